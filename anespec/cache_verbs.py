@@ -1,26 +1,30 @@
-"""`anespec list` and `anespec rm`: the models that were made of GGUFs and are kept in the cache."""
+"""`anespec list` and `anespec rm`: models that were converted from GGUFs, and downloaded GGUFs."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.table import Table
 
+from anespec.build import Entry
+from anespec.cached_gates import checked_text, gate_standings
 from anespec.console import confirm_removal, json_option, notes, out, print_json
-from anespec.inspect_verdicts import recorded_verdicts
-from anespec.manifests.errors import AnespecError, RequestError
+from anespec.downloads import Downloaded, downloads
+from anespec.manifests.errors import RequestError
 from anespec.manifests.formatting import bytes_text, counted, printable, quoted
 from anespec.model_cache import CachedModel, ModelCache
 from anespec.model_path import complete_cached
+from anespec.narrow_table import print_table
 
 SHORT_KEY = 8
+
+DROPPED = ("for", "used", "weights", "context", "size")
+"""Columns that a narrow terminal omits, the first one first."""
 
 
 @click.command("list", short_help="Show the models in the cache.")
 @json_option
 def list_models(as_json: bool) -> None:
-    """Show the models that `generate` and `chat` have made of GGUFs, what was used last first.
+    """Show the models that were converted from GGUFs, most recently used first, and downloaded GGUFs.
 
     \b
     Example:
@@ -29,23 +33,32 @@ def list_models(as_json: bool) -> None:
     cache = ModelCache()
     models = cache.models()
     facts = [_facts(model) for model in models]
+    files = downloads()
     if as_json:
-        print_json({"folder": str(cache.root), "models": facts})
+        told = [_download_facts(file) for file in files]
+        print_json({"folder": str(cache.root), "models": facts, "downloads": told})
         return
-    if not facts:
+    if facts:
+        _print_models(models, facts)
+    else:
         out().print(f"No model is in the cache ({cache.root}); `anespec chat model.gguf` puts one there.")
-        return
-    table = Table(box=None)
-    # Whole in any width: the name is what `rm` takes.
-    table.add_column("name", overflow="fold")
-    for title in ("size", "used", "context", "weights", "for", "gates"):
-        table.add_column(title)
-    for fact, model in zip(facts, models, strict=True):
-        table.add_row(
-            printable(model.name), bytes_text(fact["bytes"]), f"{model.used:%Y-%m-%d}", *_build_texts(model),
-            _gates_text(fact),
-        )  # fmt: skip
-    out().print(table)
+    if files:
+        out().print("\nDownloaded GGUFs, which `anespec rm NAME` removes, too:")
+        _print_downloads(files)
+
+
+def _print_models(models: Sequence[CachedModel], facts: Sequence[Mapping[str, Any]]) -> None:
+    """Print one row for each model; a narrow terminal shows fewer columns, but whole names for `rm`."""
+    columns = {
+        "name": [printable(model.name) for model in models],
+        "size": [bytes_text(fact["bytes"]) for fact in facts],
+        "used": [f"{model.used:%Y-%m-%d}" for model in models],
+        "context": [_built(model, lambda entry: f"{entry.sequences} x {entry.context}") for model in models],
+        "weights": [_built(model, lambda entry: printable(entry.weight_choice)) for model in models],
+        "for": [_built(model, lambda entry: entry.target.value) for model in models],
+        "gates": [_gates_text(fact) for fact in facts],
+    }
+    print_table(columns, DROPPED)
 
 
 def _facts(model: CachedModel) -> dict[str, Any]:
@@ -68,79 +81,96 @@ def _facts(model: CachedModel) -> dict[str, Any]:
         "sequences": entry.sequences,
         "weight_choice": entry.weight_choice,
         "anespec": entry.version,
-        "gates": _gates(model.artifact),
+        "gates": gate_standings(model.artifact),
     }
 
 
-def _gates(path: Path) -> dict[str, str]:
-    """Return the status of each gate by its newest verdict; empty if the artifact cannot be read."""
-    from anespec.manifests.store import Artifact
-
-    try:
-        verdicts = recorded_verdicts(Artifact(path))
-    except AnespecError:
-        return {}
-    newest_last = sorted(verdicts, key=lambda verdict: verdict.measured_at)
-    return {verdict.gate: verdict.standing for verdict in newest_last}
+def _print_downloads(files: Sequence[Downloaded]) -> None:
+    columns = {
+        "name": [printable(file.name) for file in files],
+        "size": [bytes_text(file.bytes) for file in files],
+        "since": [f"{file.time:%Y-%m-%d}" if file.finished else "interrupted" for file in files],
+    }
+    print_table(columns, ("since", "size"))
 
 
-def _build_texts(model: CachedModel) -> tuple[str, str, str]:
-    """Sequences and context, weights, and what it was built for."""
-    entry = model.entry
-    if entry is None:
-        return "", "an interrupted conversion", ""
-    return f"{entry.sequences} x {entry.context}", printable(entry.weight_choice), entry.target.value
+def _download_facts(file: Downloaded) -> dict[str, Any]:
+    return {
+        "name": file.name,
+        "paths": [str(path) for path in file.paths],
+        "bytes": file.bytes,
+        "since": file.time.isoformat(timespec="seconds"),
+        "finished": file.finished,
+    }
 
 
-def _gates_text(facts: dict[str, Any]) -> str:
-    """Return `pass`, or the gates that failed; `inspect` shows the rest."""
-    if not facts["finished"]:
-        return ""
-    gates = facts["gates"]
-    failed = [gate for gate in gates if gates[gate] == "fail"]
-    if failed:
-        return f"fail: {', '.join(failed)}"
-    return "pass" if gates else "unreadable"
+def _built(model: CachedModel, text: Callable[[Entry], str]) -> str:
+    """Return what a model was built with; an empty text if it is not finished."""
+    return "" if model.entry is None else text(model.entry)
 
 
-@click.command("rm", short_help="Remove models from the cache.")
+def _gates_text(facts: Mapping[str, Any]) -> str:
+    """Return how far the model was checked; `inspect` shows the rest."""
+    return checked_text(facts["gates"]) if facts["finished"] else "not finished"
+
+
+@click.command("rm", short_help="Remove models and downloads from the cache.")
 @click.argument("names", nargs=-1, metavar="NAME…", shell_complete=complete_cached)
-@click.option("--all", "everything", is_flag=True, help="Remove every model.")
+@click.option("--all", "everything", is_flag=True, help="Remove every model, and the GGUFs from URLs.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
 def remove_models(names: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> None:
-    """Remove the models called NAME, or with these keys, from the cache; a GGUF itself is never touched.
+    """Remove the models called NAME, or with these keys, and downloads with these names, from the cache.
+
+    `anespec list` shows the names. GGUFs of your own are never touched. A GGUF of the Hugging Face hub, which
+    other programs may use, is removed only if it is named.
 
     \b
     Example:
       anespec rm Qwen3-0.6B-Q8_0
+      anespec rm hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf
     """
     if bool(names) == everything:
         raise click.UsageError("name the models to remove, or pass --all")
     if as_json and not yes:
         raise click.UsageError("--json asks no questions; pass --yes too")
     cache = ModelCache()
-    present = cache.models()
-    chosen = present if everything else _called(present, names)
-    freed = sum(model.size for model in chosen)
-    if chosen and not yes:
-        listed = "\n".join(f"  {printable(model.name)} ({model.key[:SHORT_KEY]})" for model in chosen)
-        notes().print(f"{listed}\nThat frees {bytes_text(freed)}; the GGUFs stay.")
-        confirm_removal(f"Remove {counted(len(chosen), 'model')}?")
+    present, files = cache.models(), downloads()
+    if everything:
+        chosen, unwanted = present, [file for file in files if not file.is_shared]
+    else:
+        chosen, unwanted = _called(present, files, names)
+    freed = sum(model.size for model in chosen) + sum(file.bytes for file in unwanted)
+    count = counted(len(chosen), "model") + (f" and {counted(len(unwanted), 'download')}" if unwanted else "")
+    if (chosen or unwanted) and not yes:
+        listed = [f"  {printable(model.name)} ({model.key[:SHORT_KEY]})" for model in chosen]
+        listed += [f"  {printable(file.name)}" for file in unwanted]
+        notes().print("\n".join([*listed, f"That frees {bytes_text(freed)}; GGUFs of your own stay."]))
+        confirm_removal(f"Remove {count}?")
     for model in chosen:
         cache.remove(model)
+    for file in unwanted:
+        file.remove()
     if as_json:
-        print_json({"removed": [model.key for model in chosen], "bytes": freed})
+        removed = [*(model.key for model in chosen), *(file.name for file in unwanted)]
+        print_json({"removed": removed, "bytes": freed})
     else:
-        out().print(f"{counted(len(chosen), 'model')} removed, {bytes_text(freed)} freed.")
+        out().print(f"{count} removed, {bytes_text(freed)} freed.")
 
 
-def _called(present: Sequence[CachedModel], names: Sequence[str]) -> list[CachedModel]:
-    """The models that the names mean, each once; a name that several share means all of them."""
-    chosen: dict[str, CachedModel] = {}
+def _called(
+    present: Sequence[CachedModel], files: Sequence[Downloaded], names: Sequence[str]
+) -> tuple[list[CachedModel], list[Downloaded]]:
+    """Return what the names refer to, each once; a shared name refers to all that have it."""
+    models: dict[str, CachedModel] = {}
+    chosen: dict[str, Downloaded] = {}
     for name in names:
-        found = [model for model in present if model.is_called(name)]
-        if not found:
-            raise RequestError(f"{quoted(name)} is no model in the cache; `anespec list` shows them")
-        chosen |= {model.key: model for model in found}
-    return list(chosen.values())
+        found = {model.key: model for model in present if model.is_called(name)}
+        downloaded = {file.name: file for file in files if file.name == name}
+        if not found and not downloaded:
+            raise RequestError(
+                f"{quoted(name)} is no model and no download in the cache; `anespec list` shows them"
+            )
+        models |= found
+        chosen |= downloaded
+    return list(models.values()), list(chosen.values())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anespec.checked_afterwards import loaded_for_once
 from anespec.console import aside, notes, out, watcher
 from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted
@@ -16,6 +17,7 @@ from anespec.option_flags import flags_of, read_flags
 from anespec.preset_option import preset_option
 from anespec.prompts import standard_input_lines
 from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.usual_options import USUAL_IN_CONVERSATION, usual_in_conversation
 
 if TYPE_CHECKING:
     from anespec.chat.conversation import Conversation
@@ -38,7 +40,7 @@ def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             help="Longest answer in tokens.  [default: until the context is full]",
         ),
         flags_of(LoadOptions),
-        flags_of(GenerationOptions, without=WITHOUT),
+        flags_of(GenerationOptions, without=WITHOUT, usual=USUAL_IN_CONVERSATION),
         click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour."),
         click.option("--no-history", is_flag=True, help="Do not keep the input history."),
     )
@@ -91,8 +93,13 @@ def chat(
 
 
 @contextlib.contextmanager
-def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Iterator[Model]":
-    """A model that can be talked with, while the block lasts; progress is told where it is `shown`."""
+def loaded_to_talk(
+    path: Path, loading: LoadOptions, shown: bool = True, once: bool = False
+) -> "Iterator[Model]":
+    """A model that can be talked with, while the block lasts; progress is told where it is `shown`.
+
+    For one answer alone, `once`, the gates are asked after it (see `loaded_for_once`), not beside.
+    """
     from anespec.chat.template_choice import with_chat_template
     from anespec.manifests.store import Artifact
     from anespec.model import load_model
@@ -104,9 +111,15 @@ def loaded_to_talk(path: Path, loading: LoadOptions, shown: bool = True) -> "Ite
     tokens = found if is_gguf(found) else Artifact(_artifact(found, loading)).tokens_path()
     loading = with_chat_template(loading, tokens, watch.note)
     trial = [{"role": "user", "content": "Hello"}]
-    loaded = load_model(
-        found, loading, watch, lambda model: model.check(model.chat_ids(trial)), model_name(path)
-    )
+
+    def check(model: "Model") -> None:
+        model.check(model.chat_ids(trial))
+
+    if once:
+        with loaded_for_once(found, loading, watch, check, shown, model_name(path)) as model:
+            yield model
+        return
+    loaded = load_model(found, loading, watch, check, model_name(path))
     try:
         yield loaded
     finally:
@@ -135,13 +148,13 @@ def talk(
     from anespec.chat.loaded_model import LoadedModel
     from anespec.chat.rendering import Screen
     from anespec.chat.repl import run_lines
-    from anespec.runtime.usual_options import usual_in_conversation
 
     in_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     screen = Screen(out(), out() if in_terminal else aside(), notes(), show_drafts)
     stoppable = stopped_by_interrupt if in_terminal else stopped_by_nothing
     settled = loaded.settled(options).completed_by(usual_in_conversation())
-    conversation = Conversation(LoadedModel(loaded, name), screen, settled, system, stoppable)
+    longer = "/set max_tokens N" if question is None else "-n N"
+    conversation = Conversation(LoadedModel(loaded, name), screen, settled, system, stoppable, longer)
     if question is not None:
         conversation.ask(question)
     elif in_terminal:

@@ -1,11 +1,15 @@
-"""The gates that run in the background: one process for each model, one after another, only while no request
-runs."""
+"""The gates that run in the background: one process for each model, one after another, while no request runs.
+
+If requests never pause, the process runs in slices between their passes.
+"""
 
 import logging
 import threading
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
+from anespec.check_slices import CheckSlices
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.machine import free_memory
 from anespec.manifests.yielding_child import YieldingChild
@@ -22,12 +26,15 @@ SECONDS_TO_END = 10.0
 class Checks:
     """The checks of a process's models, which share its processors. Safe for use from several threads."""
 
-    def __init__(self) -> None:
-        """None is under way, and nothing runs."""
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """None is under way, and nothing runs. `clock` gives seconds."""
         self._changed = threading.Condition()
+        self._clock = clock
         self._busy = 0
         self._turn: Check | None = None
         self._child: YieldingChild | None = None
+        self._slices = CheckSlices(clock)
+        self._in_slice = False
 
     def begin(
         self,
@@ -47,12 +54,39 @@ class Checks:
         """Note that one more model runs requests, or one fewer: while any does, the process is stopped."""
         with self._changed:
             self._busy += 1 if busy else -1
-            if self._child is None:
+            self._stop_or_go_on()
+
+    def make_way(self, before: Callable[[], None]) -> None:
+        """Let the process run for a while where it has stood still for long, and return afterwards.
+
+        To be called between two passes, by all models that run requests: the process gets its share of the
+        time also where they never end. `before` is called first where that is so.
+        """
+        with self._changed:
+            if not self._in_slice and not (self._child and self._slices.due):
                 return
-            if self._busy:
-                self._child.pause()
-            else:
-                self._child.resume()
+        before()
+        with self._changed:
+            child, seconds = self._child, self._slices.due
+            if self._in_slice:
+                self._changed.wait_for(lambda: not self._in_slice)
+            elif child is not None and seconds:
+                self._in_slice = True
+                self._stop_or_go_on()
+                self._changed.wait_for(lambda: self._child is not child, seconds)
+                self._in_slice = False
+                self._stop_or_go_on()
+                self._changed.notify_all()
+
+    def _stop_or_go_on(self) -> None:
+        if self._child is None:
+            return
+        if self._busy and not self._in_slice:
+            self._child.pause()
+            self._slices.stop()
+        else:
+            self._slices.go_on()
+            self._child.resume()
 
     def take_turn(self, check: "Check") -> bool:
         """Wait for a check's turn; False where it was stopped before."""
@@ -64,11 +98,10 @@ class Checks:
             return True
 
     def run_child(self, check: "Check", child: YieldingChild) -> None:
-        """Let the process of the check whose turn it is run while nothing else does."""
+        """Let the process of the check whose turn it is run while nothing else does, and in its slices."""
         with self._changed:
-            self._child = child
-            if self._busy:
-                child.pause()
+            self._child, self._slices = child, CheckSlices(self._clock)
+            self._stop_or_go_on()
             if check.is_stopped:
                 child.kill()
 
@@ -119,8 +152,8 @@ class Check:
 
     @property
     def share(self) -> float:
-        """The share that is done: 0 to 1."""
-        return 0.0 if self._last is None else self._last.done / max(1, self._asked.steps)
+        """The share of its time that is done: 0 to 1."""
+        return 0.0 if self._last is None else self._last.share
 
     @property
     def doing(self) -> str:

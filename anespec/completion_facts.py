@@ -34,6 +34,7 @@ def _choice_facts(choice: "Choice", model: "Model") -> dict[str, Any]:
         "finish_reason": choice.finish.value,
         "seconds": {
             "load": round(model.load_seconds, 4),
+            "gates": round(model.gate_seconds, 4),
             "prefill": round(statistics.prefill_seconds, 4),
             "decode": round(statistics.decode_seconds, 4),
         },

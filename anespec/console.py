@@ -39,16 +39,31 @@ LEAST_SHARE = 1 / 20
 """No remaining time is worked out from less: opening a large model is one step of many, and the longest."""
 
 
-class TimesColumn(ProgressColumn):
-    """The elapsed time, and the remaining time if it is known."""
+class ElapsedColumn(ProgressColumn):
+    """The elapsed time."""
 
     def render(self, task: Task) -> Text:
-        elapsed = duration_text(task.elapsed or 0.0)
-        left = task.time_remaining
-        if left is None:
-            return Text(elapsed)
-        # An estimate has no tenths.
-        return Text(f"{elapsed}, {duration_text(left) if left >= 10 else f'{left:.0f} s'} left")
+        return Text(duration_text(task.elapsed or 0.0))
+
+
+class TimesColumn(ProgressColumn):
+    """The elapsed time, and the remaining time if it is known, as in `1:20  0:45 left`.
+
+    The text is as wide with an estimate as without, so that the bar next to it does not move.
+    """
+
+    def render(self, task: Task) -> Text:
+        elapsed, left = _clock(task.elapsed or 0.0), task.time_remaining
+        return Text(f"{elapsed:>5} {'' if left is None else f'{_clock(left)} left':>10}")
+
+
+def _clock(seconds: float) -> str:
+    """A time span in few characters: `0:07`, `12:30`, `1h05`, `26h`."""
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    hours = whole // 3600
+    return f"{hours}h{whole % 3600 // 60:02}" if hours < 10 else f"{hours}h"
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
@@ -141,7 +156,7 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 def step_progress(title: str, shown: bool) -> "Iterator[StepReport]":
     """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
     text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
-    with _progress(SpinnerColumn(), text, TimesColumn(), shown=shown, expand=True) as progress:
+    with _progress(SpinnerColumn(), text, ElapsedColumn(), shown=shown, expand=True) as progress:
         task = progress.add_task(title, total=None)
         yield lambda note: progress.update(task, description=f"{title}: {note}")
 
@@ -180,7 +195,7 @@ def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[
     if not shown or console.is_terminal:
         columns = (
             TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-            BarColumn(bar_width=12), TaskProgressColumn(), TimesColumn(),
+            BarColumn(bar_width=10), TaskProgressColumn(), TimesColumn(),
         )  # fmt: skip
         with _progress(*columns, shown=shown, expand=True) as progress:
             task = progress.add_task(title, total=None)

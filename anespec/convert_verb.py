@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
 
 
-@click.command(short_help="Turn GGUF into an artifact: shards of layers and of the head.")
-@click.argument("gguf", type=ModelPath())
+@click.command(short_help="Turn a GGUF into an artifact: shards of layers and of the head.")
+@click.argument("gguf", metavar="MODEL", type=ModelPath())
 @click.option(
     "-o",
     "--output",
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 def convert(
     gguf: Path, output: Path | None, jobs: int | None, force: bool, as_json: bool, **chosen: Any
 ) -> None:
-    """Convert GGUF into an artifact: shards that keep their K/V and run several tokens a pass.
+    """Convert MODEL, a GGUF, into an artifact: shards that keep their K/V and run several tokens a pass.
 
-    GGUF is a local file, or a remote one that is downloaded first: hf:OWNER/REPO[/FILE.gguf] of the Hugging
+    MODEL is a local file, or a remote one that is downloaded first: hf:OWNER/REPO[/FILE.gguf] of the Hugging
     Face hub, or a URL. The defaults are for this machine: the Neural Engine of a Mac that has one, else its
     processor. An interrupted run resumes where it stopped when the same command is given again.
 
@@ -56,6 +56,10 @@ def convert(
 
         for note in plan.tuning_notes:
             notes().print(f"note: {note}", style="yellow")
+        if options.context not in (None, plan.context):
+            notes().print(
+                f"note: a context of {options.context} tokens is rounded up to {plan.context}", style="yellow"
+            )
         if plan.beyond_training:
             notes().print(
                 f"note: a context of {plan.context} is longer than the {plan.model.sizes.trained_context} "

@@ -11,7 +11,7 @@ from rich.table import Table
 from anespec import leaving
 from anespec.console import json_option, out, result_as_json, step_progress, timed_progress
 from anespec.manifests.errors import ExactnessGateError, Interrupted, UsageError
-from anespec.manifests.formatting import bytes_text, counted, listed
+from anespec.manifests.formatting import bytes_text, counted
 from anespec.model import Model, load_model
 from anespec.option_flags import flags_of
 from anespec.runtime.options import NOT_KEPT, BackendOptions, GenerationOptions, LoadOptions, WhenGates
@@ -139,8 +139,9 @@ def _validate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     if not quiet:
         cosine = min(figures.cosine for figures in golden.shards)
         out().print(
-            f"2/3 validate on {name}: golden gate {golden.standing} (worst cosine of a shard {cosine:.6f}); "
-            f"exactness gate {exactness.standing}: a row's bits do not depend on {listed(held, 'or')}"
+            f"2/3 validate on {name}: it computes what the GGUF means (golden gate: {golden.standing}, worst "
+            f"cosine of a shard {cosine:.6f}), and guessed tokens change no text (exactness gate: "
+            f"{exactness.standing})"
         )
     return {
         "backend": name,
@@ -223,3 +224,7 @@ def _show(pairs: list[_Pair]) -> None:
         )
     console.print()
     console.print(table)
+    console.print(
+        "\nA pass runs the model once; right guesses give several tokens a pass. Next, with a model of yours "
+        "or of the Hugging Face hub:\n  anespec chat FILE.gguf\n  anespec chat hf:OWNER/REPO"
+    )

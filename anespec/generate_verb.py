@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from anespec.checked_afterwards import loaded_for_once
 from anespec.completion_facts import completion_facts
 from anespec.console import json_option, notes, out, print_json, watcher
-from anespec.leaving import keep
 from anespec.manifests.errors import Interrupted, RequestError
-from anespec.manifests.formatting import counted
-from anespec.model_path import ModelPath
+from anespec.manifests.formatting import counted, duration_text
+from anespec.model_path import complete_model
 from anespec.option_flags import flags_of, read_flags
 from anespec.preset_option import preset_option
 from anespec.prompt_cache import require_own_file, use_prompt_cache
 from anespec.prompts import Prompt, PromptFile, read_standard_input
 from anespec.results import Choice
-from anespec.runtime.options import GenerationOptions, LoadOptions, WhenGates, usual_gates
+from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.runtime.text.messages import Message
+from anespec.runtime.usual_options import USUAL_WORDS
 from anespec.text_options import read_texts, text_options
+from anespec.url_name import path_of
 
 if TYPE_CHECKING:
     from anespec.model import Model
@@ -32,13 +34,15 @@ if TYPE_CHECKING:
     from anespec.results import Completion
     from anespec.runtime.completion import Chunk
 
+SHORTEST_GATES = 0.1
+"""Seconds; less was spent on finding that they were asked before."""
+
 LINES_AHEAD = 2
 """Lines of a prompt file that are under way for each sequence of the model: none waits for a slow one."""
 
 
 @click.command(short_help="Continue a prompt.")
-@click.argument("artifact", type=ModelPath())
-@click.argument("text", metavar="[PROMPT]", required=False)
+@click.argument("words", metavar="MODEL [PROMPT]", nargs=-1, shell_complete=complete_model)
 @click.option("-p", "--prompt", help="The text to continue, as PROMPT is; - reads standard input.")
 @click.option(
     "--prompt-file",
@@ -53,7 +57,7 @@ LINES_AHEAD = 2
 @preset_option
 @click.option("--system", help="The system prompt, with --chat.")
 @flags_of(LoadOptions)
-@flags_of(GenerationOptions)
+@flags_of(GenerationOptions, usual=USUAL_WORDS)
 @text_options
 @click.option(
     "--prompt-cache",
@@ -63,8 +67,7 @@ LINES_AHEAD = 2
 @click.option("--show-drafts", is_flag=True, help="Show drafted tokens in another colour.")
 @json_option
 def generate(
-    artifact: Path,
-    text: str | None,
+    words: tuple[str, ...],
     prompt: str | None,
     prompt_file: Path | None,
     chat: bool,
@@ -75,10 +78,10 @@ def generate(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Continue a prompt with the model of ARTIFACT.
+    """Continue PROMPT with MODEL.
 
-    ARTIFACT may also be a GGUF, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the
-    cache.
+    MODEL is an artifact, a GGUF, hf:OWNER/REPO of the Hugging Face hub, a URL, or the name of a model in the
+    cache. If a --preset names the model, a single text is the prompt.
 
     Speculation never changes a token: it is only used if the exactness gate has proven that for this
     artifact, backend and machine. Without a verdict the text is generated without speculation; --gates sets
@@ -87,7 +90,9 @@ def generate(
     \b
     Example:
       anespec generate model.anespec "Once upon a time" -n 200 --show-drafts
+      anespec generate --preset writer "Once upon a time"
     """
+    model, text = _parted(words, preset, prompt is not None or prompt_file is not None)
     if text is not None and prompt is not None:
         raise click.UsageError("the prompt is given twice, after the model and with -p; leave one out")
     prompt = prompt if text is None else text
@@ -108,7 +113,7 @@ def generate(
     if prompt_cache is not None:
         require_own_file(prompt_cache)
     options = read_flags(GenerationOptions, chosen, **read_texts(chosen))
-    verb = _Verb(artifact, read_flags(LoadOptions, chosen), options, chat, system, quiet, prompt_cache)
+    verb = _Verb(model, read_flags(LoadOptions, chosen), options, chat, system, quiet, prompt_cache)
     try:
         if prompt_file is not None:
             _generate_many(verb, prompt_file)
@@ -119,11 +124,25 @@ def generate(
         raise Interrupted("interrupted; what was printed is whole as far as it goes") from None
 
 
+def _parted(words: tuple[str, ...], preset: "Preset | None", has_prompt: bool) -> tuple[Path, str | None]:
+    """The model, and the prompt where it is one of the words; a preset's model gives way to a word."""
+    own = None if preset is None else preset.model
+    if own is not None and len(words) <= (0 if has_prompt else 1):
+        return own, words[0] if words else None
+    if not words:
+        raise click.UsageError(
+            "name a model, as in `anespec generate model.gguf`, or give a --preset with one"
+        )
+    if len(words) > 2:
+        raise click.UsageError("the prompt is one text: put it in quotes")
+    return path_of(words[0]), words[1] if len(words) == 2 else None
+
+
 @dataclass(frozen=True)
 class _Verb:
     """The arguments of one run of the verb."""
 
-    artifact: Path
+    model: Path
     loading: LoadOptions
     options: GenerationOptions
     chat: bool
@@ -133,30 +152,10 @@ class _Verb:
 
     @contextlib.contextmanager
     def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
-        """Open the model, after `check` has accepted the request.
-
-        Missing verdicts are measured after the text, if that was requested or a person is watching.
-        """
-        from anespec.model import load_model
-
-        watch, loading = watcher(shown=not self.quiet), self.loading
-        if loading.when_gates is WhenGates.LATER and not self._asks_afterwards:
-            loading = loading.with_changes(gates=WhenGates.NEVER)
-        model = load_model(self.artifact, loading, watch, check, beside=False)
-        try:
+        """Open the model, after `check` has accepted the request."""
+        shown = not self.quiet
+        with loaded_for_once(self.model, self.loading, watcher(shown), check, shown) as model:
             yield model
-        except BaseException:
-            keep(model)
-            raise
-        if loading.when_gates is WhenGates.LATER:
-            model.close_and_check(watch)
-        else:
-            keep(model)
-
-    @property
-    def _asks_afterwards(self) -> bool:
-        is_chosen = (self.loading.gates or usual_gates()) is WhenGates.LATER
-        return is_chosen or (not self.quiet and notes().is_terminal)
 
     def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:
         """The prompt's tokens, and how they are continued."""
@@ -262,15 +261,22 @@ def _show(choice: Choice, model: "Model") -> None:
     kept = f" ({statistics.reused_tokens} kept from before)" if statistics.reused_tokens else ""
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
-    acceptance = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs) or "none proposed"
+    by_place = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs)
+    proposed, accepted = sum(statistics.proposed_by_position), sum(statistics.accepted_by_position)
+    drafts = (
+        f"{accepted} of {counted(proposed, 'guessed token')} right (by place in a guess: {by_place})"
+        if proposed
+        else "no token was guessed"
+    )
+    gates = f"; gates {duration_text(model.gate_seconds)}" if model.gate_seconds >= SHORTEST_GATES else ""
     ending = (
         f"the context of {model.context} is full" if choice.finish is FinishReason.CONTEXT else choice.finish
     )
     notes().print(
         f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}), "
         f"{statistics.per_pass_text('tokens per decode pass')}\n"
-        f"drafts accepted by position: {acceptance}\n"
+        f"drafts: {drafts}\n"
         f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')}{kept} at {prefill_rate:.1f} tokens/s; "
-        f"load {model.load_seconds:.1f} s on {model.backend}",
+        f"load {model.load_seconds:.1f} s on {model.backend}{gates}",
         style="dim",
     )

@@ -1,81 +1,43 @@
-"""Translate errors of the Hugging Face hub into this project's errors; the library's own warnings are
-suppressed."""
+"""Translate errors of the Hugging Face hub into this project's errors."""
 
-import contextlib
-import logging
-from collections.abc import Iterator
-from typing import Any
+from email.message import Message
 
 from anespec.hub_name import HubName
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, named, printable
+from anespec.manifests.errors import AnespecError, RequestError, StorageError
 
 MAIN = "main"
 
-
-@contextlib.contextmanager
-def without_warnings() -> Iterator[None]:
-    """Suppress the library's message for each retry; the final result is reported in one sentence."""
-    log = logging.getLogger("huggingface_hub")
-    before = log.level
-    if not logging.getLogger().isEnabledFor(logging.DEBUG):  # which `-vv` asks for
-        log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
+_BAD_TOKEN = "Invalid credentials in Authorization header"
 
 
-@contextlib.contextmanager
-def in_one_sentence(name: HubName) -> Iterator[None]:
-    """Translate an exception of the library."""
-    from huggingface_hub import errors
+class HubUnreachable(StorageError):  # noqa: N818 (what it says, its cause is the error)
+    """There is no connection to the hub."""
 
-    # Of the HTTP library, which differs from version to version.
-    http_error: Any = errors.HfHubHTTPError.__bases__[0]
-    try:
-        yield
-    except errors.GatedRepoError:
-        raise RequestError(
+
+class NotThere(RequestError):  # noqa: N818
+    """The hub says that the repository has no such revision."""
+
+
+class NoSuchFile(NotThere):
+    """The hub says that the revision has no such file."""
+
+
+def refusal(name: HubName, status: int, headers: Message) -> AnespecError:
+    """Return the error for a status of 400 or more, with the reason that the hub's headers give."""
+    code = headers.get("X-Error-Code")
+    if code == "GatedRepo":
+        return RequestError(
             f"{name}: the repository is gated; accept its terms on the hub, and set HF_TOKEN to your token"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise RequestError(
+        )
+    if code == "RevisionNotFound":
+        return NotThere(f"{name}: the repository has no revision {name.revision or MAIN}")
+    if code == "EntryNotFound":
+        return NoSuchFile(f"{name}: the repository has no such file")
+    if code == "RepoNotFound" or (status == 401 and headers.get("X-Error-Message") != _BAD_TOKEN):
+        return RequestError(
             f"{name}: there is no such repository, or it is private; check the name, or set HF_TOKEN"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise RequestError(f"{name}: the repository has no revision {name.revision or MAIN}") from None
-    except errors.RemoteEntryNotFoundError:
-        raise RequestError(f"{name}: the repository has no such file{_those_there_are(name)}") from None
-    except errors.LocalEntryNotFoundError:
-        raise StorageError(
-            f"{name}: was not downloaded yet, and the hub cannot be reached; check the connection (and "
-            "HF_ENDPOINT, HF_HUB_OFFLINE if they are set)"
-        ) from None
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        mend = "check HF_TOKEN" if status in (401, 403) else "try again later"
-        raise StorageError(f"{name}: the hub answers with status {status}; {mend}") from None
-    except http_error as error:
-        raise StorageError(
-            f"{name}: the connection to the hub broke ({printable(str(error), LONGEST_REASON)}); run it "
-            "again, which resumes the download"
-        ) from None
-    except ValueError as error:
-        # A name that the library refuses, or a size that it fetches in another way alone.
-        raise RequestError(f"{name}: {printable(str(error), LONGEST_REASON)}") from None
-    except OSError as error:
-        where = error.filename or name
-        raise StorageError(f"{where}: cannot be downloaded ({error.strerror or error})") from None
-
-
-def _those_there_are(name: HubName) -> str:
-    """The GGUFs that the repository has, as far as the hub says."""
-    from huggingface_hub import HfApi
-
-    with contextlib.suppress(Exception):
-        files = HfApi().list_repo_files(name.repo, revision=name.revision)
-        found = sorted(file for file in files if file.endswith(".gguf"))
-        if found:
-            return f"; it has {named(found)}"
-    return ""
+        )
+    if status in (404, 410):
+        return RequestError(f"{name}: the hub has no such file (status {status}); check the name")
+    mend = "check HF_TOKEN" if status in (401, 403) else "try again later"
+    return StorageError(f"{name}: the hub answers with status {status}; {mend}")

@@ -22,6 +22,9 @@ _NAME = re.compile(
     r"(?:@(?P<revision>.+))?",
     re.ASCII,
 )
+_NO_REPOSITORY = re.compile(r"--|\.\.|(?:^|/)[-.]|[-.](?:/|$)|\.git$")
+"""What the hub has no repository with; its cache writes `--` where the name has a slash."""
+
 _USUAL_END = re.compile(r"[-_.]gguf$", re.IGNORECASE)
 
 
@@ -42,7 +45,11 @@ class HubName:
     def parse(cls, text: str) -> Self:
         """Read one; raises UsageError where it is none."""
         found = _NAME.fullmatch(text)
-        if found is None or (found["file"] is not None and not is_plain(found["file"])):
+        if (
+            found is None
+            or _NO_REPOSITORY.search(found["repo"])
+            or not all(is_plain(found[part] or "-") for part in ("file", "revision"))
+        ):
             raise UsageError(
                 f"{quoted(text)} names no file of the hub; write hf:OWNER/REPO/FILE.gguf, hf:OWNER/REPO:Q8_0 "
                 "or hf:OWNER/REPO, and @REVISION after it for another than the newest"
@@ -64,10 +71,10 @@ class HubName:
         return repository if self.quantisation is None else f"{repository}-{self.quantisation}"
 
 
-def is_plain(file: str) -> bool:
-    """Return whether a file's path stays inside its repository, and can be written and shown unchanged."""
-    parts = file.split("/")
-    return file.isprintable() and "\\" not in file and not {"", ".", ".."} & set(parts)
+def is_plain(path: str) -> bool:
+    """Whether a path, of a file or a revision, stays below its folder and can be written as it is."""
+    parts = path.split("/")
+    return path.isprintable() and "\\" not in path and not {"", ".", ".."} & set(parts)
 
 
 def is_hub_name(path: Path) -> bool:

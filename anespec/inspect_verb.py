@@ -6,6 +6,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from anespec.build import Build
 from anespec.console import json_option, out, print_json, result_as_json, watcher
 from anespec.convert.options import ConvertOptions
 from anespec.inspect_artifact import describe_artifact, show_artifact
@@ -13,6 +14,7 @@ from anespec.inspect_plan import describe_plan, show_plan
 from anespec.inspection import ArtifactInspection, read_plan
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import bytes_text, counted, printable
+from anespec.manifests.usual_target import usual_target
 from anespec.model_cache import cached_artifact
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
@@ -20,14 +22,14 @@ from anespec.remote import fetched
 
 
 @click.command(short_help="Describe a GGUF or an artifact, and what would be built.")
-@click.argument("path", type=ModelPath())
+@click.argument("path", metavar="MODEL", type=ModelPath())
 @click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
 @flags_of(ConvertOptions)
 @json_option
 def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
-    """Describe the GGUF at PATH, and what `convert` would build from it. Nothing is written.
+    """Describe the GGUF MODEL, and what `convert` would build from it. Nothing is written.
 
-    If PATH is an artifact's folder, or the name of a model in the cache, show its contents and verdicts; the
+    If MODEL is an artifact's folder, or the name of a model in the cache, show its contents and verdicts; the
     options of a conversion have no meaning then. Its files are compared with the manifest's hashes; damage is
     reported first, with exit code 5.
 
@@ -63,8 +65,12 @@ def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, 
     from anespec.manifests.gguf_file import GGUFFile
 
     with GGUFFile(path) as file:
-        found, plan = read_plan(file, read_flags(ConvertOptions, chosen))
+        options = read_flags(ConvertOptions, chosen)
+        found, plan = read_plan(file, options)
         facts = found.facts()
+        is_usual = options.target is usual_target() and "sequences" not in options.model_fields_set
+        if plan is not None and is_usual:
+            facts["cached_sequences"] = Build.here(plan.context).built_sequences
         if plan is not None and explained:
             facts["plan"] = describe_plan(plan)
     if as_json:
@@ -105,7 +111,7 @@ def _show(facts: dict[str, Any]) -> None:
         table.add_row(
             "would build",
             f"for {facts['target']}: block {facts['block']}, {_passes_text(facts)}, "
-            f"{facts['sequences']} x {facts['context']} slots, "
+            f"{facts['sequences']} x {facts['context']} slots{_cached_text(facts)}, "
             f"{facts['weights']} weights, {facts['attention']} attention, K/V {facts['kv_form']}",
         )
         layers = "+".join(map(str, facts["topology"]))
@@ -126,6 +132,14 @@ def _show(facts: dict[str, Any]) -> None:
     for problem in facts["unsupported"]:
         table.add_row("unsupported", problem, style="red")
     out().print(table)
+
+
+def _cached_text(facts: dict[str, Any]) -> str:
+    """What other verbs than `convert` build of a GGUF, where that is something else."""
+    sequences = facts.get("cached_sequences", facts["sequences"])
+    if sequences == facts["sequences"]:
+        return ""
+    return f" ({sequences} x {facts['context']} for chat, run, generate and serve)"
 
 
 def _passes_text(facts: dict[str, Any]) -> str:

@@ -176,7 +176,7 @@ def _require_golden(opened: Opened, options: "BackendOptions", watch: Watcher) -
     from anespec.validate.gates import find_source, golden_gate
 
     artifact, backend = opened.artifact, opened.here.backend
-    with watch.shares(f"golden gate of {artifact.manifest.source.name}") as report:
+    with watch.shares("golden gate") as report:
         report("reading the source")
         source = find_source(artifact)
         verdict = golden_gate(artifact, source, backend, options.threads, report, options.workers)
@@ -192,7 +192,7 @@ def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) ->
     artifact, here = opened.artifact, opened.here
     watch.note(why_exactness_is_unknown(artifact, here))
     watch.note(
-        "it is measured now, once: may speculation run on "
+        "it is checked now, once: do guessed tokens (drafts) leave the text as it is on "
         f"{here.backend} with {counted(here.threads, 'thread')}?"
     )
     with watch.steps("exactness") as report:

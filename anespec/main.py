@@ -39,7 +39,7 @@ from anespec.verbosity import accept_verbosity, set_verbosity
 from anespec.word_wrap import wrapped
 from anespec.worker_verb import worker
 
-EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
+EPILOG = f"Exit codes: 0 {EXIT_CODES[0]}, 2 {EXIT_CODES[2]}, 130 {EXIT_CODES[130]}; all: docs/commands.md."
 
 
 @click.group(

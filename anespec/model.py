@@ -146,20 +146,28 @@ class Model(ServedArtifact):
         return self.chat_prompt(messages).ids
 
     def chat_prompt(
-        self, messages: Conversation, variables: Mapping[str, object] | None = None
+        self,
+        messages: Conversation,
+        variables: Mapping[str, object] | None = None,
+        fallback: str | None = None,
     ) -> ChatPrompt:
         """A conversation in the model's chat template, up to where its answer begins.
 
-        `variables` are further names for the template, such as `tools`. A special token that is written out
-        in a message or a variable is text, unless the model is loaded with `allow_special`.
+        `variables` are further names for the template, such as `tools`; `fallback` names the built-in one of
+        a model that has none. A special token that is written out in a message or a variable is text, unless
+        the model is loaded with `allow_special`.
 
         Raises:
-            RequestError: the model has no template, it refuses the messages, or they cannot fit.
+            RequestError: there is no template, it refuses the messages, or they cannot fit.
         """
         from anespec.runtime.text.chat_encoding import encode_chat
+        from anespec.runtime.text.chosen_template import with_template
 
+        tokenizer = self.tokenizer
+        if tokenizer.chat_template is None and fallback is not None:
+            tokenizer = with_template(tokenizer, Path(fallback))
         return encode_chat(
-            self.tokenizer,
+            tokenizer,
             self._with_system([message.facts() for message in read_conversation(messages)]),
             self.context,
             variables=variables,
@@ -242,7 +250,7 @@ def load_model(
 
         keep(model)
         raise
-    model.load_seconds = time.monotonic() - opened.began
+    model.load_seconds = time.monotonic() - opened.began - model.gate_seconds
     return model
 
 

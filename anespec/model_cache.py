@@ -115,6 +115,8 @@ def resolve_artifact(
     path = fetched(path, watch)
     build = Build.here(context, sequences, weights)
     if is_gguf(path):
+        if build.context != context:
+            watch.note(f"a context of {context} tokens is rounded up to {build.context}")
         cache = ModelCache()
         cache.require_whole(path)
         return cache.artifact_of(path, build, watch.shares)

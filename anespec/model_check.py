@@ -3,12 +3,14 @@
 import contextlib
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec.checks import Check, Checks
 from anespec.loading import Opened
 from anespec.manifests.errors import AnespecError, GoldenGateError
 from anespec.manifests.verdicts import ExactnessVerdict
+from anespec.model_path import model_name
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LOOKS = 0.2
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("anespec.serve")
 
 
 def check_asked(opened: Opened, options: "LoadOptions") -> "CheckAsked | None":
@@ -66,7 +68,7 @@ def run_check(asked: "CheckAsked", opened: Opened, watch: Watcher) -> None:
 
     check = Checks().begin(asked, memory_needed(opened), hear, end)
     try:
-        with watch.shares("checking, for the next start") as report:
+        with watch.shares("checking") as report:
             while not check.wait(SECONDS_BETWEEN_LOOKS):
                 report(f"{check.progress}, {check.doing} (^C leaves it)", check.share)
     except KeyboardInterrupt:
@@ -97,6 +99,9 @@ class ModelCheck:
         self._opened = opened
         self._options = options
         self._exactness = exactness
+        known = exactness is not None and exactness.allows_speculation
+        self._had_drafts = known or options.allow_inexact or options.drafter == "none"
+        self._begins_drafts = False
         self._take_up = take_up
         self._refuse = refuse
         self._check: Check = checks.begin(asked, memory_needed(opened), self._hear, self._end)
@@ -111,7 +116,7 @@ class ModelCheck:
         self._check.stop()
 
     def _hear(self, report: "CheckReport") -> None:
-        name = self._opened.artifact.root.name
+        name = model_name(Path(self._opened.artifact.manifest.source.name))
         if report.trouble is not None:
             _log.warning(
                 "%s: the %s gate could not be asked as a whole: %s", name, report.doing, report.trouble
@@ -130,14 +135,15 @@ class ModelCheck:
             return
         self._exactness = verdict
         proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
+        self._begins_drafts |= proven.speculate and not self._had_drafts
         # Whoever closes the model meanwhile has no use for it.
         with contextlib.suppress(AnespecError):
             self._take_up(proven, costs)
 
     def _end(self, trouble: str | None) -> None:
-        name = self._opened.artifact.root.name
+        name = model_name(Path(self._opened.artifact.manifest.source.name))
         if trouble is None:
-            _log.info("%s: checked", name)
+            _log.info("%s: the gates are done%s", name, "; drafts begin" if self._begins_drafts else "")
         else:
             _log.warning(
                 "%s: is not checked beside what runs, and goes on as it is: %s; `anespec validate` checks it",

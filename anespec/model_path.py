@@ -64,6 +64,13 @@ def cached_names(begun: str) -> list[str]:
     return sorted(name for name in names if name.startswith(begun))
 
 
+def complete_model(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+    """What a shell may put for the first of a verb's words, a model; a prompt is a person's own."""
+    return (
+        list(ModelPath().shell_complete(context, parameter, begun)) if not context.params.get("words") else []
+    )
+
+
 def complete_cached(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
     """The same for a shell."""
     return [CompletionItem(name) for name in cached_names(begun)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, get_args
 
 import click
@@ -71,18 +72,21 @@ class Parsed(click.ParamType[Any]):
         return f": {first['msg']}"
 
 
-def flags_of(model: type[Options], *, without: Iterable[str] = ()) -> Callable[[Verb], Verb]:
+def flags_of(
+    model: type[Options], *, without: Iterable[str] = (), usual: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Verb], Verb]:
     """Return a decorator that adds a flag for every field of `model` to a verb, which receives them as
     keyword arguments.
 
-    Fields in `without`, and fields that exclude themselves, get none.
+    Fields in `without`, and fields that exclude themselves, get none. `usual` describes in words what holds
+    if a field's flag is not given, where that is not the field's default.
     """
     left_out = set(without)
 
     def add(verb: Verb) -> Verb:
         for name, field in reversed(model.model_fields.items()):
             if flag_of(field).shown and name not in left_out:
-                verb = click.option(*_names(name, field), name, **_settings(field))(verb)
+                verb = click.option(*_names(name, field), name, **_settings(field, usual.get(name)))(verb)
         return verb
 
     return add
@@ -108,11 +112,11 @@ def _names(name: str, field: FieldInfo) -> tuple[str, ...]:
     return flag_of(field).names or (f"--{name.replace('_', '-')}",)
 
 
-def _settings(field: FieldInfo) -> dict[str, Any]:
-    """Return the arguments of click.option for a field."""
+def _settings(field: FieldInfo, usual: str | None) -> dict[str, Any]:
+    """Return the arguments of click.option for a field; see `flags_of` for `usual`."""
     kind, flag = type_of(field), flag_of(field)
     default = field.default.value if isinstance(field.default, Enum) else field.default
-    settings: dict[str, Any] = {"default": default, "help": _help(field)}
+    settings: dict[str, Any] = {"default": default, "help": _help(field, usual)}
     if kind is bool:
         return settings | {"is_flag": True}
     if flag.metavar:
@@ -140,10 +144,12 @@ def _click_type(kind: Any, field: FieldInfo) -> Any:
     return Parsed(kind if flag.multiple else whole, flag.metavar or "TEXT")
 
 
-def _help(field: FieldInfo) -> str:
+def _help(field: FieldInfo, usual: str | None) -> str:
     text, flag, kind = field.description or "", flag_of(field), type_of(field)
     notes = []
-    if field.default is not None and kind is not bool and field.default != ():
+    if usual is not None:
+        notes.append(f"default: {usual}")
+    elif field.default is not None and kind is not bool and field.default != ():
         notes.append(f"default: {_shown(field.default)}")
     elif flag.default is not None:
         notes.append(f"default: {flag.default}")

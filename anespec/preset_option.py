@@ -21,8 +21,6 @@ def _apply(context: click.Context, _: click.Parameter, name: str | None) -> Pres
         raise UsageError(
             f"{preset.file}: says {named(lacking)}, which `{context.info_name}` does not take; take it out"
         )
-    # The same argument, by the name that `generate` has for it.
-    flags["artifact"] = flags.get("model")
     context.default_map = flags
     return preset
 

@@ -3,6 +3,7 @@ while it runs."""
 
 import contextlib
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from anespec.checks import Checks
@@ -34,6 +35,9 @@ class ProvenService:
 
     proven: "Proven"
     """The proven features in use."""
+
+    gate_seconds: float = 0.0
+    """What `prove` has taken to ask the gates before anything runs."""
 
     def __init__(
         self, opened: Opened, options: LoadOptions, source: "DraftSource | None", checks: Checks
@@ -103,12 +107,15 @@ class ProvenService:
         from anespec.runtime.proven import Proven
 
         self.service.close()
+        began = time.monotonic()
         self.opened = ask_while_closed(self.opened, self._options, watch)
         self.opened, verdict = exactness_here(self.opened, self._options, watch)
         say_inexact(verdict, self._options, watch)
-        self._await_source(watch)
         proven = Proven.of(verdict, self.opened.verifier.shape, self._options.allow_inexact)
-        self._start(proven, costs_here(self.opened, proven, watch))
+        costs = costs_here(self.opened, proven, watch)
+        self.gate_seconds = time.monotonic() - began
+        self._await_source(watch)
+        self._start(proven, costs)
 
     def _prove_later(self, watch: Watcher, beside: bool) -> None:
         """Begin with what is known."""
@@ -120,11 +127,12 @@ class ProvenService:
         verdict = kept_exactness(artifact, here, "quick")
         is_later = self._options.when_gates is WhenGates.LATER
         if verdict is None:
-            when = "beside" if beside else "afterwards"
-            then = f"the gates are asked {when}" if is_later else "`anespec validate` asks the gates"
+            later = "in the background, and gets faster then" if beside else "afterwards, for the next start"
+            then = f"it is checked {later}" if is_later else "`anespec validate` checks it"
             watch.note(
-                f"{why_exactness_is_unknown(artifact, here)}, so this runs without drafts"
-                f"{' and one sequence at a time' if shape.sequences > 1 else ''}; {then}"
+                f"{why_exactness_is_unknown(artifact, here)}, so it runs without drafts (guessed tokens)"
+                f"{' and one request at a time' if shape.sequences > 1 else ''}: slower, with the same text; "
+                f"{then}"
             )
         else:
             say_inexact(verdict, self._options, watch)
@@ -144,7 +152,8 @@ class ProvenService:
         self._know(proven, costs)
         gate = self._options.prompt_gate
         engine = Engine(self.opened.verifier, proven, self._source, costs=self._costs, prompt_gate=gate)
-        self.service = Service(engine, self._options.queue, self._checks.tell_busy)
+        checks = self._checks
+        self.service = Service(engine, self._options.queue, checks.tell_busy, checks.make_way)
 
     def _know(self, proven: "Proven", costs: "PassCosts | None") -> None:
         from anespec.runtime.running_costs import RunningCosts
@@ -159,7 +168,10 @@ class ProvenService:
         if not isinstance(self._source, StartingSource):
             return
         if self._source.must_compile:
-            watch.note("drafting is compiled for this processor, once, beside; until then lookup guesses")
+            watch.note(
+                "the code that guesses tokens is compiled for this processor, once; simpler code guesses "
+                "until then"
+            )
         else:
             self._source.wait()
 

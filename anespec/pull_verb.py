@@ -8,11 +8,12 @@ import click
 from anespec.console import json_option, out, print_json, watcher
 from anespec.manifests.errors import ArtifactError, Interrupted
 from anespec.manifests.formatting import bytes_text
+from anespec.manifests.interrupts import ends_as_interrupts
 from anespec.model_path import ModelPath
 from anespec.option_flags import flags_of, read_flags
 from anespec.remote import Fetched, fetch
 from anespec.runtime.options import LoadOptions
-from anespec.url_name import is_url
+from anespec.url_name import is_url, shown_url
 
 OF_RUNNING = tuple(set(LoadOptions.model_fields) - {"context", "sequences", "weights"})
 """Options that say nothing of what is built."""
@@ -45,7 +46,8 @@ def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chose
     from anespec.model_cache import is_gguf, resolve_artifact
 
     try:
-        found = fetch(model, watch, allow_http=allow_http)
+        with ends_as_interrupts():
+            found = fetch(model, watch, allow_http=allow_http)
         if found.origin is None and not is_gguf(found.path):
             raise ArtifactError(
                 f"{model}: is no GGUF, no file of the hub and no URL, so there is nothing to pull; models of "
@@ -63,21 +65,23 @@ def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chose
                 watch=watch,
             )
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; what is finished is kept, and the next run goes on there") from None
+        raise Interrupted("interrupted; what is finished is kept for the next run") from None
     if as_json:
         print_json(_facts(model, found, artifact))
         return
     if artifact is not None:
-        name = found.origin if is_url(model) else model
+        # The artifact's path leads to it without what may be secret in a URL.
+        name = artifact if "?" in str(model) else found.origin if is_url(model) else model
         out().print(f"{artifact}: converted and ready. Next: anespec run {name}")
 
 
 def _fetched_text(found: Fetched) -> str:
     if found.origin is None:
         return f"{found.path}: lies here."
+    origin = shown_url(found.origin)
     if not found.bytes:
-        return f"{found.path}: lies here, and {found.origin} has no newer one."
-    return f"{found.path}: {bytes_text(found.bytes)} came from {found.origin}."
+        return f"{found.path}: lies here, and {origin} has no newer one."
+    return f"{found.path}: {bytes_text(found.bytes)} came from {origin}."
 
 
 def _facts(model: Path, found: Fetched, artifact: Path | None) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from anespec.manifests.formatting import bytes_text
 from anespec.url_name import UrlName, is_url
 from anespec.watching import SILENT, Watcher
 
+ROOM_KEPT = 100_000_000
+"""Bytes of a disk that no download takes: what else runs there needs some."""
+
 
 @dataclass(frozen=True)
 class Fetched:
@@ -56,10 +59,11 @@ def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> F
         if is_url(path):
             from anespec.url_download import fetch_url
 
-            return fetch_url(UrlName.of(path), watch.shares, allow_http)
+            return fetch_url(UrlName.of(path), watch, allow_http)
     except KeyboardInterrupt:
+        goes_on = " where the server sends parts" if is_url(path) else ""
         raise Interrupted(
-            "interrupted; what was downloaded is kept, and the next run goes on there"
+            f"interrupted; what was downloaded is kept, and the next run goes on there{goes_on}"
         ) from None
     return Fetched(path)
 
@@ -69,10 +73,17 @@ def require_room(folder: Path, name: object, missing: int, there: int = 0) -> No
 
     Bytes that are `there` already and give way count as room.
     """
-    if (room := shutil.disk_usage(folder).free) + there < missing:
+    if not has_room(folder, missing - there):
+        room = shutil.disk_usage(folder).free
         raise StorageError(
-            f"{folder}: has room for {bytes_text(room)}, and {name} takes {bytes_text(missing)}"
+            f"{folder}: has room for {bytes_text(room)}, and {name} takes {bytes_text(missing)}; "
+            f"{bytes_text(ROOM_KEPT)} stay free"
         )
+
+
+def has_room(folder: Path, missing: int) -> bool:
+    """Whether a folder's disk takes so many bytes of a download more, and keeps ROOM_KEPT free."""
+    return shutil.disk_usage(folder).free - ROOM_KEPT >= missing
 
 
 def fetched(path: Path, watch: Watcher = SILENT) -> Path:

@@ -10,7 +10,7 @@ from anespec.chat_verb import conversation_options, loaded_to_talk, talk
 from anespec.completion_facts import completion_facts
 from anespec.console import json_option, print_json
 from anespec.manifests.errors import Interrupted
-from anespec.model_path import ModelPath, model_name
+from anespec.model_path import complete_model, model_name
 from anespec.option_flags import read_flags
 from anespec.presets import Preset
 from anespec.prompts import read_standard_input
@@ -20,15 +20,8 @@ from anespec.runtime.usual_options import usual_in_conversation
 from anespec.url_name import path_of
 
 
-def _complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    """A shell completes models alone; the prompt is a person's own."""
-    return (
-        list(ModelPath().shell_complete(context, parameter, begun)) if not context.params.get("words") else []
-    )
-
-
 @click.command(short_help="Talk with a model, or have one answer.")
-@click.argument("words", metavar="MODEL [PROMPT]...", nargs=-1, shell_complete=_complete)
+@click.argument("words", metavar="MODEL [PROMPT]...", nargs=-1, shell_complete=complete_model)
 @conversation_options
 @json_option
 def run(
@@ -60,7 +53,7 @@ def run(
     if as_json and question is None:
         raise click.UsageError("--json prints one answer; give a prompt")
     try:
-        with loaded_to_talk(model, loading, shown=not as_json) as loaded:
+        with loaded_to_talk(model, loading, not as_json, once=question is not None) as loaded:
             if as_json:
                 said = [] if system is None else [Message(role="system", content=system)]
                 messages = [*said, Message(role="user", content=question or "")]

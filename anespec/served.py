@@ -112,6 +112,11 @@ class ServedArtifact:
         """See ServingModel."""
         return self._running.checking
 
+    @property
+    def gate_seconds(self) -> float:
+        """What asking the gates took before anything ran; no part of `load_seconds`."""
+        return self._running.gate_seconds
+
     def __enter__(self) -> Self:
         return self
 

@@ -1,9 +1,9 @@
 """Download files from URLs into the cache folder: check them, resume them, and download changed files again.
 
 CACHE/anespec/downloads/urls/KEY/NAME.gguf     the file; KEY follows from the URL
-CACHE/anespec/downloads/urls/KEY/kept.json     what the server said of it
-CACHE/anespec/downloads/urls/KEY/partial       what has come of it so far
-CACHE/anespec/downloads/urls/KEY/partial.json  what the server said of that
+CACHE/anespec/downloads/urls/KEY/kept.json     what the server said about it
+CACHE/anespec/downloads/urls/KEY/partial       the bytes downloaded so far
+CACHE/anespec/downloads/urls/KEY/partial.json  what the server said about these
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from anespec.manifests.errors import (
     GGUFError,
+    Interrupted,
     RequestError,
     StorageError,
     UsageError,
@@ -22,43 +23,46 @@ from anespec.manifests.errors import (
 from anespec.manifests.formatting import LONGEST_REASON, bytes_text, printable
 from anespec.manifests.safe_files import Folder
 from anespec.manifests.store import file_sha256
-from anespec.manifests.user_folders import cache_folder, private_folder
-from anespec.model_cache import GGUF_MAGIC, Display
-from anespec.remote import Fetched, require_room
+from anespec.manifests.user_folders import cache_folder
+from anespec.model_cache import GGUF_MAGIC
+from anespec.remote import ROOM_KEPT, Fetched, has_room, require_room
 from anespec.url_facts import Facts
+from anespec.url_folder import own_folder
 from anespec.url_name import UrlName
 from anespec.url_request import Answer, Broken, Refused, Unreachable, ask
+from anespec.watching import Watcher
 
 if TYPE_CHECKING:
     from anespec.validate.progress import Progress
 
 FOLDER = Path("downloads", "urls")
 KEPT, PARTIAL, PARTIAL_FACTS = "kept.json", "partial", "partial.json"
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 16
 MOST_VAIN_TRIES = 3
-"""Connections that bring nothing."""
+"""Connections that bring less than one piece of new bytes."""
 
 RETRY_SECONDS = 1.0
+COMPARING = {"If-None-Match", "If-Modified-Since"}
+"""Headers that a server may answer with status 304."""
 
 _log = logging.getLogger(__name__)
 
 
-def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetched:
-    """Return the local path of the file at a URL.
+def fetch_url(name: UrlName, watch: Watcher, allow_http: bool = False) -> Fetched:
+    """Return the local path of the file at a URL; download the file if necessary.
 
     A downloaded file is used if the server says that it is the newest, or if the server cannot be reached.
 
     Raises:
         UsageError: it would come over plain HTTP from another machine.
-        RequestError: there is no such file, or it is not given to anybody.
-        GGUFError: what came is no whole GGUF.
-        StorageError: the server cannot be reached, says what cannot be, or the disk refuses.
+        RequestError: there is no such file, or it is not public.
+        GGUFError: the downloaded file is no complete GGUF.
+        StorageError: the server cannot be reached or gives impossible facts, or writing to the disk fails.
+        Interrupted: ^C was pressed; the bytes that the next run can resume from are kept.
     """
-    from filelock import FileLock
-
     path = cache_folder() / FOLDER / hashlib.sha256(name.url.encode()).hexdigest()[:16]
-    with private_folder(path) as folder, FileLock(path / "lock", mode=0o600):
-        download = _Download(name, folder, path, display, allow_http)
+    with own_folder(path, lambda: watch.note(f"{name}: another anespec downloads it; waiting")) as folder:
+        download = _Download(name, folder, path, watch, allow_http)
         kept = download.kept()
         if not (name.is_private or allow_http):
             if kept is None:
@@ -66,17 +70,29 @@ def fetch_url(name: UrlName, display: Display, allow_http: bool = False) -> Fetc
                     f"{name}: http does not protect the download from changes; write https, or run "
                     "`anespec pull --allow-http URL` once if you trust the network"
                 )
-            return Fetched(path / name.name, str(name))
+            return Fetched(path / name.name, name.url)
         if kept is not None and name.sha256 is not None:
             # No other bytes are wanted, whatever the server has by now.
-            return Fetched(path / name.name, str(name))
+            return Fetched(path / name.name, name.url)
         try:
-            return Fetched(path / name.name, str(name), None, download.run(kept))
+            return Fetched(path / name.name, name.url, None, download.run(kept))
         except Unreachable as error:
             if kept is None:
                 raise StorageError(str(error)) from None
             _log.info("%s; what was downloaded before is used", error)
-            return Fetched(path / name.name, str(name))
+            return Fetched(path / name.name, name.url)
+
+
+class _Other(Exception):  # noqa: N818
+    """The server answers with another file, or part of it, than was asked for."""
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The bytes of one version that earlier runs or broken connections have downloaded."""
+
+    facts: Facts
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,7 @@ class _Download:
     name: UrlName
     folder: Folder
     path: Path
-    display: Display
+    watch: Watcher
     allow_http: bool
 
     @property
@@ -103,99 +119,145 @@ class _Download:
         return facts if self.name.sha256 in (None, facts.sha256) else None
 
     def run(self, kept: Facts | None) -> int:
-        """Download the file, unless the local one is the newest; return the bytes that were downloaded
-        now."""
-        came = vain = 0
-        with self.display(f"downloading {self.name.name}") as report:
-            report(f"asking {printable(self.name.url)}")
-            while True:
-                begun = self._begun()
-                try:
-                    with ask(self.name.url, self._headers(kept, begun), self.allow_http) as answer:
-                        if answer.status == 304:
-                            return 0
-                        if answer.status == 416:
-                            # The file is another, and no longer than what has come.
-                            self._drop()
-                            vain += 1
-                            if vain == MOST_VAIN_TRIES:
-                                raise StorageError(
-                                    f"{self.name}: the server says another size than it sends; try later"
-                                )
-                            continue
-                        done, is_whole = self._take(answer, begun, report)
-                except Unreachable:
-                    vain += 1
-                    if vain == MOST_VAIN_TRIES or not self._begun():
-                        raise
-                    time.sleep(RETRY_SECONDS)
-                    continue
-                except Refused as error:
-                    raise RequestError(str(error)) from None
-                came += done - (begun if answer.status == 206 else 0)
-                if is_whole:
-                    break
-                vain = vain if done > begun else vain + 1
-                if vain == MOST_VAIN_TRIES:
+        """Download the file, unless the local one is the newest; return the bytes downloaded now."""
+        try:
+            with self.watch.shares(f"downloading {self.name.name}") as report:
+                report(f"asking {self.name}")
+                return self._bring(kept, report)
+        except KeyboardInterrupt:
+            begun = self._begun()
+            raise Interrupted(
+                "interrupted; nothing is kept that a next run could go on with"
+                if begun is None
+                else f"interrupted; what was downloaded is kept ({bytes_text(begun.bytes)}), and the next "
+                "run goes on there if the server can"
+            ) from None
+        finally:
+            # Bytes that cannot be resumed from are removed.
+            self._begun()
+
+    def _bring(self, kept: Facts | None, report: "Progress") -> int:
+        came = vain = furthest = 0
+        while True:
+            begun = self._begun()
+            before = begun.bytes if begun is not None else 0
+            furthest = max(furthest, before)
+            asked = _headers(kept, begun)
+            try:
+                with ask(self.name.url, asked, self.allow_http) as answer:
+                    if answer.status == 304 and not asked.keys().isdisjoint(COMPARING):
+                        return 0
+                    first, done, is_whole = self._take(answer, begun, report)
+            except Unreachable:
+                vain += 1
+                if vain == MOST_VAIN_TRIES or not (before or came):
+                    raise
+                time.sleep(RETRY_SECONDS)
+                continue
+            except _Other:
+                vain += 1
+                self._drop()
+                if vain == MOST_VAIN_TRIES or begun is None:
                     raise StorageError(
-                        f"{self.name}: the connection broke after {bytes_text(done)}; run the same command "
-                        "again, which goes on there"
-                    )
-            report("checking it")
-            self._finish()
+                        f"{self.name}: the server answers with another size than it sends, or with what was "
+                        "not asked for; try later"
+                    ) from None
+                self.watch.note(f"{self.name}: the server has another file by now; the download begins anew")
+                continue
+            except Refused as error:
+                raise RequestError(str(error)) from None
+            came += done - first
+            if is_whole:
+                break
+            # Beyond what came before: a server that sends no parts may break off at the same place each time.
+            vain += done < furthest + PIECE_BYTES
+            furthest = max(furthest, done)
+            if vain == MOST_VAIN_TRIES:
+                begun = self._begun()
+                after = "" if begun is None else f" after {bytes_text(begun.bytes)}"
+                raise StorageError(
+                    f"{self.name}: the connection broke{after}; run the same command again, which "
+                    + ("begins anew" if begun is None else "goes on there")
+                )
+        report("checking it")
+        self._finish()
         return came
 
-    def _begun(self) -> int:
-        try:
-            return self.partial.stat().st_size
-        except OSError:
-            return 0
-
-    def _headers(self, kept: Facts | None, begun: int) -> dict[str, str]:
+    def _begun(self) -> _Begun | None:
+        """Return what can be resumed; if nothing can, remove it and return None."""
         facts = Facts.read(self.folder, PARTIAL_FACTS, self.name.url)
-        if begun and facts is not None and facts.validator is not None:
-            return {"Range": f"bytes={begun}-", "If-Range": facts.validator}
-        if kept is not None and kept.etag is not None:
-            return {"If-None-Match": kept.etag}
-        if kept is not None and kept.modified is not None:
-            return {"If-Modified-Since": kept.modified}
-        return {}
-
-    def _take(self, answer: Answer, begun: int, report: "Progress") -> tuple[int, bool]:
-        """Write what comes; the bytes that are there then, and whether they are all."""
-        if answer.status == 206 and answer.first != begun:
-            self._drop()
-            raise StorageError(f"{self.name}: the server sends another part than was asked for; try again")
-        done = begun if answer.status == 206 else 0
-        total = answer.whole
-        missing = None if total is None else total - done
-        if missing is not None:
-            require_room(self.path, self.name, missing, begun - done)
         try:
-            with self.partial.open("r+b" if done else "wb") as stream:
-                stream.seek(done)
-                if not done:
+            size = self.partial.stat().st_size
+        except OSError:
+            size = 0
+        if facts is None or facts.validator is None or not size:
+            self._drop()
+            return None
+        return _Begun(facts, size)
+
+    def _take(self, answer: Answer, begun: _Begun | None, report: "Progress") -> tuple[int, int, bool]:
+        """Write the answer's bytes; return the size before and after, and whether the file is complete."""
+        first = there = begun.bytes if begun is not None else 0
+        if answer.status == 200:
+            first = 0
+            if begun is not None:
+                self._say_anew(answer, begun)
+        elif (
+            answer.status != 206 or begun is None or answer.first != first or not begun.facts.is_same(answer)
+        ):
+            raise _Other
+        total, done = answer.whole, first
+        if total is not None:
+            require_room(self.path, self.name, total - first, there - first)
+        try:
+            with self.partial.open("r+b" if first else "wb") as stream:
+                stream.seek(first)
+                if not first:
                     Facts.of(self.name.url, answer).write(self.folder, PARTIAL_FACTS)
                 for piece in answer.pieces(PIECE_BYTES):
-                    if not done and not piece.startswith(GGUF_MAGIC):
-                        raise GGUFError(
-                            f"{self.name}: is no GGUF but something else, such as a web page; give the URL "
-                            "of the file itself, or for the Hugging Face hub hf:OWNER/REPO/FILE.gguf"
-                        )
+                    self._require_taking(piece, done, total)
                     stream.write(piece)
                     done += len(piece)
                     report(*_so_far(done, total))
         except Broken:
-            return done, False
+            return first, done, False
         except GGUFError:
             self._drop()
             raise
         except OSError as error:
             raise StorageError(f"{self.partial}: cannot be written ({error.strerror})") from error
-        return done, total in (None, done)
+        return first, done, total in (None, done)
+
+    def _require_taking(self, piece: bytes, done: int, total: int | None) -> None:
+        """Raise if a piece must not be appended.
+
+        Raises:
+            GGUFError: it is the first one, and not of a GGUF.
+            StorageError: the disk has no room for it.
+            _Other: the file would be longer than the server said.
+        """
+        if not done and not piece.startswith(GGUF_MAGIC):
+            raise GGUFError(
+                f"{self.name}: is no GGUF but something else, such as a web page; give the URL "
+                "of the file itself, or for the Hugging Face hub hf:OWNER/REPO/FILE.gguf"
+            )
+        if total is not None and done + len(piece) > total:
+            raise _Other
+        if not has_room(self.path, len(piece)):
+            raise StorageError(
+                f"{self.path}: has no room for more than {bytes_text(done)} of {self.name}, since "
+                f"{bytes_text(ROOM_KEPT)} stay free; free some space, and run the same command again"
+            )
+
+    def _say_anew(self, answer: Answer, begun: _Begun) -> None:
+        why = "sends no parts of it" if begun.facts.is_same(answer) else "has another file by now"
+        self.watch.note(
+            f"{self.name}: the server {why}; the download begins anew, without the "
+            f"{bytes_text(begun.bytes)} that had come"
+        )
 
     def _finish(self) -> None:
-        """Check what came, and give it its name."""
+        """Check the downloaded file, and rename it."""
         from anespec.manifests.gguf_file import GGUFFile
 
         facts = Facts.read(self.folder, PARTIAL_FACTS, self.name.url) or Facts(url=self.name.url)
@@ -224,6 +286,17 @@ class _Download:
     def _drop(self) -> None:
         for name in (PARTIAL, PARTIAL_FACTS):
             self.folder.remove(name)
+
+
+def _headers(kept: Facts | None, begun: _Begun | None) -> dict[str, str]:
+    """Return the headers of a request: the part that is wanted, or the version that is known."""
+    if begun is not None and begun.facts.validator is not None:
+        return {"Range": f"bytes={begun.bytes}-", "If-Range": begun.facts.validator}
+    if kept is not None and kept.etag is not None:
+        return {"If-None-Match": kept.etag}
+    if kept is not None and kept.modified is not None:
+        return {"If-Modified-Since": kept.modified}
+    return {}
 
 
 def _so_far(done: int, total: int | None) -> tuple[str, float | None]:

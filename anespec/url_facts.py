@@ -1,8 +1,8 @@
 """The facts that a server gave about a downloaded file, kept next to the file."""
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.safe_files import Folder
@@ -13,12 +13,17 @@ LARGEST_FACTS = 1 << 16
 """Bytes."""
 
 
+Said = Annotated[str, Field(pattern=r"^[ -~]{1,1000}$")]
+"""A header's value that may be sent back."""
+
+
 class Facts(Record):
-    """The facts of a file from its server: a version mark, and the hash, if the server gives one."""
+    """The facts of a file from its server: a version mark, the length, and the hash, if there is one."""
 
     url: str
-    etag: str | None = None
-    modified: str | None = None
+    etag: Said | None = None
+    modified: Said | None = None
+    bytes: int | None = None
     sha256: str | None = None
 
     @property
@@ -29,10 +34,30 @@ class Facts(Record):
             return self.etag
         return self.modified
 
+    def is_same(self, answer: Answer) -> bool:
+        """Return whether an answer contains the same version, whichever part of it.
+
+        A server that was asked for a part of this version may still send a part of another one.
+        """
+        strong = self.validator is not None and self.validator == (
+            answer.etag if self.validator == self.etag else answer.modified
+        )
+        return (
+            strong
+            and (self.bytes is None or self.bytes == answer.whole)
+            and answer.linked_sha256 in (None, self.sha256)
+        )
+
     @classmethod
     def of(cls, url: str, answer: Answer) -> Self:
         """Return the facts in a response for the file at `url`."""
-        return cls(url=url, etag=answer.etag, modified=answer.modified, sha256=answer.linked_sha256)
+        return cls(
+            url=url,
+            etag=answer.etag,
+            modified=answer.modified,
+            bytes=answer.whole,
+            sha256=answer.linked_sha256,
+        )
 
     @classmethod
     def read(cls, folder: Folder, name: str, url: str) -> Self | None:

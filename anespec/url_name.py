@@ -2,17 +2,22 @@
 
 import ipaddress
 import re
+import string
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from anespec.manifests.errors import UsageError
-from anespec.manifests.formatting import printable, quoted
+from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
 
 _BEGINNING = re.compile(r"(https?):/+", re.IGNORECASE)
 _HASH = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
 _UNUSUAL = re.compile(r"[^\w.+-]", re.ASCII)
+_AUTHORITY = re.compile(r"(?:\[[0-9a-f:.]+\]|[\w.~-]+)(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
+"""A host, and perhaps a port. Python's own reading takes `a[::1].example.org` for the host `::1`."""
+
+_USER = re.compile(r"^([a-z]+:/+)[^/]*@", re.IGNORECASE)
 LONGEST_NAME = 128
 
 
@@ -31,21 +36,18 @@ class UrlName:
             UsageError: it is none, names a user, or ends in something else than a hash.
         """
         url, _, fragment = text.partition("#")
-        try:
-            parts = urlsplit(url)
-            host, user, _ = parts.hostname, parts.username, parts.port
-        except ValueError:
-            host = user = None
-        if not host or not url.isprintable() or " " in url:
-            raise UsageError(f"{quoted(text)} is no URL of a file; write https://HOST/FILE.gguf")
-        if user is not None:
+        is_text = url.isprintable() and " " not in url
+        url = _encoded(url)
+        if _USER.match(url.partition("?")[0]):
             raise UsageError(
-                f"the URL of a file at {printable(host)} holds a user's name, and logging in is not "
-                "supported; download it with another program, and give the file"
+                f"{shown_url(url)}: the URL holds a user's name, and logging in is not supported; download "
+                "the file with another program, and give it"
             )
+        if not is_text or host_of(url) is None:
+            raise UsageError(f"{quoted(shown_url(text))} is no URL of a file; write https://HOST/FILE.gguf")
         found = _HASH.fullmatch(fragment)
         if fragment and found is None:
-            raise UsageError(f"{quoted(text)}: what follows # is no hash; write #sha256=HASH, or nothing")
+            raise UsageError(f"{shown_url(url)}: what follows # is no hash; write #sha256=HASH, or nothing")
         return cls(url, None if found is None else found[1].lower())
 
     @classmethod
@@ -54,7 +56,8 @@ class UrlName:
         return cls.parse(_with_two_slashes(str(path)))
 
     def __str__(self) -> str:
-        return self.url
+        """As messages show it; `url` leads to the file."""
+        return shown_url(self.url)
 
     @property
     def name(self) -> str:
@@ -71,16 +74,51 @@ class UrlName:
 
 
 def is_private(url: str) -> bool:
-    """The same of any URL."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and _is_this_machine(parts.hostname or ""))
+    """Return whether the transfer from a URL is protected from changes, as for `UrlName.is_private`."""
+    return host_of(url) is not None and (urlsplit(url).scheme == "https" or is_this_machine(url))
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(url: str) -> bool:
+    """Return whether an http or https URL leads to this machine, so that no network is in between."""
+    host = host_of(url)
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host is not None and ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def host_of(url: str) -> str | None:
+    """Return the host of an http or https URL, in lower case; None if it is not a valid one."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return None
+    is_sound = parts.scheme in ("http", "https") and _AUTHORITY.fullmatch(parts.netloc) is not None
+    return host if is_sound else None
+
+
+def _encoded(url: str) -> str:
+    """A URL in ASCII, as browsers send it: its host by IDNA, the rest as UTF-8 in percent signs.
+
+    What can be no host stays as it is.
+    """
+    if url.isascii():
+        return url
+    try:
+        parts = urlsplit(url)
+        host, colon, port = parts.netloc.partition(":")
+        netloc = host.encode("idna").decode("ascii") + colon + port
+        path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
+    except ValueError:
+        return url
+    return parts._replace(netloc=netloc, path=path, query=query).geturl()
+
+
+def shown_url(url: str) -> str:
+    """A URL as messages and logs show it: without a user and without its query, which may be secrets."""
+    plain, mark, _ = url.partition("?")
+    return printable(_USER.sub(r"\1", plain), LONGEST_REASON) + ("?…" if mark else "")
 
 
 def is_url(path: Path) -> bool:
@@ -101,6 +139,6 @@ def path_of(text: str) -> Path:
     path = Path(text)
     if is_url(path) and UrlName.of(path) != UrlName.parse(_with_two_slashes(text)):
         raise UsageError(
-            f"{quoted(text)}: write // and /./ within a URL as %2F%2F and /%2E/, and end it with a name"
+            f"{shown_url(text)}: write // and /./ within a URL as %2F%2F and /%2E/, and end it with a name"
         )
     return path

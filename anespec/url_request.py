@@ -1,28 +1,29 @@
-"""Asking an HTTP server for a file, over redirects that never lead from an encrypted place to a plain one."""
+"""Ask an HTTP server for a file; redirects never lead from an encrypted address to a plain one."""
 
 import contextlib
 import re
 import ssl
+import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
-from typing import IO, Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.parse import quote, urljoin, urlsplit
 
 from anespec import __version__
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
-from anespec.url_name import is_private
+from anespec.url_connection import Response, open_url
+from anespec.url_name import host_of, is_private, shown_url
 
-PATIENCE_SECONDS = 30.0
-"""Without a byte."""
+ANSWERS = (200, 206, 304, 416)
+"""Status codes that are valid answers to these requests."""
 
-ANSWERS = (304, 416)
-"""Status codes other than success that are valid answers."""
+REDIRECTS = (301, 302, 303, 307, 308)
+MOST_REDIRECTS = 10
 
-_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})")
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
+_VALIDATOR = re.compile(r"[ -~]{1,1000}")
 _LINKED = re.compile(r'"?([0-9a-f]{64})"?')
 
 
@@ -39,19 +40,24 @@ class Answer:
     """A server's response. `linked_sha256` is the file's hash, if a hub gave one in a redirect."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: HTTPMessage
     linked_sha256: str | None
-    _stream: IO[bytes]
+    _response: Response
 
     @property
     def etag(self) -> str | None:
         """The mark of this version of the file."""
-        return self.headers.get("ETag")
+        return self._validator("ETag")
 
     @property
     def modified(self) -> str | None:
         """When the file was changed, as the server writes it."""
-        return self.headers.get("Last-Modified")
+        return self._validator("Last-Modified")
+
+    def _validator(self, header: str) -> str | None:
+        """Return a header that is sent back to the server; None if it is not one line of ASCII."""
+        said = self.headers.get(header, "")
+        return said if _VALIDATOR.fullmatch(said) else None
 
     @property
     def first(self) -> int | None:
@@ -65,8 +71,7 @@ class Answer:
         """Bytes of the whole file; None where the server does not say."""
         if (found := self._range) is not None:
             return int(found[2])
-        length = self.headers.get("Content-Length", "")
-        return int(length) if length.isascii() and length.isdecimal() else None
+        return None if self._response.chunked else _length(self.headers)
 
     @property
     def _range(self) -> re.Match[str] | None:
@@ -74,78 +79,100 @@ class Answer:
 
     def pieces(self, size: int) -> Iterator[bytes]:
         """Yield the content, in pieces of `size` bytes at most; raise Broken if the connection breaks."""
-        while piece := self._read(size):
+        pieces = self._response.pieces(size)
+        while True:
+            try:
+                piece = next(pieces, b"")
+            except (HTTPException, OSError):
+                raise Broken from None
+            if not piece:
+                return
             yield piece
-
-    def _read(self, size: int) -> bytes:
-        try:
-            return self._stream.read(size)
-        except (HTTPException, OSError):
-            raise Broken from None
 
 
 class Broken(Exception):  # noqa: N818
-    """The connection broke in the midst of an answer."""
-
-
-class _Redirects(HTTPRedirectHandler):
-    """Follow redirects only to protected addresses, and record the facts that a hub gives in them."""
-
-    def __init__(self, allow_http: bool) -> None:
-        self.allow_http = allow_http
-        self.linked: str | None = None
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        """The request to the new place; raises StorageError where it is none to go to."""
-        from_plain = urlsplit(req.full_url).scheme == "http"
-        is_plain = urlsplit(newurl).scheme == "http"
-        if not (is_private(newurl) or (is_plain and self.allow_http)) or (is_plain and not from_plain):
-            raise StorageError(
-                f"{printable(req.full_url)}: leads on to {quoted(newurl)}, which is not followed; give a URL "
-                "that stays encrypted"
-            )
-        if found := _LINKED.fullmatch(headers.get("X-Linked-Etag", "")):
-            self.linked = found[1]
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+    """The connection broke during an answer, or was far too slow."""
 
 
 @contextlib.contextmanager
 def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answer]:
-    """Open a request; the response can be read inside the block.
+    """Open a request; the response can be read inside the block. All other data is left unread.
 
     Raises:
         Unreachable: there is no connection, or the server has troubles of its own.
-        Refused: there is no such file, or it is not for everybody.
-        StorageError: it leads to a place that is not followed, or answers what has no meaning.
+        Refused: there is no such file, or it is not public.
+        StorageError: a redirect leads to an address that is not followed, or the answer is invalid.
     """
-    redirects = _Redirects(allow_http)
     said = {"User-Agent": f"anespec/{__version__}", "Accept-Encoding": "identity", **headers}
+    place, linked = url, None
+    for _ in range(MOST_REDIRECTS + 1):
+        with contextlib.closing(_asked(url, place, said)) as response:
+            status, found = response.status, response.headers
+            if status not in REDIRECTS or "Location" not in found:
+                if status not in ANSWERS:
+                    raise _refusal(url, status)
+                _require_length(url, found)
+                yield Answer(status, found, linked, response)
+                return
+        if hub := _LINKED.fullmatch(found.get("X-Linked-Etag", "")):
+            linked = hub[1]
+        place = _next_place(place, found["Location"], allow_http)
+    raise StorageError(f"{shown_url(url)}: leads on more than {MOST_REDIRECTS} times; check the URL")
+
+
+def _asked(url: str, place: str, headers: dict[str, str]) -> Response:
     try:
-        found: Any = build_opener(redirects).open(Request(url, headers=said), timeout=PATIENCE_SECONDS)
-    except HTTPError as error:
-        if error.code not in ANSWERS:
-            error.close()
-            raise _refusal(url, error.code) from None
-        found = error
-    except (URLError, HTTPException, OSError) as error:
-        raise Unreachable(f"{url}: cannot be reached ({_reason(error)}); check the connection") from None
-    with found:
-        yield Answer(int(found.status), found.headers, redirects.linked, found)
+        return open_url(place, headers)
+    except (HTTPException, OSError, ValueError) as error:
+        raise Unreachable(
+            f"{shown_url(url)}: cannot be reached ({_reason(error)}); check the connection"
+        ) from None
+
+
+def _next_place(place: str, said: str, allow_http: bool) -> str:
+    """Return the target of a redirect; raise StorageError if it must not be followed."""
+    try:
+        # Headers are read as Latin-1, whatever they were written in.
+        target = urljoin(place, quote(said, safe=string.punctuation, encoding="iso-8859-1"))
+        is_plain = urlsplit(target).scheme == "http"
+    except ValueError:
+        target, is_plain = said, False
+    is_downgrade = is_plain and urlsplit(place).scheme != "http"
+    is_followed = is_private(target) or (is_plain and allow_http and host_of(target) is not None)
+    if is_downgrade or not is_followed:
+        raise StorageError(
+            f"{shown_url(place)}: leads on to {quoted(shown_url(target))}, which is not followed; give a URL "
+            "that stays encrypted"
+        )
+    return target
+
+
+def _length(headers: HTTPMessage) -> int | None:
+    said = headers.get("Content-Length")
+    return int(said) if said is not None and _LENGTH.fullmatch(said) else None
+
+
+def _require_length(url: str, headers: HTTPMessage) -> None:
+    """Raise StorageError for a length that no file has."""
+    if "Content-Length" in headers and _length(headers) is None:
+        raise StorageError(
+            f"{shown_url(url)}: the server says {quoted(headers['Content-Length'], 20)} for the file's "
+            "length; try later, or give another URL"
+        )
 
 
 def _refusal(url: str, status: int) -> AnespecError:
+    shown = shown_url(url)
     if status in (401, 403):
         return Refused(
-            f"{url}: the server gives it to some alone (status {status}); for the Hugging Face hub write "
+            f"{shown}: the server gives it to some alone (status {status}); for the Hugging Face hub write "
             "hf:OWNER/REPO/FILE.gguf, which takes HF_TOKEN"
         )
     if status in (404, 410):
-        return Refused(f"{url}: there is no such file (status {status}); check the URL")
+        return Refused(f"{shown}: there is no such file (status {status}); check the URL")
     if status >= 500 or status == 429:
-        return Unreachable(f"{url}: the server answers with status {status}; try again later")
-    return StorageError(f"{url}: the server answers with status {status}, which gives no file")
+        return Unreachable(f"{shown}: the server answers with status {status}; try again later")
+    return StorageError(f"{shown}: the server answers with status {status}, which gives no file")
 
 
 def _reason(error: Exception) -> str:

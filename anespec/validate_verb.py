@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from anespec.validation import GateResult
 
 
-@click.command(short_help="Check what ARTIFACT computes, where it runs, and whether it may speculate.")
-@click.argument("artifact", type=ModelPath(), required=False)
+@click.command(short_help="Check what MODEL computes, where it runs, and whether it may speculate.")
+@click.argument("artifact", metavar="MODEL", type=ModelPath(), required=False)
 @flags_of(ValidateOptions)
 @click.option("--explain", metavar="RULE", help="Explain a rule of the residency gate, or `all`, and exit.")
 @json_option
 def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen: Any) -> None:
-    """Check that ARTIFACT computes what its GGUF means, and that speculation does not change its text.
+    """Check that MODEL computes what its GGUF means, and that speculation does not change its text.
 
-    ARTIFACT may be a GGUF, which is converted first and kept, or the name of a model in the cache.
+    MODEL is an artifact, the name of a model in the cache, or a GGUF, which is converted first and kept.
 
     \b
     residency  where each operation runs: Core ML's plan on a Mac, elsewhere
@@ -41,7 +41,7 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
     Exits with 11, 12, 13 or 14 if the residency, golden, exactness or quality gate fails. A residency verdict
     that is only predicted is reported; it fails the run with --require-residency. Quality is reported, too,
     unless a limit is given. A recorded verdict that still holds is shown and not measured again. Every run
-    writes ARTIFACT/report.html, and ends with a sentence on what the artifact may do here.
+    writes report.html into the artifact, and ends with a sentence on what the artifact may do here.
 
     \b
     Example:
@@ -53,7 +53,7 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
         _explain(explain, as_json)
         return
     if artifact is None:
-        raise click.UsageError("Missing argument 'ARTIFACT'.")
+        raise click.UsageError("Missing argument 'MODEL'.")
     options = read_flags(ValidateOptions, chosen)
 
     from anespec.validation import run_validation

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import psutil
 from faulty_daemon import Daemon, serving
-from flood import SECONDS, post
+from flood import SECONDS, ask
 from large_fields import COMPLETIONS, SHORT, LargeRequest, large_requests, ordinary
 from measure import emit, machine, show_table
 from smoke_options import command_line
@@ -116,7 +116,10 @@ def _attacked(
     counts: dict[str, int] = {}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
         assert attacker.stdin is not None and attacker.stdout is not None
-        told = [[request.path, dict(request.headers), request.body.decode()] for request in requests]
+        told = [
+            [each.method, each.path, dict(each.headers), each.body.decode(), not each.needs_no_key]
+            for each in requests
+        ]
         attacker.stdin.write(json.dumps(told) + "\n")
         attacker.stdin.flush()
         attacker.stdout.readline()
@@ -137,7 +140,7 @@ def _victim(daemon: Daemon, key: str, count: int, seconds: float) -> tuple[float
     while len(samples) < count and (time.perf_counter() < end or not samples):
         began = time.perf_counter()
         try:
-            status = post(connection, key, COMPLETIONS, {}, body)
+            status = ask(connection, key, "POST", COMPLETIONS, {}, body)
         except TimeoutError:
             connection.close()
             status = 200
@@ -217,7 +220,7 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=1.0, help="seconds of attack before the victim comes")
     parser.add_argument("--json", action="store_true")
     smoke = ("--requests", 3, "--seconds", 2, "--warm", 0.3)
-    smoke += ("--only", "logit_bias: 2,000, n: 64", "/tokenize: 1 MB with", "headers")
+    smoke += ("--only", "logit_bias: 2,000, n: 64", "/tokenize: 1 MB with", "headers", "GET /livez")
     chosen = parser.parse_args(command_line(parser, *smoke))
     # A smoke test proves nothing of fairness, and need not wait.
     rest = 0.0 if chosen.smoke else (BURST + DEBT) / SHARE

@@ -12,12 +12,14 @@ WORDS = "def read_lines(path, encoding): return open(path, encoding=encoding).re
 
 @dataclass(frozen=True)
 class LargeRequest:
-    """A request, `name` being the field that is large in it."""
+    """A request, `name` being the field that is large in it. One without a key `needs_no_key`."""
 
     name: str
     path: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    method: str = "POST"
+    needs_no_key: bool = False
 
 
 def ordinary(tokens: int) -> LargeRequest:
@@ -246,5 +248,9 @@ def _others(tokens: int) -> Sequence[LargeRequest]:
         ),
         LargeRequest(
             "headers: 30 KB", COMPLETIONS, b'{"prompt":"a","max_tokens":1}', {"x-filler": "x" * 30_000}
+        ),
+        *(
+            LargeRequest(f"GET {path} without a key", path, b"", method="GET", needs_no_key=True)
+            for path in ("/livez", "/openapi.json", "/v1/models")
         ),
     )

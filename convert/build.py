@@ -62,13 +62,15 @@ def _build_head(
     plan: ConversionPlan, unit: HeadUnit, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> HeadShard:
     stored: list[StoredTensor] = []
-    weights = head_weights(plan, unit.tokens, stored.append)
+    slices = head_weights(plan, unit.tokens, stored.append)
     final_norm = norm(plan.model, OUTPUT_NORM)
-    output = f"logits_{unit.number}"
     with interrupts_held_back():
-        shard = head_shard(head_plan(plan), final_norm, weights, output, _scope(plan))
+        shard = head_shard(head_plan(plan), final_norm, slices, _scope(plan))
     written = write_package(shard, path, threads, on_written)
-    outputs = (TensorSpec(name=output, shape=(1, len(unit.tokens), None, 1)),)
+    outputs = tuple(
+        TensorSpec(name=name, shape=(1, projection.weight.source.shape[0], None, 1))
+        for name, projection in slices.items()
+    )
     return HeadShard(
         **dict(_described(stored, written, path, recipe, head_inputs(plan.model.facts.d), outputs)),
         first_token=unit.tokens.start,

@@ -34,6 +34,7 @@ from anespec.convert.source.model import (
     bias_name,
     tensor_name,
 )
+from anespec.convert.topology import head_slices
 from anespec.convert.weights.encoding import to_fp16
 from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import StoredTensor
@@ -163,10 +164,19 @@ def per_layer_mix(
     )
 
 
-def head_weights(plan: ConversionPlan, tokens: range, on_stored: OnStored = lambda _: None) -> Projection:
-    """Rows `tokens` of the output projection; raises like `layer_weights`."""
-    rows = plan.model.matrix(plan.model.head_tensor, tokens)
-    return Projection(_weight(plan, rows, HEAD, on_stored))
+def head_weights(
+    plan: ConversionPlan, tokens: range, on_stored: OnStored = lambda _: None
+) -> dict[str, Projection]:
+    """Rows `tokens` of the output projection in slices, by the names of their logits.
+
+    Raises like `layer_weights`.
+    """
+    return {
+        f"logits_{part.start}": Projection(
+            _weight(plan, plan.model.matrix(plan.model.head_tensor, part), HEAD, on_stored)
+        )
+        for part in head_slices(tokens)
+    }
 
 
 def norm(model: SourceModel, name: str) -> NDArray[np.float16]:

@@ -33,7 +33,7 @@ from anespec.convert.worker_pool import WorkerPool
 from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.damage import find_damage
 from anespec.manifests.errors import ArtifactError, StorageError, UsageError
-from anespec.manifests.formatting import bytes_text, counted
+from anespec.manifests.formatting import bytes_text, counted, short_path
 from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
@@ -51,7 +51,7 @@ from anespec.manifests.store import (
     package_sha256,
 )
 
-GRAPH_VERSION = 9
+GRAPH_VERSION = 10
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
 reading of a GGUF changes stands in the recipe by itself, as the model's facts."""
 
@@ -313,8 +313,8 @@ class _Run:
         # The vocabulary is kept, too: what is said is what removing the folder gives back.
         size = bytes_text(sum(file.lstat().st_size for file in self.work.rglob("*") if not file.is_dir()))
         return (
-            f"interrupted; {is_kept} ({size} in {self.work}); run the same command again to go on, "
-            "or remove that folder"
+            f"interrupted; {is_kept} ({size} in {short_path(self.work)}); run the same command again to go "
+            "on, or remove that folder"
         )
 
     def _move(self, task: Task, written: int) -> None:

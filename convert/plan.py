@@ -9,7 +9,7 @@ from anespec.convert.preset_choice import choose_preset
 from anespec.convert.shard_limits import SHARD_LIMITS
 from anespec.convert.source.facts import EMBEDDING, LayerFacts
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
-from anespec.convert.topology import StackSizes, Topology, TopologyPlan, plan_topology
+from anespec.convert.topology import StackSizes, Topology, TopologyPlan, head_slices, plan_topology
 from anespec.convert.tuned_options import with_tuned
 from anespec.convert.weights.encoding import Encoding, stored_bytes
 from anespec.convert.weights.formats import choose
@@ -201,9 +201,10 @@ class ConversionPlan:
 
     def largest_matrix_bytes(self) -> int:
         """Stored bytes of the largest projection: what a conversion holds at once."""
-        slices = max(len(tokens) for tokens in self.topology.heads) / self.model.facts.vocabulary
+        slices = [len(part) for tokens in self.topology.heads for part in head_slices(tokens)]
         layers = (self._layer_matrix_bytes(layer) for layer in self.model.facts.layers)
-        return max(int(self.head_bytes() * slices), *(max(sizes) for sizes in layers))
+        widest = self.head_bytes() * max(slices) // self.model.facts.vocabulary
+        return max(widest, *(max(sizes) for sizes in layers))
 
     def _encoding(self, tensor: str, kind: str, width: int) -> Encoding:
         asked = self.options.weights.format_of(kind)

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from anespec.convert.shard_limits import (
     FUNCTIONS_EVIDENCE,
-    HEAD_CHANNELS,
-    HEAD_EVIDENCE,
     PROCESS_BYTES,
     PROCESS_EVIDENCE,
     SHARD_LIMITS,
@@ -115,24 +113,16 @@ def _layer_mend(plan: TopologyPlan, rows: list[ShardRow]) -> str:
 
 
 def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
-    limits, vocabulary = SHARD_LIMITS[plan.target], plan.stack.vocabulary
-    fewest = -(-vocabulary // HEAD_CHANNELS)
-    widest = max(len(row.part) for row in rows)
-    warnings: list[str] = []
-    if widest > HEAD_CHANNELS:
-        warnings.append(
-            f"Head shards of {widest} channels are wider than the {HEAD_CHANNELS} that stay on the Neural "
-            f"Engine ({HEAD_EVIDENCE}); give --head-shards {fewest} or more."
-        )
+    limits = SHARD_LIMITS[plan.target]
     smallest = min(row.bytes for row in rows)
-    if smallest < limits.smallest:
-        mend = (
-            f"give --head-shards {fewest}"
-            if len(rows) > fewest
-            else "there is nothing to merge them with, so the head may run on the CPU"
-        )
-        warnings.append(f"Head shards of {bytes_text(smallest)}: {limits.range_of(smallest)}; {mend}.")
-    return warnings
+    if smallest >= limits.smallest:
+        return []
+    mend = (
+        "give fewer --head-shards"
+        if len(rows) > 1
+        else "there is nothing to merge it with, so the head may run on the CPU"
+    )
+    return [f"Head shards of {bytes_text(smallest)}: {limits.range_of(smallest)}; {mend}."]
 
 
 def _process_warnings(plan: TopologyPlan) -> list[str]:

@@ -13,8 +13,10 @@ from types import MappingProxyType
 from anespec.manifests.schema import Target
 
 HEAD_CHANNELS = 16384
-"""Widest slice of an LM head that stays on the Neural Engine."""
-HEAD_EVIDENCE = "B: ANEMLL, ane-book"
+"""Output channels of one convolution that every Neural Engine measured so far takes: the limit of M1 and
+M2 Pro. An M4 Max ran convolutions of 25,008, 50,016 and 66,688 channels in the same 5.1 ms (B: ane-book
+048, 073), and chips from A16 on take 65,536 (B: ANEForge#183)."""
+HEAD_EVIDENCE = "B: ANEForge#152, #183"
 
 PROCESS_BYTES = 3_000_000_000
 """About what one process holds of weights on the Neural Engine. A package of several functions counts

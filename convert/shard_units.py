@@ -24,7 +24,7 @@ class LayersUnit:
 
 @dataclass(frozen=True)
 class HeadUnit:
-    """The final norm and the output projection's rows of some tokens."""
+    """The final norm and the output projection's rows of some tokens, in slices."""
 
     number: int
     tokens: range

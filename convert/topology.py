@@ -18,7 +18,7 @@ LONGEST_PATTERN = 32
 
 @dataclass(frozen=True)
 class Topology:
-    """Layers per shard, and the token ranges of the head shards."""
+    """Layers per shard, and the tokens of each head shard, which are cut into slices in turn."""
 
     layers: tuple[int, ...]
     heads: tuple[range, ...]
@@ -157,7 +157,8 @@ def plan_topology(
     heads_asked = head_shards
     if heads_asked is None and preset is not None:
         heads_asked = preset.preset.head_shards
-    heads, head_reason = _plan_heads(stack.vocabulary, heads_asked)
+    planned_bytes = SHARD_LIMITS[target].planned_bytes if shard_bytes is None else shard_bytes
+    heads, head_reason = _plan_heads(stack, heads_asked, planned_bytes)
     return TopologyPlan(
         Topology(counts, heads),
         stack,
@@ -170,19 +171,37 @@ def plan_topology(
     )
 
 
-def _plan_heads(vocabulary: int, asked: int | None) -> tuple[tuple[range, ...], str]:
+def head_slices(tokens: range) -> tuple[range, ...]:
+    """The tokens of each convolution of a head shard: even, and none wider than HEAD_CHANNELS."""
+    return _cut(tokens, -(-len(tokens) // HEAD_CHANNELS))
+
+
+def _plan_heads(stack: StackSizes, asked: int | None, planned_bytes: int) -> tuple[tuple[range, ...], str]:
     """The tokens of each head shard, and the sentence that says why."""
-    slices = asked if asked is not None else -(-vocabulary // HEAD_CHANNELS)
-    if not 1 <= slices <= vocabulary:
-        raise RequestError(f"--head-shards {slices} is not between 1 and the vocabulary's {vocabulary}")
-    ends = accumulate(_even(vocabulary, slices))
-    why = (
-        "as asked"
-        if asked is not None
-        else f"at most {HEAD_CHANNELS} channels wide to stay on the Neural Engine ({HEAD_EVIDENCE})"
+    vocabulary = stack.vocabulary
+    shards = asked if asked is not None else max(1, min(vocabulary, -(-stack.head_bytes // planned_bytes)))
+    if not 1 <= shards <= vocabulary:
+        raise RequestError(f"--head-shards {shards} is not between 1 and the vocabulary's {vocabulary}")
+    heads = _cut(range(vocabulary), shards)
+    slices = sum(len(head_slices(tokens)) for tokens in heads)
+    if asked is not None:
+        why = ", as asked"
+    elif shards > 1:
+        why = f" of at most {bytes_text(planned_bytes)}"
+    else:
+        why = ", since every shard more is a dispatch more in each pass"
+    return heads, (
+        f"The head's {vocabulary} tokens are in {counted(shards, 'shard')}{why}. "
+        f"{'Its' if shards == 1 else 'Their'} {counted(slices, 'convolution')} "
+        f"{'has' if slices == 1 else 'have'} at most {HEAD_CHANNELS} channels, which every Neural Engine "
+        f"measured so far takes ({HEAD_EVIDENCE})."
     )
-    heads = tuple(range(a, b) for a, b in pairwise((0, *ends)))
-    return heads, f"The head's {vocabulary} tokens are cut into {counted(slices, 'slice')}, {why}."
+
+
+def _cut(tokens: range, parts: int) -> tuple[range, ...]:
+    """So many consecutive parts whose sizes differ by at most one, larger ones first."""
+    ends = accumulate(_even(len(tokens), parts))
+    return tuple(range(a, b) for a, b in pairwise((tokens.start, *(tokens.start + end for end in ends))))
 
 
 def group_layers(

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from anespec.manifests.formatting import counted, quoted
+from anespec.manifests.formatting import counted, listed, quoted
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
@@ -244,12 +244,12 @@ def _inputs(shard: Shard, given: Mapping[str, Shape]) -> Iterator[str]:
         yield f"{shard.path} has no input {HIDDEN_IN!r}"
 
 
-def _output(shard: Shard, name: str | None, shape: Shape) -> Iterator[str]:
-    """The one output of a shard; a name of None may be any."""
+def _output(shard: Shard, name: str, shape: Shape) -> Iterator[str]:
+    """The one output of a shard."""
     if len(shard.outputs) != 1:
         yield f"{shard.path} has {len(shard.outputs)} outputs, not one"
     for spec in shard.outputs:
-        if name not in (None, spec.name):
+        if spec.name != name:
             yield f"the output of {shard.path} is {quoted(spec.name)}, not {name!r}"
         if spec.shape != shape:
             yield f"the output of {shard.path} has shape {shape_text(spec.shape)}, not {shape_text(shape)}"
@@ -298,4 +298,8 @@ def _untaken(manifest: Manifest) -> Iterator[str]:
 
 def _head_shard(manifest: Manifest, shard: HeadShard) -> Iterator[str]:
     yield from _inputs(shard, {HIDDEN_IN: _hidden(manifest)})
-    yield from _output(shard, None, (1, shard.end_token - shard.first_token, None, 1))
+    widths = [spec.shape[1] for spec in shard.outputs if spec.shape == (1, spec.shape[1], None, 1)]
+    tokens = shard.end_token - shard.first_token
+    if len(widths) != len(shard.outputs) or sum(width or 0 for width in widths) != tokens:
+        shapes = listed([shape_text(spec.shape) for spec in shard.outputs]) or "none"
+        yield f"{shard.path} has {tokens} tokens, but its outputs are {shapes}"

@@ -76,6 +76,10 @@ class RequestError(AnespecError):
     exit_code = 7
 
 
+LONGER_CONTEXT = "--context N"
+"""What a sentence of PromptTooLongError advises; clients cannot give it, so the daemon names its command."""
+
+
 class PromptTooLongError(RequestError):
     """A prompt that the context cannot hold, however short the answer."""
 

@@ -1,7 +1,9 @@
 """Format sizes and untrusted texts for people."""
 
+import contextlib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 LONGEST_SHOWN = 80
 
@@ -86,3 +88,10 @@ def sanitize_terminal(text: str) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def short_path(path: Path) -> str:
+    """A path as a shell takes it, with ~ for the user's home where it lies there."""
+    with contextlib.suppress(RuntimeError, ValueError):
+        return f"~/{path.relative_to(Path.home())}"
+    return str(path)

@@ -19,6 +19,11 @@ EXTRAS: Mapping[str, str | None] = MappingProxyType(
 )
 """By what is imported, the extra of anespec that brings it; None where plain anespec does."""
 
+UV = "uv pip install"
+
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+"""The index of torch's builds for processors alone."""
+
 
 def missing_package(name: str) -> str | None:
     """Return why a package of EXTRAS cannot be imported, with the fix; None if it is installed.
@@ -44,13 +49,21 @@ def install_command(extra: str | None) -> str:
     """The shell command that completes this installation: with an extra, or with what plain anespec needs.
 
     A clone that is installed in place is installed again, since its extras may be newer than what is recorded
-    of it.
+    of it. On Linux torch is its build for processors: the package index has the one with CUDA, of gigabytes.
     """
     wanted = "" if extra is None else f"[{extra}]"
-    if (clone := _clone()) is None:
-        return f"{_install()} {shlex.quote(f'anespec{wanted}')}"
-    folder = "." if clone == Path.cwd() else str(clone)
-    return f"{_install()} -e {shlex.quote(f'{folder}{wanted}')}"
+    install = _install()
+    clone = _clone()
+    if clone is None:
+        command = f"{install} {shlex.quote(f'anespec{wanted}')}"
+    else:
+        folder = "." if clone == Path.cwd() else str(clone)
+        command = f"{install} -e {shlex.quote(f'{folder}{wanted}')}"
+    if extra is None or sys.platform != "linux":
+        return command
+    if install.startswith(UV):
+        return f"{command} --torch-backend cpu"
+    return f"{install} torch --index-url {CPU_TORCH} && {command}"
 
 
 def _install() -> str:
@@ -59,7 +72,7 @@ def _install() -> str:
     if (Path(sys.prefix) / "pipx_metadata.json").exists():
         return "pipx runpip anespec install"
     if find_spec("pip") is None:
-        return f"uv pip install --python {_python()}"
+        return f"{UV} --python {_python()}"
     found = shutil.which("pip")
     ours = found is not None and Path(found).parent == Path(sys.executable).parent
     return "pip install" if ours else f"{_python()} -m pip install"

@@ -171,6 +171,36 @@ class Folder:
         """A new file, open for writing: what is written is the system's at once. It must not exist."""
         return os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=self._descriptor), "wb", buffering=0)
 
+    def own_file(self, name: str) -> io.BufferedRandom:
+        """A file of this user's, open for reading and writing with what it holds; made where it is missing.
+
+        Raises StorageError also where it is another user's, or one that has a second name elsewhere: who may
+        write into the folder could have laid it there, so that something else is overwritten.
+        """
+        path = self.path / name
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with _links_refused(path, self._descriptor, name):
+            descriptor = os.open(name, flags, 0o666, dir_fd=self._descriptor)
+        try:
+            status = os.fstat(descriptor)
+            _require_file(path, status.st_mode)
+            if not _is_own(status) or status.st_nlink != 1:
+                raise StorageError(f"{path}: is another user's, or has a second name elsewhere; remove it")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return os.fdopen(descriptor, "r+b")
+
+    def replace_link(self, name: str, target: str) -> None:
+        """Make a link to `target`, which is not looked at; a file or a link at `name` is gone then."""
+        partial = f".{secrets.token_hex(16)}.partial"
+        os.symlink(target, partial, dir_fd=self._descriptor)
+        try:
+            self.rename(partial, name)
+        except BaseException:
+            os.unlink(partial, dir_fd=self._descriptor)
+            raise
+
     def names(self) -> list[str]:
         """Return the folder's entries, sorted by name."""
         with os.scandir(self._descriptor) as entries:
@@ -215,6 +245,10 @@ class Folder:
     def rename(self, old: str, new: str) -> None:
         """Rename an entry of this folder; an existing file, link or empty folder at `new` is replaced."""
         os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+
+    def move(self, name: str, to: "Folder", new: str) -> None:
+        """Move what lies in this folder to another one of the same file system; else as `rename`."""
+        os.rename(name, new, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
 
     def sync(self) -> None:
         """Wait until names given in this folder are on the disk."""

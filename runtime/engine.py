@@ -126,6 +126,11 @@ class Engine:
         """Whether a step has work to do."""
         return bool(self._scheduler.waiting or self._scheduler.active or self._events)
 
+    @property
+    def hold_seconds(self) -> float:
+        """For how long a step had better wait for further requests; see Scheduler.hold_seconds."""
+        return self._scheduler.hold_seconds
+
     def use(self, proven: Proven, costs: CostSource | None = None) -> None:
         """Use from the next pass on what was proven meanwhile, which is no less than before.
 

@@ -115,8 +115,8 @@ class BackendOptions(Options):
 
 
 class WhenGates(StrEnum):
-    """When to run the gates of a model without verdicts here: before anything else, in the background (with
-    `generate` afterwards), or not at all."""
+    """When to run the gates of a model without verdicts here: before anything else, in the background
+    (afterwards for one answer of `generate` or `run`), or not at all."""
 
     NOW = "now"
     LATER = "later"
@@ -161,7 +161,7 @@ class LoadOptions(BackendOptions):
     gates: Annotated[WhenGates | None, Flag(default=f"later, or what {GATES_VARIABLE} says")] = Field(
         default=None,
         description="When to run the gates of a model without verdicts here: now, before the first request; "
-        "later, in the background, without drafts until then (generate: after the text, in a terminal); "
+        "later, in the background, without drafts until then (for one answer, in a terminal: after it); "
         "never.",
     )
     drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(

@@ -6,7 +6,7 @@ from enum import StrEnum
 from operator import index
 from typing import TYPE_CHECKING
 
-from anespec.manifests.errors import PromptTooLongError, RequestError
+from anespec.manifests.errors import LONGER_CONTEXT, PromptTooLongError, RequestError
 from anespec.manifests.formatting import shown
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters, TokenLogprob
@@ -100,7 +100,7 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     if len(request.prompt) > context:
         raise PromptTooLongError(
             f"the prompt has {len(request.prompt)} tokens but the context only {context}; "
-            "shorten the prompt or convert with a longer context"
+            f"shorten the prompt, or give the model a longer context ({LONGER_CONTEXT})"
         )
     try:
         prompt = [index(token) for token in request.prompt]

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
+from anespec.runtime.owner_seconds import OwnerSeconds
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.prefixes import common_prefix
 from anespec.runtime.region_store import RegionStore
@@ -11,6 +13,19 @@ from anespec.runtime.requests import Event, FinishReason
 from anespec.runtime.sequences import ActiveSequence, WaitingRequest
 from anespec.runtime.statistics import Ledger
 from anespec.runtime.waiting_queue import WaitingQueue
+
+HOLD_SECONDS = 0.1
+"""For so long the only region is kept for an owner whose answer has ended. A client that asks for one short
+answer after another asks again by then, and would else wait for somebody's long answer each time."""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """Whose sequence ended last, and when."""
+
+    owner: str
+    priority: int
+    when: float
 
 
 class Scheduler:
@@ -24,8 +39,11 @@ class Scheduler:
         self._store = store
         self.shares_prefixes = shares_prefixes
         self._clock = clock
-        self._queue = WaitingQueue()
+        self._seconds = OwnerSeconds(clock)
+        self._queue = WaitingQueue(self._seconds_of)
         self._active: dict[int, ActiveSequence] = {}
+        self._admitted: dict[int, float] = {}
+        self._last_ended: _Ended | None = None
         self._next_deadline = math.inf
         """None is earlier; the one of a request that has ended may still be noted here."""
 
@@ -63,6 +81,24 @@ class Scheduler:
     def running(self, owner: str) -> int:
         """Return the number of an owner's active sequences; from any thread."""
         return self._queue.running(owner)
+
+    @property
+    def hold_seconds(self) -> float:
+        """For how long whoever comes next in the queue had better wait, 0 where they need not.
+
+        Where one sequence runs at a time, and the owner whose sequence has just ended has had the region for
+        less time than the owner who is next, another request of the first one may come at once.
+        """
+        last = self._last_ended
+        waiting = next(self._queue.in_turn(), None) if last is not None and not self._active else None
+        if last is None or waiting is None or self._store.capacity > 1:
+            return 0.0
+        request = waiting.request
+        if request.priority > last.priority or self._seconds.of(request.owner) <= self._seconds.of(
+            last.owner
+        ):
+            return 0.0
+        return max(0.0, last.when + HOLD_SECONDS - self._clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
         """Have a request wait for its turn."""
@@ -103,6 +139,7 @@ class Scheduler:
                 sequence = self._activate(waiting)
                 self._queue.begin(waiting)
                 self._active[sequence.number] = sequence
+                self._admitted[sequence.number] = self._clock()
                 if waiting.paused is None:
                     yield sequence
 
@@ -112,9 +149,20 @@ class Scheduler:
 
     def retire(self, sequence: ActiveSequence) -> None:
         """Free a sequence's region; what it holds stays until the region is needed."""
+        self._vacate(sequence)
+        request = sequence.request
+        self._queue.end(request.owner)
+        self._last_ended = _Ended(request.owner, request.priority, self._clock())
+
+    def _vacate(self, sequence: ActiveSequence) -> None:
+        """Take a sequence's region, and charge its owner with the time for which it had that."""
         del self._active[sequence.number]
-        self._queue.end(sequence.request.owner)
         self._store.release(sequence.region)
+        self._seconds.take(sequence.request.owner, self._clock() - self._admitted.pop(sequence.number))
+
+    def _seconds_of(self, owner: str) -> float:
+        """What decides between owners of whom as many run: several regions are shared by turns."""
+        return self._seconds.of(owner) if self._store.capacity == 1 else 0.0
 
     def _next(self, regions: int) -> list[WaitingRequest]:
         """The requests whose turn it is where so many regions are free."""
@@ -145,8 +193,7 @@ class Scheduler:
             return
         shortest = min(own, key=lambda sequence: len(sequence.tokens))
         if shortest.request.priority <= request.priority:
-            del self._active[shortest.number]
-            self._store.release(shortest.region)
+            self._vacate(shortest)
             self._queue.pause(shortest.pause())
 
     def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:

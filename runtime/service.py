@@ -50,12 +50,17 @@ class Service:
     """Runs an engine on a thread of its own until it is closed. Safe for use from several threads."""
 
     def __init__(
-        self, engine: Engine, queue: int | None = None, on_busy: Callable[[bool], None] = lambda busy: None
+        self,
+        engine: Engine,
+        queue: int | None = None,
+        on_busy: Callable[[bool], None] = lambda busy: None,
+        make_way: Callable[[Callable[[], None]], None] = lambda before: None,
     ) -> None:
         """No other code may use the engine from now on.
 
         At most `queue` requests of an owner wait; None is no limit. `on_busy` is called in the service's
-        thread, before passes begin to run and after they have ended.
+        thread, before passes begin to run and after they have ended. `make_way` is called there before each
+        pass and may take a while; it first calls its argument, which delivers the events so far.
         """
         self._engine = engine
         self._room = Room(engine.capacity, queue, engine.running)
@@ -68,6 +73,7 @@ class Service:
         self._failures = 0
         self._refusal: AnespecError | None = None
         self._on_busy = on_busy
+        self._make_way = make_way
         self._was_busy = False
         self._thread = threading.Thread(target=self._run, name="anespec engine", daemon=True)
         self._thread.start()
@@ -265,8 +271,11 @@ class Service:
     def _run(self) -> None:
         try:
             while self._obey():
+                if self._engine.busy and self._hold():
+                    continue
                 self._tell_busy(self._engine.busy)
                 if self._engine.busy:
+                    self._make_way(self._publish)
                     self._step()
                 if not self._engine.busy:
                     self._publish()
@@ -280,6 +289,16 @@ class Service:
             self._give_up(_sentence(error))
         finally:
             self._tell_busy(False)
+
+    def _hold(self) -> bool:
+        """Wait where a request that may come now goes before those that wait; whether something came."""
+        seconds = self._engine.hold_seconds
+        if not seconds:
+            return False
+        # Who hears that an answer has ended asks for the next one.
+        self._publish()
+        with self._wake:
+            return self._wake.wait_for(lambda: bool(self._commands) or self._closing, seconds)
 
     def _tell_busy(self, busy: bool) -> None:
         if busy is not self._was_busy:

@@ -22,3 +22,16 @@ def usual_in_conversation() -> GenerationOptions:
     return GenerationOptions(
         temperature=CONVERSATION_TEMPERATURE, seed=secrets.randbits(SEED_BITS), max_tokens=None
     )
+
+
+def usual_words(temperature: float) -> dict[str, str]:
+    """The rule for people, by the names of the options: `temperature` is usual where nobody says one."""
+    of_file = {"temperature": temperature, "top_k": 0, "top_p": 1, "min_p": 0}
+    return {name: f"what the model's file says, else {value:g}" for name, value in of_file.items()}
+
+
+USUAL_WORDS = usual_words(GenerationOptions().temperature)
+"""What `--help` says where an answer is no part of a conversation."""
+
+USUAL_IN_CONVERSATION = usual_words(CONVERSATION_TEMPERATURE) | {"seed": "another each time"}
+"""The same in a conversation."""

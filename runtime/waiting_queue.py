@@ -2,12 +2,13 @@
 
 Of the owners of one priority that one comes next which has the fewest sequences running, and of those the one
 whose last turn is longest ago. So an owner with a thousand requests does not hold up one with a single one:
-regions are shared by owners, not by requests.
+regions are shared by owners, not by requests. Where one sequence runs at a time, what counts before the turns
+is how long each owner has had the region.
 """
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from anespec.runtime.sequences import WaitingRequest
@@ -29,7 +30,9 @@ _Line = OrderedDict[int, WaitingRequest]
 class WaitingQueue:
     """The waiting requests, and the number of running ones for each owner."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Callable[[str], float] = lambda owner: 0.0) -> None:
+        """`seconds`: what an owner has taken, of which those who have less go first."""
+        self._seconds = seconds
         self._lines: dict[int, dict[str, _Line]] = {}
         self._waiting: dict[int, WaitingRequest] = {}
         self._owners: dict[str, _Owner] = {}
@@ -101,12 +104,13 @@ class WaitingQueue:
         turn = self._turn
         running = {name: owner.running for name, owner in self._owners.items()}
         turns = {name: owner.turn for name, owner in self._owners.items()}
+        seconds = {name: self._seconds(name) for name in self._owners}
         for priority in sorted(self._lines, reverse=True):
             lines = {owner: iter(line.values()) for owner, line in self._lines[priority].items()}
-            heap = [(running[owner], turns[owner], owner) for owner in lines]
+            heap = [(running[owner], seconds[owner], turns[owner], owner) for owner in lines]
             heapq.heapify(heap)
             while heap:
-                owner = heapq.heappop(heap)[2]
+                owner = heapq.heappop(heap)[-1]
                 waiting = next(lines[owner], None)
                 if waiting is None:
                     continue
@@ -114,7 +118,7 @@ class WaitingQueue:
                 turn += 2
                 turns[owner] = turn
                 running[owner] += 1
-                heapq.heappush(heap, (running[owner], turn, owner))
+                heapq.heappush(heap, (running[owner], seconds[owner], turn, owner))
 
     def _forget(self, name: str) -> None:
         owner = self._owners[name]

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from anespec.manifests.schema import Index, Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance
@@ -28,6 +30,14 @@ class Part(StrEnum):
         """The number of steps of a check: exactness has one for each invariance."""
         return len(Invariance) if self is Part.EXACTNESS else 1
 
+    @property
+    def weight(self) -> int:
+        """About how long it takes, beside the others."""
+        return WEIGHTS[self]
+
+
+WEIGHTS = {Part.GOLDEN: 8, Part.EXACTNESS: 9, Part.COSTS: 2, Part.RESIDENCY: 1}
+
 
 class CheckAsked(Opening):
     """The job of a check's process: the artifact, its backend, and the parts to run."""
@@ -41,13 +51,15 @@ class CheckAsked(Opening):
 
 
 class CheckReport(Record):
-    """A line of a check's process: how many steps are behind it and what it does, and what it has found.
+    """A line of a check's process: how many steps are behind it, what share of its time that is (0 to 1) and
+    what it does, and what it has found.
 
     `failure` is how the golden gate failed; with it the check ends. `trouble` is why a part was not
     asked.
     """
 
     done: Index = 0
+    share: float = Field(default=0.0, ge=0, le=1)
     doing: str = ""
     failure: str | None = None
     trouble: str | None = None

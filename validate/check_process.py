@@ -8,10 +8,10 @@ CHECK is a CheckAsked as JSON; each line that it prints is a CheckReport. Verdic
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anespec.manifests.child_python import answer_stream
 from anespec.manifests.yielding_child import yield_to_others
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
     from anespec.runtime.passes import Verifier
-    from anespec.validate.check_parts import CheckAsked, CheckReport
+    from anespec.validate.check_parts import CheckAsked, CheckReport, Part
     from anespec.validate.progress import Progress
     from anespec.validate.repeat_checks import Elsewhere
 
@@ -28,30 +28,38 @@ MODULE = "anespec.validate.check_process"
 
 
 class _Telling:
-    """Reports how many of the steps are behind, as parts go on, each step once."""
+    """Reports how many of the steps are behind, and what share of the time, as parts go on."""
 
-    def __init__(self, say: "Callable[[CheckReport], None]") -> None:
+    def __init__(self, parts: "Sequence[Part]", say: "Callable[[CheckReport], None]") -> None:
         self._say = say
-        self._before = 0
-        self._told: tuple[int, str] | None = None
+        self._steps = self._weight = 0
+        self._whole = sum(part.weight for part in parts)
+        self._told: tuple[int, str, int] | None = None
 
-    def of_part(self, name: str, steps: int) -> "Progress":
-        """What takes the progress of a part of so many steps, which comes after those that have ended."""
+    def of_part(self, part: "Part") -> "Progress":
+        """What takes the progress of a part, which comes after those that have ended."""
         from anespec.validate.check_parts import CheckReport
 
+        behind = 0.0
+
         def take(note: str, share: float | None = None, /) -> None:
-            done = self._before + min(int((share or 0.0) * steps), max(0, steps - 1))
-            if self._told != (done, name):
-                self._told = done, name
-                self._say(CheckReport(done=done, doing=name))
+            nonlocal behind
+            # Notes without a share, or of an estimate that has changed, do not lead back.
+            behind = max(behind, min(share or 0.0, 1.0))
+            done = self._steps + min(int(behind * part.steps), max(0, part.steps - 1))
+            whole = min((self._weight + behind * part.weight) / self._whole, 1.0)
+            if self._told != (told := (done, part.value, int(100 * whole))):
+                self._told = told
+                self._say(CheckReport(done=done, share=whole, doing=part))
 
         take("")
         return take
 
-    def ended(self, steps: int) -> int:
-        """So many steps more are behind; how many in all."""
-        self._before += steps
-        return self._before
+    def ended(self, part: "Part") -> dict[str, Any]:
+        """The part is behind; what a report says of that."""
+        self._steps += part.steps
+        self._weight += part.weight
+        return {"done": self._steps, "share": min(self._weight / self._whole, 1.0), "doing": part.value}
 
 
 def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[CheckReport], None]") -> None:
@@ -68,9 +76,9 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
 
     artifact = Artifact(Path(asked.artifact), KnownHashes(), asked.sequences)
     here = circumstances(artifact, asked.backend, asked.threads)
-    telling = _Telling(say)
+    telling = _Telling(asked.parts, say)
     if Part.GOLDEN in asked.parts:
-        report, trouble = telling.of_part(Part.GOLDEN, Part.GOLDEN.steps), None
+        report, trouble = telling.of_part(Part.GOLDEN), None
         try:
             _golden(artifact, asked, report)
         except GoldenGateError as error:
@@ -78,13 +86,12 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
             return
         except AnespecError as error:
             trouble = str(error)
-        say(CheckReport(done=telling.ended(Part.GOLDEN.steps), doing=Part.GOLDEN, trouble=trouble))
+        say(CheckReport(**telling.ended(Part.GOLDEN), trouble=trouble))
     if Part.EXACTNESS in asked.parts or Part.COSTS in asked.parts:
         _measure(artifact, here, asked, clock, telling, say)
     if Part.RESIDENCY in asked.parts:
-        trouble = _residency(artifact, telling.of_part(Part.RESIDENCY, Part.RESIDENCY.steps))
-        done = telling.ended(Part.RESIDENCY.steps)
-        say(CheckReport(done=done, doing=Part.RESIDENCY, trouble=trouble))
+        trouble = _residency(artifact, telling.of_part(Part.RESIDENCY))
+        say(CheckReport(**telling.ended(Part.RESIDENCY), trouble=trouble))
 
 
 def _measure(
@@ -104,19 +111,17 @@ def _measure(
 
     verdict = None if Part.EXACTNESS in asked.parts else kept_exactness(artifact, here, "quick")
     if verdict is None:
-        report = telling.of_part(Part.EXACTNESS, Part.EXACTNESS.steps)
+        report = telling.of_part(Part.EXACTNESS)
         # Before it is opened here, so that it stands in this process's memory once.
         elsewhere, trouble = _elsewhere(artifact, here, asked)
     with closing(open_verifier(artifact, asked.backend, asked.threads, asked.workers)) as verifier:
         if verdict is None:
             verdict = _exactness(artifact, verifier, here, elsewhere, report)
-            done = telling.ended(Part.EXACTNESS.steps)
-            say(CheckReport(done=done, doing=Part.EXACTNESS, exactness=verdict, trouble=trouble))
-        report = telling.of_part(Part.COSTS, Part.COSTS.steps)
+            say(CheckReport(**telling.ended(Part.EXACTNESS), exactness=verdict, trouble=trouble))
+        report = telling.of_part(Part.COSTS)
         proven = Proven.of(verdict, verifier.shape)
         costs = recorded_costs(artifact, verifier, here, proven, report, lambda error: None, clock)
-    done = telling.ended(Part.COSTS.steps)
-    say(CheckReport(done=done, doing=Part.COSTS, costs=CostVerdict.of(costs, here)))
+    say(CheckReport(**telling.ended(Part.COSTS), costs=CostVerdict.of(costs, here)))
 
 
 def _residency(artifact: "Artifact", report: "Progress") -> str | None:

@@ -1,6 +1,5 @@
 """The gates over an artifact on disk: find its source, run, record."""
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -21,11 +20,11 @@ from anespec.runtime.passes import Verifier
 from anespec.validate.effort import Form
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.progress import Progress, StepReport, in_steps
+from anespec.validate.progress import Progress, StepReport, in_weighted_steps
 from anespec.validate.prompts import prompt_ids
 from anespec.validate.repeat_checks import Elsewhere
 from anespec.validate.repeat_process import run_elsewhere
-from anespec.validate.stack_passes import GREEDY_TOKENS, PromptRun, run_prompts
+from anespec.validate.stack_passes import PromptRun, run_prompts
 
 if TYPE_CHECKING:
     from anespec.validate.reference import Reference
@@ -80,6 +79,7 @@ def golden_gate(
     """
     # Imported here, since generating uses this module too, and does not need `convert`.
     from anespec.validate.golden import compare_computed
+    from anespec.validate.golden_steps import golden_weights
     from anespec.validate.reference import Reference
     from anespec.validate.stored_weights import StoredWeights
 
@@ -95,7 +95,7 @@ def golden_gate(
         weights.require_shapes()
         prompts = prompt_ids(artifact)
         ids = [token for prompt in prompts for token in prompt]
-        step = in_steps(progress, _golden_steps(manifest, prompts))
+        step = in_weighted_steps(progress, golden_weights(manifest, prompts))
         prompt_runs = _prompt_runs(artifact, prompts, backend, threads, step, workers)
         with open_embedding(artifact) as own:
             computed = compare_computed(
@@ -108,14 +108,6 @@ def golden_gate(
     verdict = golden_verdict(here, stored, computed.shards, computed.stack)
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
-
-
-def _golden_steps(manifest: Manifest, prompts: Sequence[Sequence[int]]) -> int:
-    """About how many notes the golden gate gives: one a pass, a layer of the reference, and a shard."""
-    passes = sum(math.ceil(len(prompt) / manifest.block) + GREEDY_TOKENS for prompt in prompts)
-    return (
-        passes + manifest.hyperparameters.layers + len(manifest.layer_shards) + 2 * len(manifest.head_shards)
-    )
 
 
 def _prompt_runs(

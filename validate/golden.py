@@ -101,8 +101,7 @@ def compare_computed(
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
             rows = reference.layer(index, rows, stretches)
         states, *expected = split_rows(rows, [len(states), *map(len, inputs)])
-        progress(f"shard {Path(shard.path).stem}")
-        figures += bench.judge(shard, open_shard, inputs, expected)
+        figures += bench.judge(shard, open_shard, inputs, expected, progress)
         given = _rounded(expected[0], manifest.hidden_scale)
     logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
     for head in manifest.head_shards:
@@ -112,8 +111,7 @@ def compare_computed(
         rows = reference.logits(rows, head.first_token, head.end_token)
         its_logits, *expected = split_rows(rows, [len(states), *map(len, inputs)])
         logits[:, head.first_token : head.end_token] = its_logits
-        progress(f"shard {Path(head.path).stem}")
-        figures += bench.judge(head, open_shard, inputs, expected)
+        figures += bench.judge(head, open_shard, inputs, expected, progress)
     ends = np.cumsum([len(prompt.rows) for prompt in prompt_runs])
     stack = [
         prompt.against(rows) for prompt, rows in zip(prompt_runs, np.split(logits, ends)[:-1], strict=True)
@@ -143,19 +141,28 @@ class _Bench:
     hidden_scale: float
 
     def judge(
-        self, shard: Shard, open_shard: OpenShard, inputs: Sequence[Floats], expected: Sequence[Floats]
+        self,
+        shard: Shard,
+        open_shard: OpenShard,
+        inputs: Sequence[Floats],
+        expected: Sequence[Floats],
+        progress: StepReport,
     ) -> list[ShardFigures]:
         """The shard's figures on each stimulus: what it is given, and what the reference makes of that."""
+        name, figures = Path(shard.path).stem, []
+        progress(f"shard {name} on {self.plans[0].stimulus}")
         runner = open_shard(shard)
         try:
-            return [
-                _layer_figures(shard, runner, self, plan, given, wanted)
-                if isinstance(shard, LayerShard)
-                else _head_figures(shard, runner, self, plan, given, wanted)
-                for plan, given, wanted in zip(self.plans, inputs, expected, strict=True)
-            ]
+            for number, (plan, given, wanted) in enumerate(zip(self.plans, inputs, expected, strict=True)):
+                if number:
+                    progress(f"shard {name} on {plan.stimulus}")
+                if isinstance(shard, LayerShard):
+                    figures.append(_layer_figures(shard, runner, self, plan, given, wanted))
+                else:
+                    figures.append(_head_figures(shard, runner, self, plan, given, wanted))
         finally:
             runner.close()
+        return figures
 
     def inputs_of(self, step: ShardPass, inputs: Floats) -> Inputs:
         """The inputs of one pass."""

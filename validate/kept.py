@@ -78,8 +78,8 @@ def why_exactness_is_unknown(artifact: Artifact, here: Circumstances) -> str:
     found = [[*_differences(v.circumstances, here), *_lacks(v)] for v in verdicts]
     nearest = min(found, key=len, default=None)
     if nearest is None:
-        return "exactness was never measured for this artifact"
-    return f"exactness was measured {listed(nearest)}"
+        return "this model was never checked on this machine"
+    return f"this model was checked {listed(nearest)}"
 
 
 def _lacks(verdict: ExactnessVerdict) -> list[str]:

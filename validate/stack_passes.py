@@ -64,7 +64,7 @@ def run_prompts(
     room = verifier.shape.context - greedy_tokens
     runs = []
     for number, prompt in enumerate(prompts):
-        name = f"whole stack: prompt {number + 1} of {len(prompts)}"
+        name = f"prompt {number + 1} of {len(prompts)}"
         ids = tuple(prompt[: max(1, room)])
         runs.append(_run(verifier, ids, min(greedy_tokens, max(0, room)), name, progress))
     return tuple(runs)

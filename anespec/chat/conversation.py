@@ -9,6 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from anespec.chat.model import ChatModel
+from anespec.chat.quiet_interrupt import unprinted_interrupt
 from anespec.chat.rendering import Screen, first_turns_text
 from anespec.chat.transcript import Transcript, Turn
 from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
@@ -40,7 +41,8 @@ def stopped_by_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
     before = signal.signal(signal.SIGINT, hear)
     try:
-        yield
+        with unprinted_interrupt():
+            yield
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -56,8 +58,9 @@ class Conversation:
         options: GenerationOptions,
         system: str | None = None,
         stoppable: Stoppable = stopped_by_nothing,
+        longer: str = "/set max_tokens N",
     ) -> None:
-        """Nothing runs yet."""
+        """Nothing runs yet. `longer` is what a person types to have longer answers."""
         self.model = model
         self.screen = screen
         self.options = options
@@ -65,6 +68,7 @@ class Conversation:
         self.last: Summary | None = None
         self._counted: tuple[tuple[object, ...], int | None] | None = None
         self._stoppable = stoppable
+        self._longer = longer
         self._attempt = 0
 
     @property
@@ -172,4 +176,4 @@ class Conversation:
         if summary.finish is FinishReason.CONTEXT:
             self.screen.note(f"the answer ends here: the context of {self.model.context} tokens is full")
         elif summary.finish is FinishReason.LENGTH:
-            self.screen.note(f"cut off at {self.options.max_tokens} tokens; /set max_tokens N changes that")
+            self.screen.note(f"cut off at {self.options.max_tokens} tokens; {self._longer} changes that")

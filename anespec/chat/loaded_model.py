@@ -1,7 +1,7 @@
 """A chat's model: what `anespec.load` gives, asked one conversation at a time."""
 
 from anespec.chat.model import Answer, Messages
-from anespec.manifests.errors import PromptTooLongError
+from anespec.manifests.errors import LONGER_CONTEXT, PromptTooLongError
 from anespec.model import Model
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import choice_seed
@@ -41,7 +41,7 @@ class LoadedModel:
         if len(prompt.ids) > self.context:
             raise PromptTooLongError(
                 f"the message takes {len(prompt.ids)} tokens and the context has {self.context}; shorten it, "
-                "or convert with a longer context"
+                f"or give the model a longer context ({LONGER_CONTEXT})"
             )
         return prompt
 

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from anespec.manifests.formatting import listed
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.runtime.options import LoadOptions
-from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES, PLAIN
+from anespec.runtime.text.built_in_templates import PLAIN, PLAIN_HINT
 from anespec.runtime.text.chosen_template import read_template, require_renderable
 
 TEMPLATE_KEY = "tokenizer.chat_template"
@@ -29,9 +28,5 @@ def with_chat_template(loading: LoadOptions, gguf: Path, tell: Callable[[str], N
     if template is not None:
         require_renderable(template)
         return loading
-    names = listed([name for name in BUILT_IN_TEMPLATES if name != PLAIN], "or")
-    tell(
-        "this model has no chat template, so it continues plain text, in lines of User: and Assistant:; "
-        f"--chat-template takes one that it knows ({names})"
-    )
+    tell(f"this model has no chat template, so it continues {PLAIN_HINT}")
     return loading.with_changes(chat_template=Path(PLAIN))

@@ -138,12 +138,9 @@ def reader(conversation: Conversation, remembered: History) -> Callable[[], str]
 
 def toolbar(conversation: Conversation) -> str:
     """The line below the prompt."""
-    last, speed = conversation.last, ""
+    last, speed = conversation.last, []
     if last is not None and last.statistics.decode_seconds:
         rate = last.statistics.decoded_tokens / last.statistics.decode_seconds
-        speed = f"{rate:.1f} tokens/s, {last.statistics.per_pass_text('per pass')}"
-    checking = conversation.model.checking
-    if checking is not None:
-        speed = " · ".join(part for part in (f"checking: {checking}", speed) if part)
-    columns = shutil.get_terminal_size().columns
-    return status_line(conversation.model.name, conversation.used, conversation.model.context, speed, columns)
+        speed = [f"{rate:.1f} tokens/s", last.statistics.per_pass_text("per pass")]
+    model, columns = conversation.model, shutil.get_terminal_size().columns
+    return status_line(model.name, conversation.used, model.context, model.checking, speed, columns)

@@ -60,14 +60,21 @@ class ArtifactLoader:
     def load(self, source: ModelSource, found: Found) -> "Model":
         """Bring it into memory; raises as `load_model` does."""
         from anespec.model import load_model
+        from anespec.runtime.text.built_in_templates import PLAIN_HINT
 
-        name = model_name(source.path)
-        return load_model(
+        name, watch = model_name(source.path), self._watch()
+        model = load_model(
             found.path,
             source.loading.with_changes(sequences=found.sequences),
-            self._watch(),
+            watch,
             name=name,
             memories=self._memories,
             preset=source.preset,
             checks=self._checks,
         )
+        if model.chat_template is None:
+            watch.note(
+                f"{name}: has no chat template, so clients' messages are refused, and the page continues "
+                f"{PLAIN_HINT}"
+            )
+        return model

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import duration_text, named, quoted
 from anespec.runtime.server.errors import ApiError, ending, without_paths
-from anespec.runtime.server.models import Leased, ModelCard, ServingModel
+from anespec.runtime.server.models import Leased, ModelCard, ServingModel, Wait, as_long_as_it_takes
 from anespec.serving.residents import Resident, Residents
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Loader, ModelSource, Names
@@ -83,25 +83,25 @@ class ModelPool:
         return {each.name: each.resident.model for each in self._served.values() if each.resident is not None}
 
     @contextlib.asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Leased]:
+    async def lease(self, name: str | None, wait: Wait = as_long_as_it_takes) -> AsyncIterator[Leased]:
         """Hold a model; see `Models.lease`.
 
         Raises on entering:
             ApiError: there is no such model (404), there is no room for it (503), or the daemon ends (503).
             ModelLoadError: it cannot be loaded.
         """
-        resident = await self._hold(name)
+        resident = await self._hold(name, wait)
         try:
             yield Leased(resident.name, resident.model)
         finally:
             self._residents.let_go(resident)
 
-    async def _hold(self, name: str | None) -> Resident:
+    async def _hold(self, name: str | None, wait: Wait) -> Resident:
         while True:
             served = self._named(name)
             resident = served.resident
             if resident is None:
-                await self._wait_for(served)
+                await self._wait_for(served, wait)
             elif not await resident.is_sound():
                 self._retire(resident)
             elif not resident.is_retired:
@@ -121,16 +121,20 @@ class ModelPool:
             )
         return found
 
-    async def _wait_for(self, served: _Served) -> None:
+    async def _wait_for(self, served: _Served, wait: Wait = as_long_as_it_takes) -> None:
         """Load the model; concurrent requests for the same model wait for the same load."""
         if served.loading is None:
             served.loading = asyncio.create_task(self._bring(served))
             served.loading.add_done_callback(lambda task: _forget_loading(served, task))
         loading = served.loading
-        served.wanted += 1
-        try:
+
+        async def loaded() -> None:
             # Those that go away do not take it from the others.
             await asyncio.shield(loading)
+
+        served.wanted += 1
+        try:
+            await wait(loaded)
         except asyncio.CancelledError:
             if loading.cancelled():
                 raise ending() from None
@@ -221,12 +225,17 @@ class ModelPool:
         if found.fingerprint != resident.found.fingerprint and not resident.is_retired:
             self._retire(resident)
 
-    async def close(self) -> None:
-        """Give all of them back; what runs on them is ended."""
-        self._closed = True
+    def stop_loading(self) -> None:
+        """See `Models.stop_loading`; downloads and conversions go on until the process ends."""
         for served in self._served.values():
             if served.loading is not None:
                 served.loading.cancel()
+
+    async def close(self) -> None:
+        """Give all of them back; what runs on them is ended."""
+        self._closed = True
+        self.stop_loading()
+        for served in self._served.values():
             served.resident = None
         await self._residents.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from anespec import __version__
 from anespec.console import out, watcher
-from anespec.manifests.errors import AnespecError, StorageError, UsageError
+from anespec.manifests.errors import AnespecError, ArtifactError, StorageError, UsageError
 from anespec.manifests.formatting import listed, printable
 from anespec.runtime.callers import Caller
 from anespec.runtime.options import GenerationOptions
@@ -35,6 +35,7 @@ from anespec.serving.records import KeptRecord, daemon_at, recorded
 from anespec.serving.request import ServeRequest, missing
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
+from anespec.serving.told_loading import telling
 from anespec.verbosity import is_quiet
 from anespec.watching import Watcher
 
@@ -62,7 +63,7 @@ async def serve(asked: ServeRequest) -> None:
         AnespecError: it cannot listen, or what is loaded at the start cannot be.
     """
     options, lifecycle = asked.serving, Lifecycle()
-    watch = _said_aloud()
+    watch = telling(_said_aloud(), lifecycle)
     # Once it is ready its log says what is loaded.
     loader = ArtifactLoader(lambda: watch if lifecycle.phase is Phase.STARTING else _LOGGED)
     keys = _keys(options)
@@ -80,6 +81,9 @@ async def serve(asked: ServeRequest) -> None:
         return found
 
     sources = asked.names(asked.config)
+    default = next(iter(sources))
+    for sentence in missing({default: sources[default]}):
+        raise ArtifactError(sentence)
     models = ModelPool(sources, loader, MemoryLimit.of(asked.pool.memory), reread=reread)
     daemon = Daemon(__version__, options, models, keys, Metrics(models, keys), lifecycle)
     with (
@@ -91,7 +95,6 @@ async def serve(asked: ServeRequest) -> None:
 
         async def begin() -> None:
             watch.note(f"listening on {address_text(listening)}")
-            # The default is asked for at once, which says so itself.
             for sentence in missing({name: sources[name] for name in models.names[1:]}):
                 watch.note(sentence)
             # The default comes last: where not all fit, it is not the one that gave way.

@@ -244,16 +244,23 @@ class HeadPlan:
 
 
 def head_shard(
-    plan: HeadPlan, norm: Norm, projection: Projection, output: str, scope: ProgramScope
+    plan: HeadPlan, norm: Norm, slices: Mapping[str, Projection], scope: ProgramScope
 ) -> ShardProgram:
-    """Final norm and a slice of the output projection: [1, d, T, 1] -> logits [1, V_j, T, 1]."""
+    """Final norm, then slices of the output projection by the names of their logits.
+
+    [1, d, T, 1] -> [1, V_j, T, 1] for each slice.
+    """
 
     def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
         normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
         if plan.scale != 1:
             normed = mb.mul(x=normed, y=np.float16(plan.scale))
-        if plan.softcap is None:
-            return (project(normed, projection, output),)
-        return (logit_softcap(project(normed, projection, f"{output}_uncapped"), plan.softcap),)
+        return tuple(_logits(normed, projection, plan.softcap, name) for name, projection in slices.items())
 
-    return scope.program(build, head_inputs(plan.d), (output,))
+    return scope.program(build, head_inputs(plan.d), tuple(slices))
+
+
+def _logits(normed: Var, projection: Projection, softcap: float | None, name: str) -> Var:
+    if softcap is None:
+        return project(normed, projection, name)
+    return logit_softcap(project(normed, projection, f"{name}_uncapped"), softcap)

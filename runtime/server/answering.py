@@ -17,6 +17,7 @@ from anespec.runtime.server.disconnects import while_connected
 from anespec.runtime.server.endpoint import Call
 from anespec.runtime.server.errors import ApiError, api_error, ending, out_of_time
 from anespec.runtime.server.generation import Generation
+from anespec.runtime.server.leasing import lease
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.request_log import record_of
 from anespec.runtime.server.streams import event_stream, json_answer
@@ -77,7 +78,7 @@ async def answer(
     """
     call.share.pause()
     async with AsyncExitStack() as held:
-        leased = await held.enter_async_context(call.daemon.models.lease(name))
+        leased = await held.enter_async_context(lease(call, name, runs))
         try:
             async with (
                 asyncio.timeout(call.caller.seconds),

@@ -49,6 +49,8 @@ def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
                 origins=options.allow_origin,
                 ends=lambda: daemon.lifecycle.phase is Phase.DRAINING,
                 declared=_declared_path,
+                shares=daemon.shares,
+                keys=daemon.keys,
             )
         ],
         exception_handlers={HTTPException: _say_http_error},
@@ -141,8 +143,12 @@ class _Serving:
         """The response; what the request needs until that was sent is `held`."""
         daemon, endpoint = self._daemon, self._endpoint
         if not endpoint.is_open and daemon.lifecycle.phase is Phase.STARTING:
+            doing = f" ({daemon.lifecycle.loading})" if daemon.lifecycle.loading else ""
             raise ApiError(
-                503, "the model is being loaded; try again soon", "loading", headers={"retry-after": "5"}
+                503,
+                f"the model is being loaded{doing}; try again soon",
+                "loading",
+                headers={"retry-after": "2"},
             )
         caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
         record = record_of(request.scope)
@@ -153,6 +159,7 @@ class _Serving:
             share = held.enter_context(daemon.shares.looking(caller.owner))
             return await endpoint.serve(Call(daemon, request, None, caller, share, take))
         share = held.enter_context(daemon.shares.of(caller.owner))
+        record.is_counted = True
         as_curl, most = endpoint.as_curl, daemon.options.body_bytes
         body, size = await read_body(request, endpoint.body, most, take, share, as_curl)
         return await endpoint.serve(Call(daemon, request, body, caller, share, take, size))

@@ -10,6 +10,7 @@ import json
 import logging
 import socket
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,17 @@ from uvicorn.server import ServerState
 
 from anespec.runtime.server.endpoint import openai_error
 from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.guards import Intake
+from anespec.runtime.server.guards import GONE, KEY_NEEDED, Intake
+from anespec.runtime.server.request_log import RECORD
 
 LONGEST_HEAD = 32 << 10
 """Bytes of a request's line and headers."""
 
 LEAST_LOOK = 0.05
 """Seconds."""
+
+SILENT_SECONDS = 2.0
+"""For the first request on a connection of an address that has too many without a key."""
 
 LEAST_TAKEN = 48 << 10
 """Bytes of an answer that a client takes in its time: those between which writing pauses and goes on."""
@@ -41,12 +46,15 @@ class Patience:
     """The limits of connections: `most` at a time, seconds to send a request, and seconds to read an answer.
 
     Of a request that was answered before it was sent completely, `unread` further bytes are accepted.
+    `keyless` is the number of connections of one address that may be without a key, None for all: beyond it
+    only requests with a key are served, and a silent connection is closed soon.
     """
 
     most: int
     receive_seconds: float
     send_seconds: float
     unread: int
+    keyless: int | None = None
 
     @property
     def look(self) -> float:
@@ -60,6 +68,8 @@ class ServerConfig(uvicorn.Config):
     def __init__(self, app: Any, patience: Patience, **others: Any) -> None:
         super().__init__(app, http=Connection, h11_max_incomplete_event_size=LONGEST_HEAD, **others)
         self.patience = patience
+        self.keyless: Counter[str] = Counter()
+        """By address: its connections on which no key has come yet."""
 
 
 class Connection(H11Protocol):
@@ -75,6 +85,11 @@ class Connection(H11Protocol):
         assert isinstance(config, ServerConfig)
         super().__init__(config, server_state, app_state, _loop)
         self._patience = config.patience
+        self._keyless = config.keyless
+        self._keyless_at: str | None = None
+        self._key_needed = False
+        self._gone = asyncio.Event()
+        self.app_state = {**self.app_state, GONE: self._gone}
         self._looking: asyncio.TimerHandle | None = None
         self._slow_since: float | None = None
         self._stuck_since: float | None = None
@@ -91,6 +106,7 @@ class Connection(H11Protocol):
             return
         if beyond > 0:
             self.app = _refuse
+        self._count_keyless(self.client[0] if self.client else None)
         _notice_death(transport.get_extra_info("socket"), self._patience.send_seconds)
         self._look()
 
@@ -98,6 +114,8 @@ class Connection(H11Protocol):
         """End."""
         if self._looking is not None:
             self._looking.cancel()
+        self._gone.set()
+        self._have_key()
         super().connection_lost(exc)
         # uvicorn leaves it running after an error.
         self._unset_keepalive_if_required()
@@ -140,6 +158,9 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Begin with the next request; its time is its own."""
         self._slow_since = None
+        record = self.scope["state"].get(RECORD)
+        if record is not None and record.owner:
+            self._have_key()
         super().on_response_complete()
 
     def resume_writing(self) -> None:
@@ -155,12 +176,37 @@ class Connection(H11Protocol):
             self._stuck_since = None
         if self._stuck_since is None:
             self._stuck_since, self._left = (now if self._is_stuck(left) else None), left
-        slow = self._slow_since is not None and now - self._slow_since > self._patience.receive_seconds
+        patience = self._patience.receive_seconds
+        if self._key_needed and self.cycle is None:
+            patience = min(patience, SILENT_SECONDS)
+        slow = self._slow_since is not None and now - self._slow_since > patience
         stuck = self._stuck_since is not None and now - self._stuck_since > self._patience.send_seconds
         if slow or stuck:
             self.transport.abort()
             return
         self._looking = self.loop.call_later(self._patience.look, self._look)
+
+    def _count_keyless(self, address: str | None) -> None:
+        """Count the connection among those of its address without a key; a Unix socket has none."""
+        most = self._patience.keyless
+        if most is None or not address:
+            return
+        self._keyless_at = address
+        self._keyless[address] += 1
+        self._need_key(self._keyless[address] > most)
+
+    def _have_key(self) -> None:
+        """Count it there no longer: a key has come, or it ends."""
+        if self._keyless_at is None:
+            return
+        self._keyless[self._keyless_at] -= 1
+        if not self._keyless[self._keyless_at]:
+            del self._keyless[self._keyless_at]
+        self._keyless_at = None
+        self._need_key(False)
+
+    def _need_key(self, needed: bool) -> None:
+        self._key_needed = self.app_state[KEY_NEEDED] = needed
 
     def _is_receiving(self) -> bool:
         """Whether a part of a request is still to come, including its first bytes on a new connection."""

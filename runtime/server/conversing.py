@@ -31,7 +31,8 @@ class Conversation:
     """Messages and `variables` as chat templates read them, and what the answer may be.
 
     It may call the `tools`; where it calls none it must match the `grammar`, if there is one. One that
-    `trims` loses its first turns once the context is nearly full, but for what the system says first.
+    `trims` loses its first turns once the context is nearly full, but for what the system says first. A model
+    without a chat template takes the built-in one of the name `fallback`, if there is one.
     """
 
     messages: Sequence[Mapping[str, object]]
@@ -39,6 +40,7 @@ class Conversation:
     tools: ToolUse
     grammar: Grammar | None
     trims: bool = False
+    fallback: str | None = None
 
     def begin(self, model: ServingModel, options: GenerationOptions, caller: Caller) -> Begun:
         """The runs, none of them begun, with `options` in all else. It takes time: ask in a thread.
@@ -56,7 +58,7 @@ class Conversation:
         held_to = constrained(self.grammar, calls, template, prompt.tail, model.tokenizer)
         form = calls.form if calls is not None else None
         sure = calls is not None and calls.sure and (calls.required or self.grammar is None)
-        reading = Reading(model.tokenizer, prompt.tail, form, sure)
+        reading = Reading(model.tokenizer, prompt.tail, form, sure, prompt.is_spaced)
         chosen = options.with_changes(show_special=reading.markers, grammar=held_to).ending_at(prompt.ends)
         return Begun(model.run(prompt.ids, chosen, caller), reading, left_out)
 
@@ -64,14 +66,14 @@ class Conversation:
         """The prompt, and how many messages it has no more; raises as `begin` does."""
         variables = {**self.variables, "tools": self.tools.described or None}
         if not self.trims:
-            return model.chat_prompt(self.messages, variables), 0
+            return model.chat_prompt(self.messages, variables, self.fallback), 0
         roles = [message.get("role") for message in self.messages]
         head = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
         # What stands before the first question goes with the first turn.
         starts = [head, *[at for at, role in enumerate(roles) if role == "user" and at >= head][1:]]
         trimmed = trim(
             lambda turn: model.chat_prompt(
-                [*self.messages[:head], *self.messages[starts[turn] :]], variables
+                [*self.messages[:head], *self.messages[starts[turn] :]], variables, self.fallback
             ),
             len(starts) - 1,
             model.context,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle
+from anespec.runtime.server.loading_line import LoadingLine
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Models
 from anespec.runtime.server.options import ServeOptions
@@ -22,4 +23,5 @@ class Daemon:
     metrics: Metrics
     lifecycle: Lifecycle
     preparations: Preparations = field(default_factory=Preparations)
+    loading: LoadingLine = field(default_factory=LoadingLine)
     shares: Shares = field(default_factory=Shares)

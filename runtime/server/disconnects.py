@@ -1,4 +1,4 @@
-"""Clients that go away while they wait for an answer that is sent at once."""
+"""Clients that go away while they wait."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -26,6 +26,20 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if working.done():
             return working.result()
         raise ApiError(499, "the client went away", "client_gone")
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def unless(gone: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do `work`; it is cancelled where a connection has `gone` before."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(gone.wait())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
     finally:
         for task in (working, watching):
             task.cancel()

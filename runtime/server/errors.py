@@ -8,6 +8,7 @@ from types import MappingProxyType
 from pydantic import BaseModel
 
 from anespec.manifests.errors import (
+    LONGER_CONTEXT,
     AnespecError,
     GoldenGateError,
     GrammarError,
@@ -98,7 +99,8 @@ def api_error(error: Exception) -> ApiError:
             wait = max(1, round(error.retry_after))
             return ApiError(429, str(error), "queue_full", headers={"retry-after": str(wait)})
         case PromptTooLongError():
-            return ApiError(400, str(error), "context_length_exceeded", "messages")
+            said = str(error).replace(LONGER_CONTEXT, f"anespec serve MODEL {LONGER_CONTEXT}")
+            return ApiError(400, said, "context_length_exceeded", "messages")
         case GrammarError():
             return ApiError(400, str(error), "invalid_grammar")
         case RequestError():

@@ -1,5 +1,6 @@
 """The checks before all endpoints: host, origin, and the headers for browsers."""
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
@@ -10,10 +11,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from anespec.runtime.server.disconnects import unless
 from anespec.runtime.server.endpoint import openai_error
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.hosts import Hosts
+from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.request_log import RECORD, RequestRecord
+from anespec.runtime.server.shares import Shares
 
 SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -40,6 +44,12 @@ SHOWN_HEADERS = "x-request-id, retry-after"
 OWN_SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site for the daemon's own page, and for an address that a person typed."""
 
+GONE = "gone"
+"""The name in an ASGI scope's state of an asyncio.Event: the connection has ended."""
+
+KEY_NEEDED = "key_needed"
+"""The same, of whether no request without a key is served on the connection."""
+
 PAGE_PATH = "/"
 """The only path that a link on another site may lead to: opening the page asks for nothing else."""
 
@@ -50,7 +60,8 @@ class Guard:
     The Host header must be one of `hosts`. An Origin header must be one of `origins` or this daemon;
     cross-site requests without an Origin are refused by their Sec-Fetch-Site. While `ends` is true,
     connections are closed after their answer. `declared` returns the path of a request's endpoint, as logs
-    name it.
+    name it. Answers that are counted nowhere else wait for their turn in `shares`; those of open paths and
+    refusals have no owner there, so a flood of them takes one share at most.
     """
 
     def __init__(
@@ -60,12 +71,16 @@ class Guard:
         origins: Collection[str],
         ends: Callable[[], bool],
         declared: Callable[[Scope], str],
+        shares: Shares,
+        keys: KeyRing,
     ) -> None:
         self._app = app
         self._hosts = hosts
         self._origins = frozenset(origins)
         self._ends = ends
         self._declared = declared
+        self._shares = shares
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -80,6 +95,8 @@ class Guard:
         intake = Intake(receive)
 
         async def send_guarded(message: Message) -> None:
+            if not record.is_counted:
+                await self._count(record.owner, message, scope["state"].get(GONE))
             if message["type"] == "http.response.start":
                 found = MutableHeaders(scope=message)
                 found["x-request-id"] = record.request_id
@@ -103,7 +120,12 @@ class Guard:
         if not scope["path"].startswith("/"):
             # A proxy's form of a request, http://HOST/PATH: the host in it is the one that holds.
             host, scope["path"] = _absolute(scope["path"])
-        refusal = _ambiguous(headers) or self._refusal(host, origin) or self._foreign(scope, headers)
+        refusal = (
+            _ambiguous(headers)
+            or self._without_key(scope, headers)
+            or self._refusal(host, origin)
+            or self._foreign(scope, headers)
+        )
         try:
             if refusal is not None:
                 record.endpoint = self._declared(scope)
@@ -115,6 +137,25 @@ class Guard:
                 await self._app(scope, intake, send_guarded)
         finally:
             record.log()
+
+    async def _count(self, owner: str, message: Message, gone: asyncio.Event | None) -> None:
+        """Wait for the turn of an answer that begins, unless its connection ends; count what it takes."""
+        if message["type"] == "http.response.body":
+            self._shares.looked(owner, len(message.get("body", b"")))
+        elif gone is None or self._shares.is_turn_to_look(owner):
+            await self._shares.look(owner)
+        else:
+            await unless(gone, self._shares.look(owner))
+
+    def _without_key(self, scope: Scope, headers: Headers) -> ApiError | None:
+        if not scope["state"].get(KEY_NEEDED) or self._keys.knows(headers.get("authorization")):
+            return None
+        return ApiError(
+            503,
+            "there are too many connections from your address without a key; close those that are not needed",
+            "too_many_connections",
+            headers={"retry-after": "1", "connection": "close"},
+        )
 
     def _refusal(self, host: str, origin: str | None) -> ApiError | None:
         if host not in self._hosts:

@@ -103,6 +103,14 @@ class KeyRing:
         """Whether some accepted client is an administrator."""
         return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
 
+    def knows(self, authorization: str | None) -> bool:
+        """Whether `caller` would say who sends this Authorization header."""
+        try:
+            self.caller(authorization)
+        except ApiError:
+            return False
+        return True
+
     def caller(self, authorization: str | None) -> Caller:
         """Return the caller with this Authorization header, in constant time for right and wrong keys.
 

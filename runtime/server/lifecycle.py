@@ -24,6 +24,8 @@ class Lifecycle:
         self._answering = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self.loading: str | None = None
+        """What is being done until it is ready, and how far that is."""
 
     @property
     def phase(self) -> Phase:

@@ -14,6 +14,7 @@ from anespec.manifests.formatting import quoted
 from anespec.runtime.server.bodies import Body
 from anespec.runtime.server.endpoint import Call, Endpoint
 from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.leasing import lease
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.models_list import card_of
 from anespec.runtime.server.streams import as_json, json_answer
@@ -98,7 +99,7 @@ async def _worked(call: Call[TextT], work: Callable[[Leased], bytes]) -> Respons
     """The JSON that `work` writes in a thread; it counts among what the caller's requests hold."""
     call.share.pause()
     async with (
-        call.daemon.models.lease(call.body.model) as leased,
+        lease(call, call.body.model) as leased,
         call.daemon.preparations.thread(call.caller, call.size),
     ):
         await call.share.turn()

@@ -48,6 +48,19 @@ def _one_line(text: str) -> str:
     return sanitize_terminal(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to standard error as it is at the time: progress that is drawn there stands aside for a line."""
+
+    @property
+    def stream(self) -> TextIO:
+        """Where lines go."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: TextIO) -> None:
+        """Nothing is kept."""
+
+
 @contextlib.contextmanager
 def logged(as_json: bool, stream: TextIO | None = None) -> Iterator[None]:
     """Log `anespec.serve` while the block lasts: as JSON if requested, or if standard error is not a
@@ -56,9 +69,8 @@ def logged(as_json: bool, stream: TextIO | None = None) -> Iterator[None]:
     The level follows from that of the logger above it, set by -v and -q; requests are logged unless it was
     set lower.
     """
-    found = stream or sys.stderr
-    handler = logging.StreamHandler(found)
-    handler.setFormatter(JsonLines() if as_json or not found.isatty() else Lines())
+    handler = _StandardError() if stream is None else logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if as_json or not handler.stream.isatty() else Lines())
     before = LOGGER.level, LOGGER.propagate
     above = logging.getLogger("anespec").level
     LOGGER.setLevel(above or logging.INFO)

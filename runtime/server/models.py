@@ -1,9 +1,9 @@
 """The models that a daemon serves, as endpoints see them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from anespec.manifests.schema import Manifest
 from anespec.runtime.callers import Caller
@@ -82,14 +82,18 @@ class ServingModel(Protocol):
         ...
 
     def chat_prompt(
-        self, messages: Sequence[Mapping[str, object]], variables: Mapping[str, object] | None = None
+        self,
+        messages: Sequence[Mapping[str, object]],
+        variables: Mapping[str, object] | None = None,
+        fallback: str | None = None,
     ) -> ChatPrompt:
         """A conversation in the model's chat template, up to where its answer begins.
 
-        `variables` are further names for the template, such as `tools`. It takes time: ask in a thread.
+        `variables` are further names for the template, such as `tools`; `fallback` names the built-in one of
+        a model that has none. It takes time: ask in a thread.
 
         Raises:
-            RequestError: the model has no template, it refuses the messages, or they cannot fit.
+            RequestError: there is no template, it refuses the messages, or they cannot fit.
         """
         ...
 
@@ -124,6 +128,18 @@ class ModelCard:
     checking: str | None = None
 
 
+Loaded = Callable[[], Coroutine[Any, Any, None]]
+"""What ends once a model was loaded."""
+
+Wait = Callable[[Loaded], Awaitable[None]]
+"""Awaits that; it may raise something before, or without beginning."""
+
+
+async def as_long_as_it_takes(loaded: Loaded) -> None:
+    """Wait until the model was loaded."""
+    await loaded()
+
+
 class Models(Protocol):
     """All models of a daemon. Not safe from several threads: it belongs to the event loop."""
 
@@ -137,8 +153,12 @@ class Models(Protocol):
         """Those in memory, by id."""
         ...
 
-    def lease(self, name: str | None) -> AbstractAsyncContextManager[Leased]:
+    def lease(
+        self, name: str | None, wait: Wait = as_long_as_it_takes
+    ) -> AbstractAsyncContextManager[Leased]:
         """The model of that name, or the default; in memory while the block lasts, loaded first if need be.
+
+        `wait` is how that is waited for; where it raises, the loading goes on for the others.
 
         Raises on entering:
             ApiError: there is no such model (404), or no room for it while others are in use (503).
@@ -149,6 +169,10 @@ class Models(Protocol):
     async def reload(self) -> None:
         """Read the served models again: changed artifacts are loaded again after the last use of the old
         ones."""
+        ...
+
+    def stop_loading(self) -> None:
+        """Wait for no model that is not in memory yet; requests for one are told that the daemon ends."""
         ...
 
     async def close(self) -> None:

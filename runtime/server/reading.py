@@ -18,13 +18,15 @@ REASONING_MARKERS = tuple(tag for tags in TAGS for tag in tags)
 class Reading:
     """How the answers to a prompt are read. `tail` is the prompt's end; without `calls` none are looked for.
 
-    `sure`: a grammar allows nothing but calls in their form, wherever one is begun.
+    `sure`: a grammar allows nothing but calls in their form, wherever one is begun. `is_spaced` is said by
+    ChatPrompt.
     """
 
     tokenizer: Tokenizer
     tail: str
     calls: ToolForm | None = None
     sure: bool = False
+    is_spaced: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -34,7 +36,7 @@ class Reading:
     def reader(self) -> "AnswerReader":
         """A reader of one answer."""
         calls = CallReader(self.calls, sure=self.sure) if self.calls is not None else None
-        return AnswerReader(self.tail, calls)
+        return AnswerReader(self.tail, calls, self.is_spaced)
 
     def reasoning_tokens(self, summary: Summary) -> int:
         """Return how many leading tokens of an answer are reasoning, including its tags."""
@@ -51,10 +53,11 @@ class Reading:
 class AnswerReader:
     """Takes an answer's text as it comes. Its parts are the same however the text was cut."""
 
-    def __init__(self, tail: str, calls: CallReader | None = None) -> None:
-        """`tail` is the prompt's end; without `calls` no tool calls are looked for."""
+    def __init__(self, tail: str, calls: CallReader | None = None, is_spaced: bool = False) -> None:
+        """`tail` is the prompt's end; without `calls` no tool calls are looked for; see Reading."""
         self._splitter = ReasoningSplitter(tail)
         self._calls = calls
+        self._has_space = is_spaced
 
     def push(self, text: str) -> Iterator[AnswerPart]:
         """Yield the parts that are known now."""
@@ -72,7 +75,9 @@ class AnswerReader:
         if part is Part.THOUGHT:
             yield Thought(text)
         elif part is Part.ANSWER:
-            if self._calls is None:
-                yield Said(text)
-            else:
+            if self._has_space:
+                text, self._has_space = text.removeprefix(" "), False
+            if self._calls is not None:
                 yield from self._calls.push(text)
+            elif text:
+                yield Said(text)

@@ -6,11 +6,13 @@ import logging
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from anespec.manifests.formatting import counted
 from anespec.runtime.server.accept_failures import AcceptFailures
 from anespec.runtime.server.connections import Patience, ServerConfig
 from anespec.runtime.server.daemon import Daemon
@@ -22,6 +24,10 @@ SECONDS_TO_CLOSE = 5
 
 KEEP_ALIVE_SECONDS = 60
 """How long a connection stays between two requests."""
+
+KEYLESS_CONNECTIONS = 64
+"""Of one address at a time without a key, where keys are needed. Behind a proxy all clients have its address,
+but those that have a key are not bound by this."""
 
 OTHER_FILES = 1024
 """Descriptors that are not for connections: for shards, threads, worker processes and refused connections."""
@@ -58,7 +64,13 @@ def server_of(app: ASGIApp, options: ServeOptions) -> Server:
         _log.warning(
             "only %d files may be open, so %d connections are taken at a time; raise `ulimit -n`", files, most
         )
-    patience = Patience(most, options.receive_seconds, options.send_seconds, unread=options.body_bytes)
+    patience = Patience(
+        most,
+        options.receive_seconds,
+        options.send_seconds,
+        unread=options.body_bytes,
+        keyless=None if options.api_key_file is None else KEYLESS_CONNECTIONS,
+    )
     return Server(
         ServerConfig(
             app,
@@ -89,8 +101,12 @@ async def serve_until_ended(
     loop.set_exception_handler(AcceptFailures(loop.time))
     asked, again = asyncio.Event(), asyncio.Event()
 
-    def ask() -> None:
+    def ask(number: signal.Signals) -> None:
+        if number is signal.SIGINT and sys.stderr.isatty():
+            # The terminal has written ^C where the next line of the log begins.
+            sys.stderr.write("\n")
         if asked.is_set():
+            _log.info("ending now")
             again.set()
             for number in _ENDING:
                 # A third one ends the process as it is.
@@ -109,7 +125,7 @@ async def serve_until_ended(
                 _log.exception("what is served could not be read again")
 
     for number in _ENDING:
-        loop.add_signal_handler(number, ask)
+        loop.add_signal_handler(number, ask, number)
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
     reloading = asyncio.ensure_future(reload())
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
@@ -121,8 +137,12 @@ async def serve_until_ended(
         if beginning.done():
             beginning.result()
         await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        _log.info("%s", _ending_text(daemon))
         draining = asyncio.ensure_future(daemon.lifecycle.drain(daemon.options.drain_seconds))
         await asyncio.sleep(0)  # from here on new requests are refused
+        # No answer has begun for whoever waits for a model, which may take longer than all others do.
+        beginning.cancel()
+        daemon.models.stop_loading()
         server.close_idle()
         await asyncio.wait({draining, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         draining.cancel()
@@ -137,6 +157,18 @@ async def serve_until_ended(
         hurrying.cancel()
         for number in (*_ENDING, signal.SIGHUP):
             loop.remove_signal_handler(number)
+        if asked.is_set():
+            _log.info("ended")
+
+
+def _ending_text(daemon: Daemon) -> str:
+    """What is said where no new requests are taken any more."""
+    if not (count := daemon.lifecycle.answering):
+        return "ending"
+    return (
+        f"ending: {counted(count, 'answer')} may take up to {daemon.options.drain_seconds:g} s more; "
+        "a second ^C or SIGTERM waits for none"
+    )
 
 
 def _allow_descriptors(wanted: int) -> int:

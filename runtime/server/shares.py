@@ -4,10 +4,15 @@ Reading a body, rendering a template, checking a grammar and writing an answer t
 of the interpreter, which all keys share with the passes themselves. All of that happens before the queue,
 which therefore cannot share it fairly. So the seconds that each owner's requests take there are counted, and
 while others are served, an owner gets a SHARE of the time at most. An owner who is alone gets all of it.
+
+Requests that only look (an open path, a list of models, a refusal) are counted separately, and their answers
+are paced. So they delay no other request of the same owner; requests without a key are counted together, with
+no owner.
 """
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
@@ -25,11 +30,17 @@ charged without limit."""
 REQUEST = 0.002
 """Seconds that each request takes in addition to the counted ones: its head, its log, its end."""
 
+BYTE = 1e-8
+"""Seconds that each byte takes of an answer to what only looks."""
+
 PRESENT = 1.0
 """Seconds for which an owner whose last request has ended is still taken to be served: clients come again."""
 
 LOOK = 0.05
 """Seconds after which a waiting request checks whether the others have ended."""
+
+_LOOKS = "\0looks"
+"""Behind an owner's name: what only looks. No name has it in it."""
 
 
 @dataclass
@@ -40,7 +51,7 @@ class _Owner:
     left: float = BURST
     counted: float = 0.0
     requests: int = 0
-    seen: float = 0.0
+    seen: float = -math.inf
     turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -81,6 +92,22 @@ class Shares:
         finally:
             share.pause()
 
+    def is_turn_to_look(self, name: str) -> bool:
+        """Whether `look` would not wait."""
+        looker = self._looker(name)
+        self.take(looker, 0.0)
+        owner = self._owners[looker]
+        return not owner.turns.locked() and (owner.left > 0.0 or not self._others(looker))
+
+    async def look(self, name: str) -> None:
+        """Wait until it is an owner's turn to be answered what only looks, and count that."""
+        await self.turn(self._looker(name))
+        self.take(self._looker(name), REQUEST)
+
+    def looked(self, name: str, size: int) -> None:
+        """Count so many bytes of an answer to what only looks."""
+        self.take(self._looker(name), size * BYTE)
+
     def known(self) -> tuple[str, ...]:
         """The owners whose seconds are counted."""
         return tuple(self._owners)
@@ -104,6 +131,10 @@ class Shares:
                 if owner.left > 0.0:
                     return
                 await self._sleep(min(LOOK, -owner.left / SHARE + 0.001))
+
+    @staticmethod
+    def _looker(name: str) -> str:
+        return f"{name}{_LOOKS}"
 
     def _forget_absent(self) -> None:
         """Remove owners whose remaining share equals the initial one, since keys may be removed, too."""

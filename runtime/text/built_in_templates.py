@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from anespec.manifests.formatting import listed
+
 _SYSTEM_FIRST = (
     "{% if messages[0].role == 'system' %}"
     "{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}"
@@ -78,22 +80,34 @@ _PLAIN = _SYSTEM_FIRST + (
 
 @dataclass(frozen=True)
 class BuiltInTemplate:
-    """A template, and the texts of which each ends an answer where it is no token of the vocabulary."""
+    """A template, and the texts of which each ends an answer where it is no token of the vocabulary.
+
+    `is_spaced`: it writes a space of its own before each answer, but for the one that is asked for.
+    """
 
     text: str
     ends: tuple[str, ...] = ()
+    is_spaced: bool = False
 
 
 PLAIN = "plain"
+"""The one for models that were taught no other: lines of `User:` and `Assistant:`."""
 
 BUILT_IN_TEMPLATES: Mapping[str, BuiltInTemplate] = MappingProxyType(
     {
         "chatml": BuiltInTemplate(_CHATML, ("<|im_end|>",)),
         "gemma": BuiltInTemplate(_GEMMA, ("<end_of_turn>",)),
-        "llama2": BuiltInTemplate(_LLAMA2, ("[INST]",)),
+        "llama2": BuiltInTemplate(_LLAMA2, ("[INST]",), is_spaced=True),
         "llama3": BuiltInTemplate(_LLAMA3, ("<|eot_id|>",)),
-        "mistral": BuiltInTemplate(_MISTRAL, ("[INST]",)),
+        "mistral": BuiltInTemplate(_MISTRAL, ("[INST]",), is_spaced=True),
         "phi3": BuiltInTemplate(_PHI3, ("<|end|>",)),
-        PLAIN: BuiltInTemplate(_PLAIN, ("\nUser:",)),
+        PLAIN: BuiltInTemplate(_PLAIN, ("\nUser:",), is_spaced=True),
     }
 )
+
+PLAIN_HINT = (
+    "plain text, in lines of User: and Assistant:; --chat-template takes one that the model knows ("
+    + listed([name for name in BUILT_IN_TEMPLATES if name != PLAIN], "or")
+    + ")"
+)
+"""What is said of a model that has no template and is asked in plain text."""

@@ -55,7 +55,8 @@ def encode_chat(
     require_fitting(rendered, tokenizer, context)
     text = stand_ins.unescape(rendered)
     ids = tuple(tokenizer.encode(text, add_special=False, parse_special=True, stand_ins=stand_ins))
-    return ChatPrompt(ids, tokenizer.decode(ids[-TAIL:], skip_special=False), tokenizer.chat_ends)
+    tail = tokenizer.decode(ids[-TAIL:], skip_special=False)
+    return ChatPrompt(ids, tail, tokenizer.chat_ends, tokenizer.chat_is_spaced)
 
 
 def _protected(

@@ -10,9 +10,11 @@ TAIL = 16
 class ChatPrompt:
     """What a conversation becomes in the model's template: its tokens, and the text of the last few.
 
-    An answer ends before the texts `ends`, too.
+    An answer ends before the texts `ends`, too. `is_spaced`: a space that it begins with is the template's,
+    and none of its text.
     """
 
     ids: tuple[int, ...]
     tail: str
     ends: tuple[str, ...] = ()
+    is_spaced: bool = False

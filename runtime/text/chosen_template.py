@@ -56,7 +56,7 @@ def with_template(tokenizer: Tokenizer, chosen: Path) -> Tokenizer:
     is_built_in = str(chosen) in BUILT_IN_TEMPLATES
     begins = "{{ bos_token }}" if is_built_in and tokenizer.adds_bos else ""
     ends = tuple(text for text in template.ends if not _is_token(tokenizer, text))
-    return tokenizer.with_chat_template(begins + template.text, ends)
+    return tokenizer.with_chat_template(begins + template.text, ends, template.is_spaced)
 
 
 def missing_tokens(tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Check whether a text can be a prompt before it is encoded, which takes time and memory by length."""
 
-from anespec.manifests.errors import PromptTooLongError
+from anespec.manifests.errors import LONGER_CONTEXT, PromptTooLongError
 from anespec.runtime.text.tokenizer import Tokenizer
 
 
@@ -13,5 +13,5 @@ def require_fitting(text: str, tokenizer: Tokenizer, context: int) -> None:
     if len(text) > context * tokenizer.longest_token:
         raise PromptTooLongError(
             f"the prompt has {len(text)} characters, more than the context of {context} tokens can hold; "
-            "shorten the prompt or convert with a longer context"
+            f"shorten the prompt, or give the model a longer context ({LONGER_CONTEXT})"
         )

@@ -81,6 +81,7 @@ class Tokenizer:
         self.adds_space = adds_space
         self.chat_template = chat_template
         self.chat_ends: tuple[str, ...] = ()
+        self.chat_is_spaced = False
         self.infill_ids = infill_ids
 
     @classmethod
@@ -129,10 +130,13 @@ class Tokenizer:
             infill_ids=read_infill_ids(file, vocabulary),
         )
 
-    def with_chat_template(self, template: str, ends: tuple[str, ...] = ()) -> Self:
-        """The same with another chat template, whose answers also end before the texts `ends`."""
+    def with_chat_template(self, template: str, ends: tuple[str, ...] = (), is_spaced: bool = False) -> Self:
+        """The same with another chat template, whose answers also end before the texts `ends`.
+
+        `is_spaced` is said by ChatPrompt.
+        """
         other = copy.copy(self)
-        other.chat_template, other.chat_ends = template, ends
+        other.chat_template, other.chat_ends, other.chat_is_spaced = template, ends, is_spaced
         return other
 
     @property

@@ -211,12 +211,12 @@ def test_generate_says_why_it_measures_and_how_it_went(judged: Path, tmp_path: P
 
     assert "note: exactness" not in stderr(1), "the gate's verdict holds"
     other = stderr(2)
-    assert "exactness was measured with 1 thread, not 2" in other
+    assert "this model was checked with 1 thread, not 2" in other
     assert "on torch with 2 threads?" in other
     assert "note: exactness: pass, measured in " in other
     assert "note: exactness" not in stderr(2), "and now it is known"
     shutil.rmtree(copy / "gates")
-    assert "exactness was never measured for this artifact" in stderr(1)
+    assert "this model was never checked on this machine" in stderr(1)
 
 
 def test_generate_goes_on_where_its_verdict_cannot_be_kept(judged: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from daemons import started, until_true
 from gguf import GGUFReader
 
@@ -26,9 +26,12 @@ from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.model import Model
 from anespec.model_check import check_asked, run_check
+from anespec.run_verb import run
 from anespec.runtime.backends import circumstances
 from anespec.runtime.options import LoadOptions, WhenGates
 from anespec.runtime.proven import Proven
+from anespec.validate.check_parts import CheckReport, Part
+from anespec.validate.check_process import _Telling
 from anespec.validate.costs import CostFile
 from anespec.validate.figures import GoldenFile
 from anespec.watching import SILENT, Watcher
@@ -75,8 +78,8 @@ def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> Non
     notes: list[str] = []
     with anespec.load(artifact, LATER, watch=Watcher(note=notes.append)) as model:
         (note,) = notes
-        assert note.startswith("exactness was never measured for this artifact, so this runs without drafts")
-        assert note.endswith("the gates are asked beside")
+        assert note.startswith("this model was never checked on this machine, so it runs without drafts")
+        assert note.endswith("it is checked in the background, and gets faster then")
         assert not model.speculates
         first = model.generate(PROMPT, max_tokens=100)
         assert first.statistics.proposed == 0, "nothing is guessed before that is proven"
@@ -139,7 +142,7 @@ def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
     with anespec.load(artifact, gates="never", threads=1, watch=Watcher(note=notes.append)) as model:
         assert model.checking is None
         assert model.generate(PROMPT, max_tokens=20).statistics.proposed == 0
-    assert "`anespec validate` asks the gates" in notes[0]
+    assert "`anespec validate` checks it" in notes[0]
     assert not (artifact / "gates").exists()
 
 
@@ -198,11 +201,11 @@ def invoke_generate(artifact: Path, *more: object) -> object:
 def test_generate_prints_first_and_checks_afterwards(artifact: Path) -> None:
     result = invoke_generate(artifact, "--gates", "later")
     assert result.exception is None, result.output  # type: ignore[attr-defined]
-    assert "the gates are asked afterwards" in result.stderr  # type: ignore[attr-defined]
+    assert "it is checked afterwards" in result.stderr  # type: ignore[attr-defined]
     assert result.stdout.strip()  # type: ignore[attr-defined]
     assert (artifact / "gates" / "costs.json").exists()
     again = invoke_generate(artifact, "--gates", "later")
-    assert "asked" not in again.stderr  # type: ignore[attr-defined]
+    assert "checked" not in again.stderr  # type: ignore[attr-defined]
 
 
 def test_generate_keeps_nobody_waiting_who_does_not_watch(
@@ -211,7 +214,7 @@ def test_generate_keeps_nobody_waiting_who_does_not_watch(
     monkeypatch.delenv("ANESPEC_GATES")
     result = invoke_generate(artifact)
     assert result.exception is None, result.output  # type: ignore[attr-defined]
-    assert "`anespec validate` asks the gates" in result.stderr  # type: ignore[attr-defined]
+    assert "`anespec validate` checks it" in result.stderr  # type: ignore[attr-defined]
     assert not (artifact / "gates").exists()
 
 
@@ -219,6 +222,36 @@ def test_generate_ends_with_the_code_of_a_golden_gate_that_fails(failing: Path) 
     result = invoke_generate(failing, "--gates", "later")
     assert isinstance(result.exception, GoldenGateError)  # type: ignore[attr-defined]
     assert result.stdout.strip()  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("without_golden")
+def test_run_with_a_prompt_answers_first_and_checks_afterwards(artifact: Path) -> None:
+    def answered() -> Result:
+        words = [artifact, "hello", "-n", 5, "--threads", 1, "--gates", "later", "--chat-template", "plain"]
+        result = CliRunner().invoke(run, [str(word) for word in words], input="")
+        assert result.exception is None, result.output
+        assert result.stdout.strip()
+        return result
+
+    first = answered()
+    assert "it is checked afterwards" in first.stderr
+    assert "cut off at 5 tokens; -n N changes that" in first.stderr
+    assert (artifact / "gates" / "costs.json").exists()
+    assert "checked" not in answered().stderr
+
+
+def test_the_share_of_a_check_grows_within_its_steps() -> None:
+    """The golden gate is one step of twelve, and nearly half of the time."""
+    told: list[CheckReport] = []
+    telling = _Telling((Part.GOLDEN, Part.EXACTNESS, Part.COSTS), told.append)
+    take = telling.of_part(Part.GOLDEN)
+    for share in (0.25, None, 0.2, 0.5, 0.501, 1.0):
+        take("shard", share)
+    assert [report.done for report in told] == [0, 0, 0, 0]
+    assert [round(19 * report.share, 2) for report in told] == [0, 2, 4, 8]
+    assert telling.ended(Part.GOLDEN)["done"] == 1
+    telling.of_part(Part.EXACTNESS)("case", 0.5)
+    assert (told[-1].done, round(19 * told[-1].share, 2)) == (5, 12.5)
 
 
 @pytest.mark.usefixtures("without_golden")
@@ -304,6 +337,9 @@ def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp
 
 
 def test_now_asks_before_anything_runs(artifact: Path) -> None:
+    began = time.monotonic()
     with anespec.load(artifact, gates="now", threads=1) as model:
+        assert model.gate_seconds > model.load_seconds > 0, "the gates are no part of loading"
+        assert model.gate_seconds + model.load_seconds <= time.monotonic() - began
         assert model.speculates
         assert model.checking is None

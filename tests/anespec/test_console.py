@@ -98,6 +98,22 @@ def test_the_progress_of_a_conversion_fits_one_line_of_80_columns(
     assert max(map(len, re.split(r"[\r\n]+", shown))) <= 80
 
 
+@pytest.mark.parametrize(
+    ("title", "note"),
+    [("checking", "0 of 12, exactness (^C leaves it)"), ("golden gate", "prompt 2 of 3, 31 of 47 tokens")],
+)
+def test_what_a_gate_does_is_not_cut_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, title: str, note: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    screen = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with timed_progress(title, shown=True) as report:
+        report(note, 0.25)
+    assert f"{title}: {note}" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+
+
 def test_work_of_unknown_length_shows_its_time_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from commands import CommandResult, command_of
 from hub_server import Hub, serving
 
+from anespec.downloads import downloads
 from anespec.hub_name import HubName
 from anespec.manifests.errors import Interrupted, RequestError, StorageError, UsageError
 from anespec.model_path import model_name
@@ -25,19 +27,15 @@ NAME = Path("hf:owner/repo/files/model.gguf")
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    from huggingface_hub import constants, file_download
+    from huggingface_hub import constants
 
     found = Hub(
         {"owner/repo": {"main": {"files/model.gguf": CONTENT, "README.md": b"#"}, "v1": {"model.gguf": OLD}}}
     )
     with serving(found):
         monkeypatch.setattr(constants, "ENDPOINT", found.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", found.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 500)
-        monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
         yield found
@@ -73,6 +71,21 @@ def test_a_revision(hub: Hub) -> None:
     asked = len(hub.asked)
     assert fetched(Path(f"hf:owner/repo/model.gguf@{commit}")).read_bytes() == OLD
     assert len(hub.asked) == asked, "a commit never changes, so nobody is asked"
+
+
+def test_a_download_is_listed_and_removed_by_its_name(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in (str(NAME), "hf:owner/repo/model.gguf@v1"):
+        fetched(Path(name))
+    found = {file.name: file for file in downloads()}
+    assert found.keys() == {str(NAME), "hf:owner/repo/model.gguf"}
+    assert found[str(NAME)].bytes == len(CONTENT)
+    found[str(NAME)].remove()
+    assert [file.name for file in downloads()] == ["hf:owner/repo/model.gguf"]
+    assert [path.read_bytes() for path in blobs().iterdir()] == [OLD]
+    assert fetched(NAME).read_bytes() == CONTENT
 
 
 def test_without_the_hub_what_was_downloaded_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +165,6 @@ def test_a_gated_one_needs_a_token_that_its_store_never_sees(
         ("hf:owner/other/model.gguf", "no such repository"),
         ("hf:owner/repo/other.gguf", "it has files/model.gguf"),
         ("hf:owner/repo/model.gguf@v7", "no revision v7"),
-        ("hf:owner/re--po/model.gguf", "re--po"),
     ],
 )
 def test_what_the_hub_does_not_have(hub: Hub, name: str, said: str) -> None:
@@ -208,19 +220,18 @@ def test_a_hub_that_is_down(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hub_that_nobody_reaches_is_one_sentence(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    nowhere = "http://127.0.0.1:9"
-    monkeypatch.setattr(constants, "ENDPOINT", nowhere)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", nowhere + "/{repo_id}/resolve/{revision}/{filename}"
-    )
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     heard: list[logging.LogRecord] = []
     listener = logging.Handler()
     listener.emit = heard.append  # type: ignore[method-assign]
     monkeypatch.setattr(logging.getLogger("huggingface_hub"), "handlers", [listener])
-    said: list[str] = []
-    with pytest.raises(StorageError, match="cannot be reached"):
-        fetched(NAME, shown(said))
-    assert (heard, said) == ([], ["asking the hub for model.gguf"])
+    for name, asked in ((NAME, "model.gguf"), (Path("hf:owner/repo"), "owner/repo")):
+        said: list[str] = []
+        with pytest.raises(StorageError) as refused:
+            fetched(name, shown(said))
+        assert str(refused.value).startswith(f"{name}: the hub cannot be reached at 127.0.0.1:9 (")
+        assert "goes on" not in str(refused.value), "nothing came that there is to go on with"
+        assert (heard, said) == ([], [f"asking the hub for {asked}"])
 
 
 def test_a_full_disk_is_said_before_anything_comes(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +243,20 @@ def test_a_full_disk_is_said_before_anything_comes(hub: Hub, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "text", ["hf:", "hf:a", "hf:a/b:", "hf:a/b:Q8/x", "hf:a/b/c.bin", "hf:a/b/../c.gguf", "hf:a/b/c.gguf@"]
+    "text",
+    [
+        "hf:",
+        "hf:a",
+        "hf:a/b:",
+        "hf:a/b:Q8/x",
+        "hf:a/b/c.bin",
+        "hf:a/b/../c.gguf",
+        "hf:a/b/c.gguf@",
+        "hf:a/b/c.gguf@../../c",
+        "hf:a/b--c/d.gguf",
+        "hf:../b/c.gguf",
+        "hf:a/b./c.gguf",
+    ],
 )
 def test_what_names_no_file(text: str) -> None:
     with pytest.raises(UsageError, match="names no file of the hub"):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -81,11 +82,14 @@ def test_the_explanation_reads_well(tmp_path: Path) -> None:
     flat = " ".join(run("inspect", path, "--target", "mac", "--plan", "--topology", "24,6").out.split())
     for words in (
         "layers 0 to 23", "24 full", "2.42 GB", "--topology asks for 24+6 layers",
-        "head x 4", "warning: Layers 0-23", "2.3 GB ran wholly on the CPU",
+        "head 50000 tokens", "in 1 shard", "4 convolutions",
+        "warning: Layers 0-23", "2.3 GB ran wholly on the CPU",
     ):  # fmt: skip
         assert words in flat
+    here = " ".join(run("inspect", path).out.split())
+    assert re.search(r" 1 x (\d+) slots \(4 x \1 for chat, run, generate and serve\)", here)
     phone = " ".join(run("inspect", path, "--plan", "--target", "iphone").out.split())
-    assert "1 x 1024 slots" in phone
+    assert "1 x 1024 slots, " in phone
     assert "per_kv_head attention" in phone
     assert "a phone app is one process" in phone
 
@@ -104,7 +108,7 @@ def test_phi_4_mini_gets_its_preset(tmp_path: Path) -> None:
     assert facts["topology"] == [20, 4, 6, 2]
     assert (facts["topology_from"], facts["preset"]) == ("preset", "phi-4-mini")
     assert facts["plan"]["preset"]["differences"] == []
-    assert len(facts["head_shards"]) == 13
+    assert facts["head_shards"] == [200_064]
     for options in (("--preset", "none"), ("--target", "cpu"), ("--weights", "fp16")):
         assert run("inspect", path, "--target", "mac", *options, "--json").json["topology_from"] == "planned"
 

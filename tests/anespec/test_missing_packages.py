@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -180,6 +181,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, prefix: Path, *, pip: bool, act
     """An environment in a folder, with pip or without, whose commands are found first or not at all."""
     monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.setattr(sys, "executable", str(prefix / "bin" / "python"))
+    monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(packages, "find_spec", lambda name: object() if pip else None)
     monkeypatch.setattr(packages.shutil, "which", lambda _: str(prefix / "bin" / "pip") if active else None)
 
@@ -222,3 +224,33 @@ def test_the_command_is_for_the_environment_that_runs(
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "pipx_metadata.json").write_text("{}")
     assert install_command("torch") == "pipx runpip anespec install 'anespec[torch]'"
+
+
+def test_on_linux_the_command_takes_torch_for_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """README and docs/install.md name the same index and the same option."""
+    monkeypatch.chdir(tmp_path)
+    recorded(monkeypatch, {"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
+    environment(monkeypatch, tmp_path / ".venv", pip=True, active=True)
+    monkeypatch.setattr(sys, "platform", "linux")
+    index = "torch --index-url https://download.pytorch.org/whl/cpu"
+    assert install_command("torch") == f"pip install {index} && pip install -e '.[torch]'"
+    assert install_command(None) == "pip install -e ."
+    environment(monkeypatch, tmp_path / ".venv", pip=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    uv = "uv pip install --python .venv/bin/python -e '.[torch]' --torch-backend cpu"
+    assert install_command("torch") == uv
+    recorded(monkeypatch, None)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "pipx_metadata.json").write_text("{}")
+    pipx = "pipx runpip anespec install"
+    assert install_command("torch") == f"{pipx} {index} && {pipx} 'anespec[torch]'"
+    for page in ("README.md", "docs/install.md"):
+        text = (Path(__file__).resolve().parents[2] / page).read_text()
+        assert packages.CPU_TORCH in text and "--torch-backend cpu" in text
+
+
+def test_the_documents_name_the_extras_that_there_are() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "install.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(EXTRAS_DECLARED)

@@ -23,7 +23,7 @@ from anespec.manifests.user_folders import private_folder
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.model_cache import Display, ModelCache, resolve_artifact
 from anespec.prepare_model import prepare_model
-from anespec.watching import SILENT
+from anespec.watching import SILENT, Watcher
 
 BUILD = Build(Target.CPU)
 
@@ -343,6 +343,16 @@ def test_a_context_that_is_the_usual_one_is_no_other_model(
     assert ask(cache, model, Build.here(100)) == ask(cache, model, Build.here(128)) != usual
     assert ask(cache, model) == usual
     assert len(maker.made) == 2
+
+
+def test_a_context_that_is_rounded_up_is_said(
+    tmp_path: Path, gguf: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    notes: list[str] = []
+    for context in (300, 320):
+        resolve_artifact(gguf, context=context, watch=Watcher(note=notes.append))
+    assert notes == ["a context of 300 tokens is rounded up to 320"]
 
 
 def test_other_weights_are_another_model(cache: ModelCache, model: Path, maker: Maker) -> None:

@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from anespec.chat_verb import chat
+from anespec.generate_verb import generate
 from anespec.manifests.errors import StorageError, UsageError
 from anespec.presets import find_preset, preset_names, read_preset
+from anespec.run_verb import run
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import read_config
@@ -48,6 +53,55 @@ def test_what_a_preset_says(folder: Path) -> None:
         "top_k": 40,
         "logit_bias": ((13, -5.0),),
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "prompt"),
+    [
+        (["--preset", "writer", "Once // upon"], "hf:owner/repo:Q8_0", "Once // upon"),
+        (["--preset", "writer", "-p", "Once"], "hf:owner/repo:Q8_0", "Once"),
+        (["--preset", "writer", "other.gguf", "-p", "Once"], "other.gguf", "Once"),
+        (["--preset", "writer", "other.gguf", "Once"], "other.gguf", "Once"),
+        (["other.gguf", "Once"], "other.gguf", "Once"),
+    ],
+)
+def test_generate_takes_the_model_of_a_preset(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], model: str, prompt: str
+) -> None:
+    (folder / "writer.toml").write_text(WRITER.replace('system = "You write."\n', ""))
+    asked: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(
+        "anespec.generate_verb._generate_one",
+        lambda verb, given, *_: asked.append((str(verb.model), given.prompt)),
+    )
+    result = CliRunner().invoke(generate, words)
+    assert result.exception is None, result.output
+    assert asked == [(model, prompt)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name a model"),
+        (["other.gguf"], "give one prompt"),
+        (["other.gguf", "Once", "upon"], "put it in quotes"),
+    ],
+)
+def test_generate_says_what_lacks(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(generate, words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_help_says_what_holds_where_nothing_is_said() -> None:
+    def help_of(verb: click.Command) -> str:
+        return " ".join(CliRunner().invoke(verb, ["--help"]).stdout.split())
+
+    for verb in (chat, run):
+        assert "default: what the model's file says, else 0.8;" in help_of(verb)
+        assert "Same seed, same text. [default: another each time]" in help_of(verb)
+    assert "default: what the model's file says, else 0;" in help_of(generate)
+    assert "Same seed, same text. [default: 0]" in help_of(generate)
 
 
 def test_paths_are_relative_to_the_file(folder: Path, tmp_path: Path) -> None:

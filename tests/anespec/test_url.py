@@ -2,17 +2,21 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from commands import CommandResult, command_of
 from file_server import FileServer, serving_file
 
 from anespec import url_download
+from anespec.cache_verbs import list_models, remove_models
 from anespec.manifests.errors import (
     AnespecError,
     GGUFError,
@@ -30,6 +34,7 @@ from anespec.watching import Watcher
 @pytest.fixture
 def server(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(url_download, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(url_download, "PIECE_BYTES", 1000)
     with serving_file(FileServer(gguf.read_bytes())) as facts:
@@ -115,6 +120,49 @@ def test_without_a_word_on_the_bytes_nothing_is_gone_on_with(
     server.etag, server.modified, server.drops = etag, modified, [9000]
     assert fetched(place(server)).read_bytes() == server.content
     assert [asked for _, asked, _ in server.asked] == [None, None]
+
+
+def test_beginning_anew_is_said(server: FileServer) -> None:
+    server.drops = [9000, 0, 0, 0]
+    with pytest.raises(StorageError):
+        fetched(place(server))
+    notes: list[str] = []
+    server.ranges = False
+    fetched(place(server), Watcher(note=notes.append))
+    (note,) = notes
+    assert "begins anew, without the 9.0 kB that had come" in note
+
+
+def test_what_was_never_there_leaves_no_folder(server: FileServer, tmp_path: Path) -> None:
+    server.status = 404
+    with pytest.raises(RequestError):
+        fetched(place(server))
+    assert list((tmp_path / "cache" / "anespec" / "downloads" / "urls").iterdir()) == []
+
+
+def test_downloads_are_listed_by_url_and_removed(server: FileServer, tmp_path: Path) -> None:
+    fetched(place(server))
+    server.drops = [9000, 0, 0, 0]
+    with pytest.raises(StorageError):
+        fetched(place(server, "/files/other.gguf"))
+    whole, begun = (f"{server.url}/files/{name}.gguf" for name in ("llama", "other"))
+    shown = {file["name"]: file for file in json.loads(invoke(list_models, "--json"))["downloads"]}
+    assert {name: file["finished"] for name, file in shown.items()} == {whole: True, begun: False}
+    assert shown[whole]["bytes"] >= len(server.content) > shown[begun]["bytes"] > 9000
+    table = invoke(list_models)
+    assert whole in table
+    assert "interrupted" in table
+    assert "0 models and 1 download removed" in invoke(remove_models, whole, "--yes")
+    assert left(tmp_path) == ["partial", "partial.json"]
+    invoke(remove_models, "--all", "--yes")
+    assert left(tmp_path) == []
+    assert "rm NAME" not in invoke(list_models)
+
+
+def invoke(verb: click.Command, *arguments: str) -> str:
+    result = CliRunner().invoke(verb, arguments)
+    assert result.exception is None, result.output
+    return result.stdout
 
 
 def test_a_server_without_ranges_gives_all_again(server: FileServer) -> None:
@@ -285,7 +333,7 @@ def test_what_is_no_url_of_a_file(url: str, said: str) -> None:
 def test_what_stands_for_another_machine() -> None:
     assert is_remote(path_of("https://host/model.gguf"))
     assert not is_remote(Path("https.gguf"))
-    assert str(UrlName.of(path_of("https://host:8443/a/b.gguf?x=1"))) == "https://host:8443/a/b.gguf?x=1"
+    assert UrlName.of(path_of("https://host:8443/a/b.gguf?x=1")).url == "https://host:8443/a/b.gguf?x=1"
 
 
 def test_verbs_take_one(server: FileServer, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from anespec.convert.topology import (
     Topology,
     TopologyPlan,
     group_layers,
+    head_slices,
     pattern_ends,
     plan_topology,
 )
@@ -77,10 +78,15 @@ def test_a_plan_covers_everything_once_and_within_limits(
     assert topology.heads[0].start == 0
     assert topology.heads[-1].stop == vocabulary
     assert all(a.stop == b.start for a, b in zip(topology.heads, topology.heads[1:], strict=False))
-    widths = [len(tokens) for tokens in topology.heads]
-    assert max(widths) - min(widths) <= 1
-    assert max(widths) <= HEAD_CHANNELS
-    assert len(widths) == -(-vocabulary // HEAD_CHANNELS)
+    assert len(topology.heads) == 1 or plan.stack.head_bytes > SHARD_LIMITS[target].planned_bytes
+    assert max(plan.head_shard_bytes) <= SHARD_LIMITS[target].planned_bytes
+    for tokens in topology.heads:
+        slices = head_slices(tokens)
+        assert [token for part in slices for token in part] == list(tokens)
+        widths = [len(part) for part in slices]
+        assert max(widths) - min(widths) <= 1
+        assert max(widths) <= HEAD_CHANNELS
+        assert len(widths) == -(-len(tokens) // HEAD_CHANNELS)
 
 
 @settings(max_examples=200, deadline=None)
@@ -194,7 +200,8 @@ def test_a_topology_reads_like_the_option() -> None:
 def test_phi_4_mini_gets_what_was_measured_for_it() -> None:
     plan = plan_for(PHI.model, Target.MAC, WeightFormat.INT8_CHANNEL)
     assert (plan.origin, plan.topology.layers) == (Origin.PRESET, (20, 4, 6, 2))
-    assert len(plan.topology.heads) == 13
+    assert plan.topology.heads == (range(200_064),), "one dispatch, where thirteen packages were thirteen"
+    assert len(head_slices(range(200_064))) == 13
     # The source says 2015.8 MB of the largest package, norms and graph included.
     assert plan.layer_shard_bytes[0] == pytest.approx(2015.8 * MB, rel=1e-3)
     assert any("ane-book Exp. 26" in reason and "M4 Max" in reason for reason in plan.reasons)
@@ -275,8 +282,8 @@ def test_every_preset_is_a_plan() -> None:
         ([700 * MB] * 3, {"override": (3,)}, Target.MAC, "never measured"),
         ([400 * MB] * 8, {}, Target.IPHONE, "a phone app is one process"),
         ([400 * MB] * 8, {}, Target.MAC, "run the shards in several processes"),
-        ([20 * MB], {"head_shards": 1}, Target.MAC, "give --head-shards 2 or more"),
-        ([20 * MB], {"head_shards": 4}, Target.MAC, "Head shards of 5.0 MB: .*give --head-shards 2"),
+        ([20 * MB], {"head_shards": 4}, Target.MAC, "Head shards of 5.0 MB: .*give fewer --head-shards"),
+        ([20 * MB], {"head_shards": 2000}, Target.MAC, "Head shards of 10.0 kB: .*give fewer --head-shards"),
     ],
 )
 def test_warnings_name_the_thing_and_the_mend(

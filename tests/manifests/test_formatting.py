@@ -1,6 +1,7 @@
 """How sizes and texts from outside are written for people."""
 
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from anespec.manifests.formatting import (
     printable,
     quoted,
     sanitize_terminal,
+    short_path,
 )
 
 
@@ -65,3 +67,10 @@ def test_counts_and_lists_read_as_sentences_do() -> None:
 )  # fmt: skip
 def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+def test_a_path_below_home_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert short_path(tmp_path / ".cache" / "models") == "~/.cache/models"
+    assert short_path(Path("/srv/models")) == "/srv/models"
+    assert short_path(Path("models")) == "models"

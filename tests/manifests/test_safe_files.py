@@ -103,6 +103,36 @@ def test_a_new_file_is_new(place: Path, mine: Path, trap: Trap) -> None:
     assert mine.read_text() == "mine"
 
 
+@pytest.mark.parametrize("trap", [_link, _hard_link, _pipe, _folder])
+def test_an_own_file_is_nothing_that_others_laid_there(place: Path, mine: Path, trap: Trap) -> None:
+    trap(place / "partial", mine)
+    with Folder.open(place) as folder, pytest.raises((StorageError, IsADirectoryError)):
+        folder.own_file("partial")
+    assert mine.read_text() == "mine"
+
+
+def test_an_own_file_is_gone_on_with(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Folder.open(place) as folder:
+        for text in (b"one", b"two"):
+            with folder.own_file("partial") as stream:
+                stream.seek(0, os.SEEK_END)
+                stream.write(text)
+        assert (place / "partial").read_bytes() == b"onetwo"
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        with pytest.raises(StorageError, match="another user's"):
+            folder.own_file("partial")
+
+
+@pytest.mark.parametrize("trap", [_link, _hard_link, _pipe])
+def test_a_link_takes_a_name_and_follows_none(place: Path, mine: Path, trap: Trap) -> None:
+    trap(place / "model", mine)
+    with Folder.open(place) as folder:
+        folder.replace_link("model", "../elsewhere")
+    assert (place / "model").readlink() == Path("../elsewhere")
+    assert mine.read_text() == "mine"
+    assert [path.name for path in place.iterdir()] == ["model"]
+
+
 def test_no_folder_on_the_way_is_a_link(place: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -270,8 +270,16 @@ PER_LAYER = {"tensor": "per_layer_token_embd.weight", "width": 4, "scale": 2.0}
         ),
         (with_shard(tensors=[stored_tensor("layer_0_q", "fp16")]), "its projections are of others"),
         (with_shard(tensors=[stored_tensor("layer_0_q", "fp16")] * 2), "two projections called 'layer_0_q'"),
-        (with_head(outputs=[spec("logits", 1, 5, None, 1)]), r"has shape \[1, 5, \?, 1\], not \[1, 6"),
-        (with_head(outputs=[]), "has 0 outputs, not one"),
+        (
+            with_head(outputs=[spec("logits", 1, 5, None, 1)]),
+            r"has 6 tokens, but its outputs are \[1, 5, \?, 1\]",
+        ),
+        (with_head(outputs=[]), "has 6 tokens, but its outputs are none"),
+        (
+            with_head(outputs=[spec("a", 1, 2, None, 1), spec("b", 1, 3, None, 1)]),
+            r"has 6 tokens, but its outputs are \[1, 2, \?, 1\] and \[1, 3, \?, 1\]",
+        ),
+        (with_head(outputs=[spec("a", 1, 6, None, 2)]), r"has 6 tokens, but its outputs are \[1, 6, \?, 2\]"),
         (with_head(inputs=[HIDDEN, INPUTS[1]]), "the runtime has no input 'rope_cos' for shards/head"),
         ({"tokens": {**TOKENS, "embedding_scale": 1e30}}, "embedding_scale"),
         ({"tokens": {**TOKENS, "per_layer": PER_LAYER}}, "input 'embedded'"),

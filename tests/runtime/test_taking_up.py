@@ -1,7 +1,7 @@
 """What is proven while requests run is taken up between two passes, and no text changes for it."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from drafting import OracleSession, SourceOf
@@ -178,6 +178,23 @@ def test_a_service_says_when_passes_begin_and_when_they_have_ended() -> None:
     list(stream)
     service.close()
     assert told == [True, False]
+
+
+def test_a_service_makes_way_before_each_pass_and_hands_out_first_what_there_is() -> None:
+    verifier = SteppedVerifier(SHAPES[0])
+    made: list[int] = []
+
+    def make_way(before: Callable[[], None]) -> None:
+        before()
+        made.append(len(verifier.passes_run))
+
+    service = Service(Engine(verifier, everything(SHAPES[0])), make_way=make_way)
+    assert made == []
+    stream = service.submit(Request([1], 3))
+    verifier.let(1000)
+    assert len([token for event in stream for token in event.tokens]) == 3
+    service.close()
+    assert made == list(range(len(verifier.passes_run)))
 
 
 def test_a_service_that_is_closed_while_it_runs_has_ended_to_run() -> None:

@@ -214,7 +214,7 @@ FEATURES = [
 """What real templates do, a feature or two each."""
 
 
-def with_template(model: Model, template: str, special: Sequence[str] = ()) -> Model:
+def with_template(model: Model, template: str | None, special: Sequence[str] = ()) -> Model:
     """The same model, loaded once, with another template, and special tokens in place of its last ones."""
     twin = copy.copy(model)
     twin._tokenizer = tokenizer_with(model.tokenizer, template, special)
@@ -222,7 +222,7 @@ def with_template(model: Model, template: str, special: Sequence[str] = ()) -> M
     return twin
 
 
-def tokenizer_with(original: Tokenizer, template: str, special: Sequence[str] = ()) -> Tokenizer:
+def tokenizer_with(original: Tokenizer, template: str | None, special: Sequence[str] = ()) -> Tokenizer:
     """The same tokenizer with another template, and special tokens in place of its last tokens."""
     vocabulary = original._vocabulary
     ids = range(len(vocabulary) - len(special), len(vocabulary))

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -13,7 +13,8 @@ class FileServer:
 
     `drops`: after how many bytes the next answers break off, one each. `lengths` says whether an answer has
     its length, else it comes in chunks; `said_bytes` stands in place of the true one. `linked` is a hash as
-    a hub says it with a redirect. `asked` are the requests: path, range and what they compare.
+    a hub says it with a redirect. `asked` are the requests: path, range and what they compare. `raw` answers
+    byte by byte in the place of all this: it is given what writes, and the request.
     """
 
     content: bytes
@@ -28,6 +29,7 @@ class FileServer:
     linked: str = ""
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     url: str = ""
+    raw: Callable[[Callable[[bytes], object], BaseHTTPRequestHandler], None] | None = None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -46,7 +48,10 @@ class _Handler(BaseHTTPRequestHandler):
         facts = self.server_facts
         compared = self.headers["If-None-Match"] or self.headers["If-Modified-Since"]
         facts.asked.append((self.path, self.headers["Range"], compared))
-        if facts.status:
+        if facts.raw is not None:
+            self.close_connection = True
+            facts.raw(self.wfile.write, self)
+        elif facts.status:
             self._say(facts.status, {})
         elif self.path == "/away":
             self._say(302, {"Location": facts.away})

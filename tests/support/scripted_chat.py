@@ -35,7 +35,7 @@ class Piece:
 class Said:
     """An answer; `seconds` between its tokens. An `endless` one goes on for as long as anybody listens.
 
-    The model did not see the first `truncated` messages of the request.
+    The model did not see the first `truncated` messages of the request; `ended_by` is why the answer ended.
     """
 
     pieces: Sequence[Piece]
@@ -43,6 +43,7 @@ class Said:
     endless: bool = False
     error: ApiError | None = None
     truncated: int = 0
+    ended_by: str = "stop"
 
 
 def said(text: str, **how: Any) -> Said:
@@ -70,6 +71,7 @@ class Script:
     listeners: int = 0
     passes: int = 0
     accepted: int = 0
+    waiting: int = 0
 
     async def chat(self, call: Call[None]) -> Response:
         """Answer one request."""
@@ -99,7 +101,9 @@ class Script:
             if answer.error is not None:
                 yield event(answer.error.answer())
                 return
-            yield _part({}, finish_reason="stop", timings=_timings(answer.pieces))
+            reason = "stop" if answer.ended_by == "stop" else "length"
+            timings = _timings(answer.pieces)
+            yield _part({}, finish_reason=reason, timings=timings, ended_by=answer.ended_by)
             yield DONE
         finally:
             self.listeners -= 1
@@ -133,6 +137,7 @@ class _ScriptedModel:
     script: Script
     context: int = 4096
     checking: str | None = None
+    chat_template: str | None = "{{ messages }}"
 
     @property
     def load(self) -> ServiceLoad:
@@ -140,7 +145,7 @@ class _ScriptedModel:
         script = self.script
         rows = (RowCount(RowKind.CARRY, script.passes), RowCount(RowKind.DRAFT, 3 * script.passes))
         return ServiceLoad(
-            waiting=0,
+            waiting=script.waiting,
             active=script.listeners,
             sequences=4,
             passes=script.passes,

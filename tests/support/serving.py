@@ -18,7 +18,7 @@ from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle
 from anespec.runtime.server.listening import listen_on
 from anespec.runtime.server.metrics import Metrics
-from anespec.runtime.server.models import Leased, ModelCard, ServingModel
+from anespec.runtime.server.models import Leased, ModelCard, ServingModel, Wait, as_long_as_it_takes
 from anespec.runtime.server.openapi import description
 from anespec.runtime.server.options import ServeOptions
 from anespec.runtime.server.running import Server, server_of
@@ -36,7 +36,7 @@ class LoadedModels:
         return [ModelCard(name, 0, True, model.context) for name, model in self.loaded.items()]
 
     @contextlib.asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Leased]:
+    async def lease(self, name: str | None, wait: Wait = as_long_as_it_takes) -> AsyncIterator[Leased]:
         found = name or next(iter(self.loaded))
         if found not in self.loaded:
             raise ApiError(404, "there is no such model", "model_not_found", "model")
@@ -47,6 +47,9 @@ class LoadedModels:
             self.leases -= 1
 
     async def reload(self) -> None:
+        pass
+
+    def stop_loading(self) -> None:
         pass
 
     async def close(self) -> None:

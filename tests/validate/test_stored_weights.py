@@ -19,6 +19,8 @@ from anespec.runtime.backends.portable.program import load_program
 from anespec.validate import stored_weights
 from anespec.validate.gates import golden_gate
 from anespec.validate.golden import compare_computed
+from anespec.validate.golden_steps import golden_weights
+from anespec.validate.prompts import prompt_ids
 from anespec.validate.reference import Reference
 from anespec.validate.stored_weights import StoredWeights, stored_weight
 
@@ -97,7 +99,13 @@ def test_each_weight_is_dequantised_once(gguf: Path, tmp_path: Path, monkeypatch
     )
     monkeypatch.setattr(GGUFFile, "rows", counted_rows)
     notes: list[str] = []
-    verdict = golden_gate(artifact, gguf, "torch", 1, lambda note, share=None: notes.append(note))
+    shares: list[float] = []
+
+    def take(note: str, share: float | None = None, /) -> None:
+        notes.append(note)
+        shares.append(share or 0.0)
+
+    verdict = golden_gate(artifact, gguf, "torch", 1, take)
     monkeypatch.undo()
     assert verdict.passed
     shards = artifact.manifest.shards
@@ -105,8 +113,13 @@ def test_each_weight_is_dequantised_once(gguf: Path, tmp_path: Path, monkeypatch
     with GGUFFile(gguf) as file:
         once = {name for name in {t.tensor for t in artifact.manifest.tensors} if "embd" not in name}
         assert {name: read[name] for name in once} == {name: file.info(name).shape[0] for name in once}
-    for stage in ("whole stack", "reference", "shard"):
+    for stage in ("opening", "prompt", "reference", "shard"):
         assert any(note.startswith(stage) for note in notes), stage
+    assert len(notes) == len(golden_weights(artifact.manifest, prompt_ids(artifact))), (
+        "a weight for each note"
+    )
+    assert shares == sorted(shares)
+    assert (shares[0], round(shares[-1], 6)) == (0, 1)
 
 
 def gapped(manifest: Manifest) -> Iterator[Manifest]:

@@ -4,9 +4,11 @@ Tests answer from what real machines said.
 """
 
 import contextlib
+import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,10 +94,12 @@ class ThisSystem:
 
     def told(self, *command: str) -> str | None:
         """See System."""
-        with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        errors = (OSError, subprocess.SubprocessError, UnicodeDecodeError)
+        # `swift --version` leaves folders in that of temporary files.
+        with contextlib.suppress(*errors), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True,
-                stdin=subprocess.DEVNULL, cwd=NEUTRAL_FOLDER,
+                stdin=subprocess.DEVNULL, cwd=NEUTRAL_FOLDER, env={**os.environ, "TMPDIR": scratch},
             )  # fmt: skip
             return done.stdout.strip()
         return None

@@ -50,8 +50,7 @@ UNTRIED = (
     ),
     ChoiceReason(
         choice="head_shards",
-        because="at most 16384 tokens each, for no step cuts a head otherwise; anespec tune does, with your "
-        "model",
+        because="one, for no step cuts a head otherwise; anespec tune does, with your model",
         measured=False,
     ),
 )

@@ -31,7 +31,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
         raise RequestError("there is no weight format to try; give --weights one, or leave it out")
     attention = [plan.attention, *(shape for shape in AttentionShape if shape is not plan.attention)]
     vocabulary = plan.model.facts.vocabulary
-    slices = -(-vocabulary // HEAD_CHANNELS)
+    planned, slices = len(plan.topology.heads), -(-vocabulary // HEAD_CHANNELS)
     return Space(
         weights=[str(WeightChoice.parse(text)) for text in weights],
         kv_form=[plan.kv_form, *(form for form in KVForm if form is not plan.kv_form)],
@@ -40,7 +40,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
         block=[size for size in BLOCKS if size <= plan.context],
         prefill_block=[size for size in PREFILL_BLOCKS if size <= plan.context] or [plan.context],
         shard_bytes=_useful(SHARD_BYTES, plan),
-        head_shards=list(dict.fromkeys((slices, max(1, slices // 2), min(2 * slices, vocabulary)))),
+        head_shards=list(dict.fromkeys((planned, min(2 * planned, vocabulary), max(planned, slices)))),
     )
 
 

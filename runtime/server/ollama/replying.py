@@ -13,6 +13,7 @@ from anespec.runtime.options import GenerationOptions
 from anespec.runtime.server.answering import Prepared, answer
 from anespec.runtime.server.endpoint import Call
 from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.leasing import lease
 from anespec.runtime.server.models import Leased, ServingModel
 from anespec.runtime.server.ollama.answers import Piece
 from anespec.runtime.server.ollama.fields import FILTERS, OllamaBody
@@ -53,7 +54,7 @@ async def load(call: Call[BodyT], spell: Spell) -> Response:
         raise ApiError(
             400, "models are not unloaded on request, but when others need the memory", param="keep_alive"
         )
-    async with call.daemon.models.lease(known_as(call.daemon.models, body.model)):
+    async with lease(call, known_as(call.daemon.models, body.model)):
         found = spell(body.model, Piece())
         found.created_at, found.done, found.done_reason = datetime.now(UTC), True, "load"
         found.total_duration = found.load_duration = time.monotonic_ns() - clock.begun

@@ -28,6 +28,7 @@ async def chat(call: Call[ChatBody]) -> Response:
         body.tool_use,
         body.wanted_grammar,
         trims=body.truncation == "auto",
+        fallback=body.fallback_template,
     )
     logprobs = body.wanted_logprobs
     options = body.options(max_tokens=body.most_tokens, logprobs=logprobs, reference=body.reference)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from anespec.runtime.requests import OutputToken
+from anespec.runtime.requests import FinishReason, OutputToken
 from anespec.runtime.server.openai.usage import Timings, Usage
 from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -92,13 +92,14 @@ class ChatAnswer(BaseModel):
 
 
 class PartChoice(BaseModel):
-    """The state of one answer so far, and its tokens."""
+    """The state of one answer so far, and its tokens; `ended_by` says more than `finish_reason`."""
 
     index: int
     delta: MessageAnswer
     logprobs: ChatLogprobs | None = None
     finish_reason: ChatFinish | None = None
     anespec: tuple[TokenOrigin, ...] = ()
+    ended_by: FinishReason | None = None
 
 
 class ChatPart(BaseModel):

@@ -35,7 +35,8 @@ class ChatBody(SamplingFields):
 
     With a `truncation` of `auto` the first turns give way once they leave an answer too little of the
     context. `chat_template_kwargs` are further names for the model's template, such as `enable_thinking`.
-    With `anespec` each part of a stream says where its tokens came from.
+    A model without a template takes the built-in `fallback_template`. With `anespec` each part of a stream
+    says where its tokens came from, and the last one how the answer ended.
     """
 
     model: str | None = None
@@ -56,6 +57,7 @@ class ChatBody(SamplingFields):
     reasoning_effort: str | None = Field(default=None, max_length=32)
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=MOST_VARIABLES)
     modalities: list[str] | None = None
+    fallback_template: Literal["plain"] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     anespec: bool = False
 

@@ -86,6 +86,8 @@ class ChatWriter:
                 yield self._said(number, part)
             last = self._choice(number, MessageAnswer())
             last.finish_reason = _finish(summary, choice.calls > 0)
+            if self._wanted.origins:
+                last.ended_by = summary.finish
             told = self._part(last)
             told.timings = timings_of(summary)
             yield event(told)

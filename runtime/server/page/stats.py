@@ -3,9 +3,10 @@
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from anespec.runtime.load import ServiceLoad
+from anespec.runtime.callers import Caller
 from anespec.runtime.passes import RowKind
 from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.streams import json_answer
 
 
@@ -13,7 +14,7 @@ class ModelStats(BaseModel):
     """Requests that wait, sequences that run of those that can, and what was run since the model was loaded.
 
     `rows` of passes by kind, pads not counted; `accepted` draft rows were right. `checking` is how far its
-    gates are, where they are asked.
+    gates are, where they are asked; `has_template` whether it has a chat template.
     """
 
     waiting: int
@@ -23,10 +24,12 @@ class ModelStats(BaseModel):
     rows: dict[str, int]
     accepted: int
     checking: str | None
+    has_template: bool
 
     @classmethod
-    def of(cls, load: ServiceLoad, checking: str | None) -> "ModelStats":
-        """Of a service's load."""
+    def of(cls, model: ServingModel, caller: Caller) -> "ModelStats":
+        """Of a model, as far as a caller may know of it."""
+        load = model.load_of(caller)
         return cls(
             waiting=load.waiting,
             active=load.active,
@@ -34,7 +37,8 @@ class ModelStats(BaseModel):
             passes=load.passes,
             rows={rows.kind.value: rows.count for rows in load.rows if rows.kind is not RowKind.PAD},
             accepted=load.accepted,
-            checking=checking,
+            checking=model.checking,
+            has_template=model.chat_template is not None,
         )
 
 
@@ -47,10 +51,9 @@ class StatsAnswer(BaseModel):
 async def stats(call: Call[None]) -> Response:
     """How busy the models are now with what the caller asked for, or for an administrator with all."""
     models = call.daemon.models.loaded
-    loads = {
-        name: ModelStats.of(model.load_of(call.caller), model.checking) for name, model in models.items()
-    }
-    return json_answer(StatsAnswer(models=loads))
+    return json_answer(
+        StatsAnswer(models={name: ModelStats.of(model, call.caller) for name, model in models.items()})
+    )
 
 
 ENDPOINT = Endpoint("GET", "/stats", "How busy the models are.", stats, answer=StatsAnswer)

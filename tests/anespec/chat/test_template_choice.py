@@ -69,7 +69,32 @@ def test_plain_text_goes_on_and_the_next_line_of_the_user_ends_an_answer(trained
         )
         with running({"plain": model}) as served:
             found = ask(served.url, [asked])
-        assert found == whole[: whole.index(whole[8:11])]
+        assert found == whole[: whole.index(whole[8:11])].removeprefix(" ")
+
+
+def test_the_space_behind_the_name_is_none_of_an_answers_text(trained: Path) -> None:
+    """A template writes it before the answers of earlier turns, and the model before its own."""
+    asked = [{"role": "user", "content": "Once upon a time"}]
+    with (
+        anespec.load(trained, chat_template="plain", threads=1) as model,
+        running({"plain": model}) as served,
+    ):
+        prompt = model.chat_prompt(asked)
+        assert prompt.is_spaced and not model.tokenizer.decode(prompt.ids).endswith(" ")
+        # Whatever this model says, its answer shall begin with a space.
+        body = {"messages": asked, "max_tokens": 24, "temperature": 0, "grammar": 'root ::= "  ab" [a-z ]+'}
+        whole = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).json()
+        text = whole["choices"][0]["message"]["content"]
+        assert text.startswith(" ab")
+        told = ""
+        with httpx.stream(
+            "POST", f"{served.url}/v1/chat/completions", json=body | {"stream": True}, timeout=60
+        ) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: {"):
+                    choices = json.loads(line.removeprefix("data: "))["choices"]
+                    told += "".join(choice["delta"].get("content") or "" for choice in choices)
+        assert told == text
 
 
 def ask(url: str, messages: list[dict[str, str]]) -> str:

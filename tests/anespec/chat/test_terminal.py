@@ -1,6 +1,10 @@
 """The prompt: keys, completion, history and the line below, on an emulated terminal."""
 
+import os
+import pty
 import stat
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +20,7 @@ from scripted import ScriptedModel, Seen, conversation
 
 import anespec.chat.terminal as terminal
 from anespec.chat.commands import take_line
+from anespec.chat.conversation import stopped_by_interrupt
 from anespec.chat.rendering import status_line
 from anespec.chat.repl import run_terminal
 from anespec.chat.terminal import CommandCompleter, history, reader, toolbar
@@ -185,7 +190,14 @@ def test_a_replay_out_of_memory_is_called_that(remembered: int, said: str) -> No
 
 @pytest.mark.parametrize("columns", [0, 1, 10, 40, 80, 200])
 def test_the_line_below_fits(columns: int) -> None:
-    line = status_line("a model\x1b[31m with a name that is long", 10, 2048, "25.0 tokens/s", columns)
+    line = status_line(
+        "a model\x1b[31m with a name that is long",
+        10,
+        2048,
+        None,
+        ["25.0 tokens/s", "3.10 per pass"],
+        columns,
+    )
     assert len(line) <= max(columns, 2)
     assert "\x1b" not in line
     if columns >= 40:
@@ -197,6 +209,49 @@ def test_the_line_says_how_far_the_gates_are() -> None:
     assert " · checking: 3 of 11 · " in toolbar(chat)
     chat = conversation(ScriptedModel(), Seen())
     assert "checking" not in toolbar(chat)
+
+
+def test_checking_stays_in_80_columns_once_an_answer_came() -> None:
+    speed = ["105.3 tokens/s", "1.00 per pass"]
+    line = status_line("stories260K.Q8_0", 1234, 40960, "3 of 12", speed, 80)
+    assert line == " stories260K.Q8_0 · context 1234 of 40960 (3 %) · checking: 3 of 12 "
+    line = status_line("stories260K.Q8_0", 12, 512, "3 of 12", speed, 81)
+    assert line == " stories260K.Q8_0 · context 12 of 512 (2 %) · checking: 3 of 12 · 105.3 tokens/s "
+    line = status_line("stories260K.Q8_0", 12, 512, None, speed, 80)
+    assert line.endswith(" · 105.3 tokens/s, 1.00 per pass ")
+    assert status_line("tiny", 1, 512, "3 of 12", speed, 48) == " context 1 of 512 (0 %) · checking: 3 of 12 "
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ([" nle", " x"], "nle x"),
+        ([" ", "nle"], "nle"),
+        (["   ", "return"], "   return"),
+        ([" ", " a"], "  a"),
+    ],
+)
+def test_a_space_before_the_first_word_is_not_shown(answer: list[str], shown: str) -> None:
+    seen = Seen()
+    chat = conversation(ScriptedModel([answer, answer]), seen)
+    chat.ask("one")
+    chat.ask("two")
+    assert seen.answers.splitlines() == [shown, shown]
+    assert chat.transcript.turns[0].answer == "".join(answer)
+
+
+def test_the_terminal_prints_no_interrupt_into_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, keyboard = pty.openpty()
+
+    def echoes() -> bool:
+        return bool(termios.tcgetattr(keyboard)[3] & termios.ECHOCTL)
+
+    with os.fdopen(keyboard) as stdin, os.fdopen(controller):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert echoes()
+        with stopped_by_interrupt(lambda: None):
+            assert not echoes()
+        assert echoes()
 
 
 def test_a_chat_ends_where_its_model_is_found_wrong() -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -150,8 +151,9 @@ def test_a_gguf_of_the_cache_is_served_with_as_many_sequences_as_are_wanted(
     assert (usual.sequences, all_of_them.sequences) == (4, 8)
     taken: list[int | None] = []
 
-    def opened(path: Path, options: LoadOptions, *_: object, **__: object) -> None:
+    def opened(path: Path, options: LoadOptions, *_: object, **__: object) -> SimpleNamespace:
         taken.append(options.sequences)
+        return SimpleNamespace(chat_template="")
 
     monkeypatch.setattr("anespec.model.load_model", opened)
     LOADER.load(ModelSource(gguf, OPTIONS), usual)

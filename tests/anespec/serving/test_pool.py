@@ -13,6 +13,7 @@ import pytest
 from anespec.manifests.errors import ArtifactError, UsageError
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.errors import ApiError, api_error
+from anespec.runtime.server.models import Loaded
 from anespec.serving.file_marks import FileMarks
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.room import MemoryLimit
@@ -123,6 +124,29 @@ def test_one_who_goes_away_does_not_take_the_load_from_the_others() -> None:
         loader.gates["a"].set()
         assert (await stays).is_open
         assert len(loader.made) == 1
+
+    run(work)
+
+
+def test_who_waits_no_longer_does_not_take_the_load_from_the_others() -> None:
+    loader = FakeLoader({"a": 1}, gates={"a": threading.Event()})
+
+    async def briefly(loaded: Loaded) -> None:
+        async with asyncio.timeout(0.01):
+            await loaded()
+
+    async def work() -> None:
+        pool = ModelPool(sources("a"), loader)
+        stays = asyncio.create_task(use(pool, "a"))
+        with pytest.raises(TimeoutError):
+            async with pool.lease("a", briefly):
+                pytest.fail("it is not there")
+        assert pool._served["a"].wanted == 1
+        loader.gates["a"].set()
+        assert (await stays).is_open
+        assert len(loader.made) == 1
+        async with pool.lease("a", lambda loaded: pytest.fail("nobody waits for what is there")):
+            pass
 
     run(work)
 
@@ -349,6 +373,24 @@ def test_what_is_written_into_is_loaded_anew_and_what_is_gone_is_not(
         second = await use(pool, "a")
         assert second is not first
         assert await use(pool, "a") is second
+
+    run(work)
+
+
+def test_who_waits_for_a_load_that_is_given_up_is_told_and_the_others_stay() -> None:
+    loader = FakeLoader({"a": 1, "b": 1}, gates={"b": threading.Event()})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader)
+        async with pool.lease("a") as leased:
+            waiting = asyncio.create_task(use(pool, "b"))
+            await asyncio.sleep(0.01)
+            pool.stop_loading()
+            with pytest.raises(ApiError, match="ending"):
+                await waiting
+            assert cast(Any, leased.model).is_open
+        loader.gates["b"].set()
+        await pool.close()
 
     run(work)
 

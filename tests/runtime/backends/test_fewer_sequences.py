@@ -51,7 +51,7 @@ def test_a_verdict_holds_for_so_many_alone(artifacts: dict[int, Path]) -> None:
     one, all_of_them = (circumstances(artifact, "torch", 1) for artifact in (fewer, whole))
     assert (one.sequences, all_of_them.sequences) == (1, None)
     assert one != all_of_them == one.with_all_sequences()
-    assert why_exactness_is_unknown(fewer, one) == "exactness was never measured for this artifact"
+    assert why_exactness_is_unknown(fewer, one) == "this model was never checked on this machine"
 
 
 def test_a_backend_that_looks_at_every_slot_runs_them_all(

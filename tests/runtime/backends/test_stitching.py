@@ -8,6 +8,7 @@ from by_hand import greedy, run_tokens, same_bits, states
 from converting import build
 from graphs import layers, reloaded
 
+from anespec.convert import topology
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact
@@ -40,6 +41,21 @@ def test_several_shards_give_the_bits_of_one(stories_cpu: Path, cut: Path, backe
     assert all((a == b).all() for a, b in zip(states(one), states(several), strict=True))
 
 
+@pytest.mark.parametrize("backend", ["torch", "openvino"])
+def test_a_head_in_slices_gives_the_bits_of_one_convolution(
+    shared_models: Path, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"target": Target.CPU, "weights": WeightChoice(WeightFormat.FP16), "context": 256}
+    gguf = shared_models / "stories260K.F16.gguf"
+    whole = build(gguf, tmp_path / "whole.anespec", **options)
+    monkeypatch.setattr(topology, "HEAD_CHANNELS", 100)
+    sliced = build(gguf, tmp_path / "sliced.anespec", **options)
+    (head,) = sliced.manifest.head_shards
+    assert [spec.name for spec in head.outputs] == [f"logits_{at}" for at in (0, 86, 172, 257, 342, 427)]
+    one, several = (open_verifier(built.path, backend, threads=1) for built in (whole, sliced))
+    assert same_bits(run_tokens(one, PROMPT), run_tokens(several, PROMPT))
+
+
 def test_a_chain_joins_hidden_states_and_keeps_its_inputs(cut: Path) -> None:
     artifact = Artifact(cut)
     programs = [load_program(artifact.shard_path(shard)) for shard in artifact.manifest.layer_shards]
@@ -64,7 +80,7 @@ def test_shards_that_share_a_state_cannot_be_chained(tmp_path: Path) -> None:
 def test_heads_stand_in_order(cut: Path) -> None:
     artifact = Artifact(cut)
     programs = [load_program(artifact.shard_path(shard)) for shard in artifact.manifest.head_shards]
-    assert merge(programs).outputs == ("0/logits_0", "1/logits_1", "2/logits_2")
+    assert merge(programs).outputs == ("0/logits_0", "1/logits_171", "2/logits_342")
     assert merge(programs[:1]) is programs[0]
 
 

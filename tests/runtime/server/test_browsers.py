@@ -10,7 +10,7 @@ from serving import LoadedModels, Running, running
 
 from anespec.model import Model
 from anespec.runtime.server.endpoints import ENDPOINTS
-from anespec.runtime.server.models import Leased, ModelCard
+from anespec.runtime.server.models import Leased, ModelCard, Wait, as_long_as_it_takes
 
 PAGE = "https://page.example"
 
@@ -35,9 +35,9 @@ class NoLoads(LoadedModels):
         return [*super().cards, ModelCard("away", 0, loaded=False)]
 
     @contextlib.asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Leased]:
+    async def lease(self, name: str | None, wait: Wait = as_long_as_it_takes) -> AsyncIterator[Leased]:
         self.asked.append(name)
-        async with super().lease(name) as leased:
+        async with super().lease(name, wait) as leased:
             yield leased
 
 

@@ -238,6 +238,7 @@ def test_a_prompt_that_does_not_fit_is_told_by_its_code(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as refused:
         client.chat.completions.create(model="chatty", messages=[{"role": "user", "content": "word " * 2000}])
     assert refused.value.code == "context_length_exceeded"
+    assert "anespec serve MODEL --context N" in refused.value.message
 
 
 def test_no_lease_outlives_its_request(served: Running) -> None:

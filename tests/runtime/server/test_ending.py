@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -21,10 +21,12 @@ from anespec.model import Model
 from anespec.runtime.server.app import build_app
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.endpoints import ENDPOINTS
+from anespec.runtime.server.errors import ending
 from anespec.runtime.server.keys import KeyRing
 from anespec.runtime.server.lifecycle import Lifecycle, Phase
 from anespec.runtime.server.listening import address_text, listen_on
 from anespec.runtime.server.metrics import Metrics
+from anespec.runtime.server.models import Leased
 from anespec.runtime.server.options import ServeOptions
 from anespec.runtime.server.running import serve_until_ended
 
@@ -158,6 +160,40 @@ def test_who_is_not_served_in_time_is_told_so(owned: Model, again: bool) -> None
     began = time.monotonic()
     _serve(owned, client, drain_seconds=seconds)
     assert time.monotonic() - began < 30
+
+
+def test_nobody_waits_for_a_model_that_is_still_loaded(owned: Model) -> None:
+    waiting = threading.Event()
+
+    class Loading(_ClosedModels):
+        """Models of which one takes for ever, such as one that is downloaded."""
+
+        @contextlib.asynccontextmanager
+        async def lease(self, name: str | None, *wait: object) -> AsyncIterator[Leased]:
+            self.stopped = asyncio.Event()
+            waiting.set()
+            await self.stopped.wait()
+            raise ending()
+            yield
+
+        def stop_loading(self) -> None:
+            self.stopped.set()
+
+    said: list[httpx.Response] = []
+
+    def client(url: str, lifecycle: Lifecycle) -> None:
+        ask = threading.Thread(
+            target=lambda: said.append(httpx.post(f"{url}/v1/completions", json=LONG, timeout=20))
+        )
+        ask.start()
+        assert waiting.wait(10)
+        _end()
+        ask.join()
+
+    began = time.monotonic()
+    _serve(owned, client, Loading, drain_seconds=15)
+    assert time.monotonic() - began < 10
+    assert said[0].json()["error"]["code"] == "shutting_down"
 
 
 def test_hanging_up_again_and_again_makes_for_one_reload_more(owned: Model) -> None:

@@ -26,7 +26,7 @@ CURLS = [block for block in blocks("sh") if block.startswith("curl ")]
 
 @pytest.mark.parametrize("example", CURLS, ids=lambda text: text.split()[1].removeprefix(URL))
 def test_the_examples_of_curl_are_answered(served: Running, example: str) -> None:
-    command = example.replace(URL, served.url).replace('"model": "model"', '"model": "chatty"')
+    command = example.replace(URL, served.url).replace('"NAME"', '"chatty"')
     done = subprocess.run(
         ["sh", "-c", command.replace("curl ", "curl --silent --show-error --fail ", 1)],
         capture_output=True, text=True, timeout=60, check=False,
@@ -39,7 +39,7 @@ def test_the_examples_of_curl_are_answered(served: Running, example: str) -> Non
 def test_the_examples_of_openais_client_run(served: Running) -> None:
     examples = blocks("python")
     assert len(examples) == 2
-    code = "\n".join(examples).replace(URL, served.url).replace('model="model"', 'model="chatty"')
+    code = "\n".join(examples).replace(URL, served.url)
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )

@@ -148,3 +148,39 @@ def test_owners_who_have_been_away_for_long_are_forgotten_and_begin_as_new_ones_
             assert await work(shares, time, "a", 0.0) == 0.0
 
     run(scene)
+
+
+def test_looking_takes_a_share_beside_others_and_keeps_nobody_s_requests_waiting() -> None:
+    async def scene(shares: Shares, time: Time) -> None:
+        for _ in range(1000):
+            await shares.look("")
+        assert time.now == 100.0, "nobody else is served"
+        time.now += (BURST + DEBT) / SHARE
+        with shares.of("one"):
+            began = time.now
+            for _ in range(500):
+                await shares.look("")
+            assert time.now - began == pytest.approx((500 * REQUEST - BURST) / SHARE, rel=0.05)
+            assert not shares.is_turn_to_look("")
+            assert shares.is_turn_to_look("another")
+            assert await work(shares, time, "", 0.01) == 0.0, "what it asks for waits for no look"
+
+    run(scene)
+
+
+def test_who_only_looks_is_nobody_to_give_way_to() -> None:
+    async def scene(shares: Shares, time: Time) -> None:
+        await shares.look("")
+        assert [await work(shares, time, "one", 3.0) for _ in range(9)] == [0.0] * 9
+
+    run(scene)
+
+
+def test_a_long_answer_to_a_look_counts_by_its_bytes() -> None:
+    async def scene(shares: Shares, time: Time) -> None:
+        with shares.of("one"):
+            await shares.look("")
+            shares.looked("", 50_000_000)
+            assert not shares.is_turn_to_look("")
+
+    run(scene)

@@ -118,6 +118,9 @@ def test_the_machine_itself_answers(tmp_path: Path) -> None:
     system = ThisSystem()
     assert system.told("/bin/echo", " a ") == "a"
     assert system.told("/bin/false") is None
+    scratch = system.told("/bin/sh", "-c", "mktemp -d")
+    assert scratch is not None
+    assert not Path(scratch).parent.exists(), "what a command leaves among temporary files goes with them"
     assert system.told("no-such-command-anywhere") is None
     assert system.version("numpy") is not None
     assert system.version("no-such-package") is None

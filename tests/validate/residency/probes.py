@@ -108,7 +108,7 @@ def head_of(channels: int, d: int = 1024) -> ShardProgram:
     projection = _projection(channels, d, WeightFormat.INT8_CHANNEL)
     norm = np.ones(d, np.float16)
     plan = HeadPlan(d, EPSILON, scale=1.0, softcap=None)
-    return head_shard(plan, norm, projection, "logits_0", ProgramScope(BLOCK, BLOCK))
+    return head_shard(plan, norm, {"logits_0": projection}, ProgramScope(BLOCK, BLOCK))
 
 
 class _WeightlessExporter(MILProtoExporter):  # type: ignore[misc]

@@ -191,10 +191,10 @@ def test_narrow_axes_warn_and_wide_ones_do_not(planted: Healthy) -> None:
     }
 
 
-def test_a_head_of_20000_channels_is_too_wide() -> None:
+def test_a_head_of_20000_channels_is_too_wide_for_some_chips() -> None:
     wide = judged(view_of(head_of(20000), is_head=True))
-    assert severities(wide) == {"wide-head": FAIL, "wide-dimension": WARN}
-    assert placement(wide.plan) is MIXED
+    assert severities(wide) == {"wide-head": WARN, "wide-dimension": WARN}
+    assert placement(wide.plan) is ANE, "an M4 Max ran 66,688"
     assert not severities(judged(view_of(head_of(16384), is_head=True)))
     as_layer = judged(view_of(head_of(20000)))
     assert severities(as_layer) == {"wide-dimension": WARN}, "a feed-forward may be wide, a head may not"

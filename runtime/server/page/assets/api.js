@@ -54,7 +54,9 @@ async function refusalOf(response) {
     // Whatever stands between the page and the daemon may answer in its own words.
   }
   const wait = Number.parseInt(response.headers.get("retry-after"), 10);
-  const message = typeof said.message === "string" ? said.message : `The daemon answers with status ${response.status}.`;
+  let message = typeof said.message === "string" ? said.message : `The daemon answers with status ${response.status}.`;
+  // The page tries again by itself.
+  if (said.code === "loading") message = message.replace("; try again soon", "");
   return new Refusal(message, response.status, said.code ?? null, Number.isNaN(wait) ? null : Math.min(wait, 3600));
 }
 

@@ -3,6 +3,8 @@
 import { append, messageOf, newConversation, newId, newMessage, pathTo, show, toMessages, toSummarise, touch, unseenOf, variantsOf } from "./conversation.js";
 import { Run } from "./run.js";
 
+const NOTHING_FITS =
+  "None of these messages fits into the context beside the question for a summary, so there is none. Begin a new conversation.";
 const SAVE_MILLISECONDS = 2000;
 const LONGEST_SUMMARY = 512;
 const SUMMARY_SHARE = 1 / 8;
@@ -115,7 +117,7 @@ export class Chat {
     const { stop, ...fields } = this.settings.toFields();
     const body = { ...fields, messages, max_completion_tokens: longest, reasoning_effort: "none" };
     answer.summary = newMessage("assistant");
-    const run = new Run(body, answer.summary, this.writer(conversation, answer));
+    const run = new Run(body, answer.summary, this.writer(conversation, answer), NOTHING_FITS);
     this.follow(conversation, answer, run, () => this.summarise(id));
   }
 

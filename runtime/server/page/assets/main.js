@@ -14,7 +14,7 @@ import { exported, imported } from "./transfer.js";
 import { SettingsSheet, askKey } from "./view/dialogs.js";
 import { editQuestion, fit } from "./view/editing.js";
 import { Gauges } from "./view/gauges.js";
-import { numbers } from "./view/numbers.js";
+import { numbers, sentence } from "./view/numbers.js";
 import { SidebarView } from "./view/sidebar.js";
 import { ThreadView } from "./view/thread.js";
 
@@ -33,6 +33,8 @@ const watch = new LoadWatch(
   (now, before) => {
     gauges.setLoad(now, before);
     drawGauges();
+    thread.setLoad(now, chat.run);
+    if (now) byId("plain").hidden = now.has_template;
   },
 );
 
@@ -44,7 +46,10 @@ const thread = new ThreadView(byId("messages"), {
   previous: (id) => chat.turn(id, -1),
   next: (id) => chat.turn(id, 1),
   now: () => chat.run?.skip(),
-  summarise: (id) => chat.summarise(id),
+  summarise: (id) => {
+    chat.summarise(id);
+    if (chat.run) follower.showElement(thread.roomOf(id));
+  },
   anew: () => begin(),
 });
 
@@ -281,7 +286,10 @@ function connect() {
 }
 
 async function fillModels() {
-  const found = await models((said) => shell.notice(said), askKey);
+  const found = await models(
+    (said, isTriedAgain) => shell.notice(isTriedAgain ? `${sentence(said)} This page tries again by itself.` : said),
+    askKey,
+  );
   chat.contexts = new Map(found.map(({ id, context }) => [id, context ?? Infinity]));
   const select = byId("model");
   select.replaceChildren(...found.map(({ id }) => h("option", { value: id }, id)));

@@ -1,17 +1,25 @@
 // One answer, from asking to its end. Where the daemon is busy or still loads, it asks again when it was told to.
 
-import { ask, events } from "./api.js";
+import { Refusal, ask, events } from "./api.js";
 import { addMark } from "./marks.js";
 
+const ENDINGS = new Set(["length", "context", "time"]);
 const RATE_SECONDS = 3;
 const MOST_PASSES = 4096;
 
+/** How a message ends for which there is too little room in the context. */
+export const UNFIT = "unfit";
+
 export class Run {
-  /** `body` is the request but for what a stream needs; `message` is filled, `onchange` called after each change. */
-  constructor(body, message, onchange) {
+  /**
+   * `body` is the request but for what a stream needs; `message` is filled, `onchange` called after each change.
+   * It is given up with the words `unfit` where all but the last of its messages have no room, if there are such words.
+   */
+  constructor(body, message, onchange, unfit = null) {
     this.body = body;
     this.message = message;
     this.onchange = onchange;
+    this.unfit = unfit;
     this.controller = new AbortController();
     this.state = "asking";
     this.refusal = null;
@@ -35,7 +43,7 @@ export class Run {
       else {
         this.refusal = error;
         this.message.error = error.message;
-        this.message.finish = "failed";
+        this.message.finish = error.code === UNFIT ? UNFIT : "failed";
       }
     }
     // The daemon's own figures come with the end of an answer, which one that was broken off never had.
@@ -50,7 +58,9 @@ export class Run {
 
   /** The response; asked for again as long as the daemon says when. */
   async served() {
-    const how = { stream: true, stream_options: { include_usage: true }, truncation: "auto", anespec: true };
+    const how = {
+      stream: true, stream_options: { include_usage: true }, truncation: "auto", fallback_template: "plain", anespec: true,
+    };
     const body = { ...this.body, ...how };
     for (;;) {
       try {
@@ -94,8 +104,12 @@ export class Run {
     if (event.timings) message.timings = event.timings;
     if (event.usage) message.usage = event.usage;
     if (event.model) message.model = event.model;
-    if (event.truncated_messages) message.unseen += event.truncated_messages;
-    if (choice?.finish_reason) message.finish = choice.finish_reason;
+    if (event.truncated_messages) {
+      message.unseen += event.truncated_messages;
+      const others = this.body.messages.filter(({ role }) => role !== "system").length - 1;
+      if (this.unfit !== null && event.truncated_messages >= others) throw new Refusal(this.unfit, 0, UNFIT);
+    }
+    if (choice?.finish_reason) message.finish = ENDINGS.has(choice.ended_by) ? choice.ended_by : choice.finish_reason;
     const { content, reasoning_content: reasoning } = choice?.delta ?? {};
     for (const token of choice?.anespec ?? []) this.count(token.kind === "forced" ? "grammar" : token.source ?? null);
     if (reasoning) {

@@ -36,6 +36,13 @@ export class Follower {
     if (this.isFollowing) this.element.scrollTop = this.element.scrollHeight;
   }
 
+  /** Shows an element, and stays there however much text grows below it. */
+  showElement(element) {
+    this.become(false);
+    element.scrollIntoView({ block: "start" });
+    this.last = this.element.scrollTop;
+  }
+
   toEnd() {
     this.become(true);
     this.follow();

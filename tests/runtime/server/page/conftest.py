@@ -29,6 +29,7 @@ def script(_open_daemon: tuple[Running, Script]) -> Script:
     script = _open_daemon[1]
     script.answers.clear()
     script.asked.clear()
+    script.waiting = 0
     return script
 
 

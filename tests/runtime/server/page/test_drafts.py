@@ -17,7 +17,11 @@ def test_figures_live_while_an_answer_is_written(visit: Visit, script: Script) -
         Said([Piece("a "), Piece("b ", "lookup"), Piece("c ", "lookup")], 0.02, endless=True)
     )
     visit.ask("How quick?")
-    for name, shown in {"tokens/pass": r"2\.\d\d|3\.\d\d", "rows/pass": "4.00", "in use": "1 of 4"}.items():
+    for name, shown in {
+        "tokens/pass": r"2\.\d\d|3\.\d\d",
+        "computed/pass": "4.00",
+        "answering": "1 of 4",
+    }.items():
         expect(figure(visit, name)).to_have_text(re.compile(f"^({shown})$"))
     expect(figure(visit, "drafts right")).to_have_text(re.compile(r"^6\d %|7\d %$"))
     expect(figure(visit, "tokens/s")).to_have_text(re.compile(r"^\d"))
@@ -47,6 +51,14 @@ def test_drafted_tokens_are_coloured_by_source(visit: Visit, script: Script) -> 
     assert visit.page.locator("#passes span").count() == 2
     expect(figure(visit, "tokens/s")).to_have_text("41.3")
     expect(figure(visit, "tokens/pass")).to_have_text("2.50")
-    expect(figure(visit, "rows/pass")).to_have_text("4.00")
+    expect(figure(visit, "computed/pass")).to_have_text("4.00")
     expect(figure(visit, "drafts right")).to_have_text("50 %")
-    expect(figure(visit, "in use")).to_have_text("0 of 4")
+    expect(figure(visit, "answering")).to_have_text("0 of 4")
+
+
+def test_each_figure_says_what_it_means(visit: Visit) -> None:
+    expect(figure(visit, "answering")).to_have_text("0 of 4")
+    shown = visit.page.locator("#figures > div")
+    assert shown.count() >= 5
+    for number in range(shown.count()):
+        assert (shown.nth(number).get_attribute("title") or "").endswith(".")

@@ -116,6 +116,51 @@ def test_a_summary_that_is_stopped_or_fails_is_none(visit: Visit, script: Script
     assert told(script)[-1] == "Question 3"
 
 
+def test_where_nothing_fits_there_is_no_summary(open_page: Open, script: Script) -> None:
+    """What the model would say then is made up, so it is neither shown nor sent."""
+    visit = open_page(viewport={"width": 390, "height": 700})
+    fill(visit, script)
+    script.answers.append(said("word " * 400, truncated=0))
+    visit.ask("Question 3")
+    visit.wait_for_end()
+    script.answers.append(said("An invention.", truncated=2))
+    visit.page.get_by_role("button", name="Summarise them").click()
+    room = visit.page.locator(".room:visible")
+    expect(room.locator("summary")).to_have_text("There is no summary")
+    expect(room).to_contain_text("None of these messages fits")
+    expect(room).not_to_contain_text("An invention.")
+    expect(room).to_be_in_viewport()
+    expect(room.get_by_role("button")).to_have_text(["New conversation"])
+    visit.page.reload()
+    expect(room.get_by_role("button")).to_have_text(["New conversation"])
+    visit.ask("Question 4")
+    visit.wait_for_end()
+    assert told(script)[-1] == "Question 4"
+
+
+def test_a_summary_is_scrolled_to_while_it_is_written(open_page: Open, script: Script) -> None:
+    visit = open_page(viewport={"width": 390, "height": 700})
+    script.answers.extend([said("One"), said("Two"), said("line\n\n" * 200, truncated=2)])
+    for number in range(3):
+        visit.ask(f"Question {number}")
+        visit.wait_for_end()
+    script.answers.append(said("In short.", seconds=0.1))
+    visit.page.get_by_role("button", name="Summarise them").evaluate("each => each.click()")
+    expect(visit.page.locator(".room:visible .thoughts")).to_be_in_viewport()
+    visit.wait_for_end()
+    expect(visit.page.locator(".room:visible .thoughts")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"), [("length", "longest answer"), ("context", "context is full"), ("time", "as long as")]
+)
+def test_why_an_answer_was_cut_off_is_told(visit: Visit, script: Script, ended: str, words: str) -> None:
+    script.answers.append(said("Once upon", ended_by=ended))
+    visit.ask("Tell me")
+    visit.wait_for_end()
+    expect(visit.page.locator(".answer .ending")).to_contain_text(words)
+
+
 def test_one_can_start_anew(visit: Visit, script: Script) -> None:
     fill(visit, script)
     visit.page.locator(".room").get_by_role("button", name="New conversation").click()
@@ -162,6 +207,18 @@ def test_the_line_fits_on_small_and_large_screens(
           .map((each) => each.className || each.tagName)"""
     )
     assert too_wide == []
+
+
+def test_a_true_context_that_holds_no_message_beside_the_summary(browser: Browser, served: Running) -> None:
+    with visiting(browser, served) as visit:
+        for number in range(3):
+            visit.ask(f"Tell me all that you know of number {number}. " + "word " * 170)
+            visit.wait_for_end()
+            if visit.page.locator(".room:visible").count():
+                break
+        expect(visit.page.locator(".ending").last).to_contain_text("The context is full")
+        visit.page.get_by_role("button", name="Summarise them").click()
+        expect(visit.page.locator(".room:visible summary")).to_have_text("There is no summary")
 
 
 def test_a_true_conversation_never_ends_at_a_full_context(browser: Browser, served: Running) -> None:

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Visit, in_context, until, visiting
+from browsing import Open, Visit, in_context, until, visiting
 from playwright.sync_api import Browser, expect
 from scripted_chat import Script, said, scripted, unsaid
 from serving import Running
 
 from anespec.runtime.server.errors import ApiError
 from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.lifecycle import Phase
 
 
 def test_a_full_queue_is_waited_for(visit: Visit, script: Script) -> None:
@@ -56,6 +57,32 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(visit: Visit, script: Sc
     visit.page.get_by_role("button", name="Answer again").click()
     expect(ending).to_have_text("The server is ending; try again when it is back.")
     expect(visit.answer()).to_have_text("Half an")
+
+
+def test_who_waits_for_a_turn_is_told_how_many_do(visit: Visit, script: Script, open_page: Open) -> None:
+    script.waiting = 2
+    script.answers.append(said("", seconds=30))
+    visit.ask("Are you there?")
+    expect(visit.page.locator(".wait")).to_contain_text("Others are being answered; 2 questions wait")
+    expect(open_page().page.locator("#figures")).to_contain_text("waiting2")
+    visit.page.keyboard.press("Escape")
+
+
+def test_a_page_that_comes_while_a_model_loads_says_how_far_that_is(
+    browser: Browser, daemon: Running, script: Script
+) -> None:
+    lifecycle = daemon.daemon.lifecycle
+    lifecycle._phase, lifecycle.loading = Phase.STARTING, "converting, 45%"
+    try:
+        with visiting(browser, daemon, viewport={"width": 390, "height": 700}) as visit:
+            words = "The model is being loaded (converting, 45%). This page tries again by itself."
+            expect(visit.page.locator("#notice")).to_have_text(words)
+            expect(visit.page.locator("#model")).to_be_hidden()
+            lifecycle.ready()
+            expect(visit.page.locator("#model")).to_have_value("fable-1")
+            expect(visit.page.locator("#notice")).to_be_hidden()
+    finally:
+        lifecycle.ready()
 
 
 @pytest.fixture

@@ -32,13 +32,13 @@ export class Gauges {
     const right = isLive ? this.busy?.right : timings?.draft_n ? numbers.share(timings.draft_n_accepted, timings.draft_n) : null;
     const { load } = this;
     this.figures.replaceChildren(
-      ...figure("tokens/s", perSecond ? numbers.figure(perSecond) : null),
-      ...figure("tokens/pass", perPass ? numbers.figure(perPass) : null),
-      ...figure("rows/pass", this.busy?.rows ?? null),
-      ...figure("drafts right", right ?? null),
-      ...figure("in use", load ? `${load.active} of ${load.sequences}` : null),
-      ...(load?.checking ? figure("checking", load.checking) : []),
-      ...(load?.waiting ? figure("waiting", numbers.whole(load.waiting)) : []),
+      figure("tokens/s", perSecond ? numbers.figure(perSecond) : null, "Tokens of this answer in a second; a token is a word or a part of one."),
+      figure("tokens/pass", perPass ? numbers.figure(perPass) : null, "Tokens of this answer for each run through the model: more than 1 where drafts were right."),
+      figure("computed/pass", this.busy?.rows ?? null, "Tokens that each run through the model computes, for all who ask: those of questions, of answers, and drafts."),
+      figure("drafts right", right ?? null, "Drafts are guesses at the next tokens. Right ones make the answer quicker, and none changes its text."),
+      figure("answering", load ? `${load.active} of ${load.sequences}` : null, "Questions that are being answered, of those that can be at a time."),
+      ...(load?.waiting ? [figure("waiting", numbers.whole(load.waiting), "Questions that wait until one of those is answered.")] : []),
+      ...(load?.checking ? [figure("self-check", load.checking, "While nobody asks, the daemon checks that this model computes right here. It answers already; drafts begin once they are proven to change no text.")] : []),
     );
   }
 
@@ -66,8 +66,8 @@ export class Gauges {
   }
 }
 
-function figure(name, value) {
-  return [h("div", { class: value === null ? "figure none" : "figure" }, h("dt", {}, name), h("dd", {}, value ?? "–"))];
+function figure(name, value, about) {
+  return h("div", { class: value === null ? "figure none" : "figure", title: about }, h("dt", {}, name), h("dd", {}, value ?? "–"));
 }
 
 /** What was done between two answers of /stats; null where that is nothing. */

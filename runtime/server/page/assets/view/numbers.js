@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Numbers and sentences as people read them.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 2, minimumFractionDigits: 2 });
@@ -12,3 +12,8 @@ export const numbers = {
   counted: (count, what) => (Number.isFinite(count) ? `${whole.format(count)} ${what}${count === 1 ? "" : "s"}` : ""),
   seconds: (value) => (value < 60 ? `${Math.max(1, Math.round(value))} s` : `${Math.round(value / 60)} min`),
 };
+
+/** What the daemon says, as a sentence. */
+export function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}

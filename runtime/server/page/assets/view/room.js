@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { MarkdownView } from "../markdown/render.js";
+import { UNFIT } from "../run.js";
 import { numbers } from "./numbers.js";
 
 export class RoomView {
@@ -26,13 +27,13 @@ export class RoomView {
     const isOffered = room.isOpen && !isWriting;
     this.offers.hidden = !isOffered;
     const offers = [offer("anew", "New conversation")];
-    if (!summary || summary.error !== null) offers.unshift(offer("summarise", "Summarise them"));
+    if (!summary || (summary.error !== null && summary.finish !== UNFIT)) offers.unshift(offer("summarise", "Summarise them"));
     if (isOffered) this.offers.replaceChildren(...offers);
     this.details.hidden = !summary;
     if (!summary) return;
     this.head.textContent = headOf(summary, isWriting, room.count);
     this.details.classList.toggle("thinking", isWriting);
-    if (isWriting) this.details.open = true;
+    if (isWriting || summary.error !== null) this.details.open = true;
     this.markdown.show(summary.content || summary.error || "", summary.marks, isWriting);
   }
 }

@@ -3,12 +3,14 @@
 import { pathOf, shortened, unseenOf, variantsOf } from "../conversation.js";
 import { h, icon } from "../dom.js";
 import { MarkdownView } from "../markdown/render.js";
-import { numbers } from "./numbers.js";
+import { numbers, sentence } from "./numbers.js";
 import { RoomView } from "./room.js";
 
 const FINISHES = new Map([
   ["stopped", "Stopped."],
-  ["length", "The longest answer, or the context's end, was reached."],
+  ["length", "The longest answer that is allowed was reached (Settings, Longest answer)."],
+  ["context", "The context is full, so the answer ends here."],
+  ["time", "The answer took as long as the daemon lets one take, so it ends here."],
 ]);
 
 export class ThreadView {
@@ -16,6 +18,7 @@ export class ThreadView {
   constructor(element, actions) {
     this.element = element;
     this.shown = new Map();
+    this.load = null;
     element.addEventListener("click", (event) => {
       const button = event.target.closest("[data-action]");
       const id = button?.closest("[data-message]")?.dataset.message;
@@ -52,16 +55,27 @@ export class ThreadView {
     });
   }
 
+  /** What the daemon says of the model now; `run` may wait for it. */
+  setLoad(load, run) {
+    this.load = load;
+    if (run) this.draw(run.message, run);
+  }
+
   draw(message, run) {
     const variants = variantsOf(this.conversation, message);
-    this.shown.get(message.id)?.update(message, run, variants, this.roomOf(message));
+    this.shown.get(message.id)?.update(message, run, variants, this.roomFor(message), this.load);
   }
 
   /** What is to be said of the room in the context where an answer stands; null where nothing is. */
-  roomOf(message) {
+  roomFor(message) {
     if (!message.unseen || message.unseen <= unseenOf(this.path.slice(0, this.path.indexOf(message)))) return null;
     const isOpen = !this.path.some((other) => other.unseen > message.unseen);
     return { count: message.unseen, isOpen };
+  }
+
+  /** Where an answer's room in the context is told of. */
+  roomOf(id) {
+    return this.shown.get(id).room.element;
   }
 
   /** Where a question is edited: its place among the messages. */
@@ -113,7 +127,7 @@ class AnswerView {
     this.thinking = new MarkdownView(this.thoughts);
   }
 
-  update(message, anyRun, variants, room) {
+  update(message, anyRun, variants, room, load) {
     const run = anyRun?.message === message ? anyRun : null;
     const isOpen = run !== null && run.state !== "ended";
     this.room.update(message, message.summary && anyRun?.message === message.summary ? anyRun : null, room);
@@ -128,12 +142,12 @@ class AnswerView {
       this.reasoning.classList.toggle("thinking", isThinking);
       this.thinking.show(message.reasoning, message.reasoningMarks, isThinking);
     }
-    this.waiting(message, isOpen ? run : null);
+    this.waiting(message, isOpen ? run : null, load);
     if (!isOpen) this.ended(message, variants);
     else this.tools.replaceChildren();
   }
 
-  waiting(message, run) {
+  waiting(message, run, load) {
     const isNew = run !== null && !message.content && !message.reasoning;
     this.wait.hidden = !isNew;
     if (!isNew) return;
@@ -144,7 +158,8 @@ class AnswerView {
       this.wait.replaceChildren(line, " ", again);
     } else {
       this.wait.className = "wait";
-      this.wait.replaceChildren(h("span", { class: "dots", "aria-label": "Waiting for the first word" }, h("i"), h("i"), h("i")));
+      const dots = h("span", { class: "dots", "aria-label": "Waiting for the first word" }, h("i"), h("i"), h("i"));
+      this.wait.replaceChildren(dots, ...(load?.waiting ? [h("span", { class: "soft" }, queueOf(load))] : []));
     }
   }
 
@@ -160,6 +175,11 @@ class AnswerView {
       h("span", { class: "cost" }, costOf(message)),
     );
   }
+}
+
+function queueOf({ waiting }) {
+  const verb = waiting === 1 ? "waits for its turn" : "wait for their turn";
+  return `Others are being answered; ${numbers.counted(waiting, "question")} ${verb}.`;
 }
 
 function tool(action, drawing, label) {
@@ -195,9 +215,4 @@ function costOf({ timings, usage, model }) {
     timings.draft_n ? `${numbers.share(timings.draft_n_accepted, timings.draft_n)} of the drafts right` : "",
   ];
   return parts.filter(Boolean).join(" · ");
-}
-
-/** What the daemon says, as a sentence. */
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }

@@ -1,0 +1,42 @@
+"""How far the gates have judged a model of the cache: each gate's newest verdict, and a word for all."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from anespec.inspect_verdicts import recorded_verdicts
+from anespec.manifests.errors import AnespecError
+from anespec.manifests.formatting import listed
+from anespec.manifests.verdicts import Standing
+
+ASKED = ("golden", "exactness")
+"""The gates that the runtime goes by; the model has passed once all of these have said so."""
+
+
+def gate_standings(artifact: Path) -> dict[str, str]:
+    """How each gate stands by its newest verdict, `not run` where it has none; none where the artifact cannot
+    be read."""
+    from anespec.manifests.store import Artifact
+
+    try:
+        verdicts = recorded_verdicts(Artifact(artifact))
+    except AnespecError:
+        return {}
+    newest_last = sorted(verdicts, key=lambda verdict: verdict.measured_at)
+    unasked: dict[str, str] = dict.fromkeys(ASKED, Standing.NOT_RUN.value)
+    return unasked | {
+        verdict.gate: verdict.standing if verdict.decides else Standing.REPORTED.value
+        for verdict in newest_last
+    }
+
+
+def checked_text(standings: Mapping[str, str]) -> str:
+    """What `gate_standings` comes to: `not checked`, `partly checked`, `pass`, or the gates that failed."""
+    if not standings:
+        return "unreadable"
+    failed = [gate for gate, standing in standings.items() if standing == Standing.FAIL]
+    if failed:
+        return f"fail: {listed(failed)}"
+    passed = [gate for gate in ASKED if standings[gate] == Standing.PASS]
+    if len(passed) == len(ASKED):
+        return Standing.PASS.value
+    return "partly checked" if passed else "not checked"

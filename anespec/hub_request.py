@@ -1,0 +1,226 @@
+"""Ask the Hugging Face hub over HTTP, within limits that no answer can exceed.
+
+`huggingface_hub` gives the hub's address, the folder of its cache, and this user's token. Its own requests
+are not used: they use unchecked headers as file names, read whole answers and the bodies of redirects into
+memory, and follow any number of pages.
+"""
+
+import contextlib
+import os
+import re
+import ssl
+import string
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPException, HTTPResponse
+from urllib.parse import quote, urljoin, urlsplit
+from urllib.request import (
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    UnknownHandler,
+)
+
+from anespec import __version__
+from anespec.hub_errors import HubUnreachable, refusal
+from anespec.hub_name import HubName
+from anespec.manifests.errors import StorageError
+from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
+from anespec.url_request import Broken
+
+MOST_REDIRECTS = 8
+MOST_TRIES = 3
+"""Requests that a busy hub is sent for one answer."""
+
+RETRY_SECONDS = 1.0
+PIECE_BYTES = 1 << 18
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_BUSY = (429, 500, 502, 503, 504)
+_NEXT = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
+
+
+@dataclass(frozen=True)
+class HubAnswer:
+    """An answer of the hub, or of the store that the hub leads to; `url` is the address that gave it."""
+
+    url: str
+    status: int
+    headers: Message
+    _response: HTTPResponse
+
+    @property
+    def next_page(self) -> str | None:
+        """The address of a list's next page; None on the last page."""
+        found = _NEXT.search(str(self.headers.get("Link", "")))
+        return None if found is None else found[1]
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield what comes, PIECE_BYTES at most at a time; raise Broken where the connection breaks."""
+        while piece := self._piece():
+            yield piece
+
+    def content(self, most: int) -> bytes | None:
+        """Return the whole body, or None if it has more than `most` bytes; raise Broken as `pieces` does."""
+        content = bytearray()
+        for piece in self.pieces():
+            content += piece
+            if len(content) > most:
+                return None
+        return bytes(content)
+
+    def _piece(self) -> bytes:
+        try:
+            # `read` takes a chunk of negative length for all that ever comes; `read1` stays within a buffer.
+            return self._response.read1(PIECE_BYTES)
+        except (HTTPException, OSError, ValueError):
+            raise Broken from None
+
+
+def hub_url(path: str, revision: str, rest: str = "") -> str:
+    """Return the address of `path` at a revision on the hub that HF_ENDPOINT names."""
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{path}/{quote(revision, safe='')}{quote(rest)}"
+
+
+@contextlib.contextmanager
+def ask_hub(
+    name: HubName, url: str, *, head: bool = False, headers: Mapping[str, str] | None = None
+) -> Iterator[HubAnswer]:
+    """Send a request for `name` to the hub, follow redirects, and yield the answer.
+
+    The body of a redirect is never read. The token goes to the hub alone. With `head`, the answer is the
+    first one that says a file's hash, since the store behind it knows less of the file.
+
+    Raises:
+        HubUnreachable: there is no connection, or HF_HUB_OFFLINE forbids one.
+        RequestError: the hub has no such thing, or does not give it to this user.
+        StorageError: the hub has troubles of its own, or leads to an address that is not followed.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise HubUnreachable(f"{name}: the hub cannot be reached, since HF_HUB_OFFLINE forbids it; unset it")
+    tries = 0
+    for _ in range(MOST_REDIRECTS + MOST_TRIES):
+        _require_followed(name, url)
+        with closing(_sent(name, url, head, headers or {})) as response:
+            tries += response.status in _BUSY
+            if response.status in _BUSY and tries < MOST_TRIES:
+                time.sleep(RETRY_SECONDS)
+                continue
+            if response.status in _REDIRECTS and not (head and response.headers["X-Linked-Etag"]):
+                url = following(name, url, response.headers.get("Location", ""))
+                continue
+            if response.status >= 400:
+                raise refusal(name, response.status, response.headers)
+            yield HubAnswer(url, response.status, response.headers, response)
+            return
+    raise StorageError(f"{name}: the hub leads from one address to another without end; check HF_ENDPOINT")
+
+
+def following(name: HubName, url: str, link: str) -> str:
+    """Return the address that `link` means in an answer of `url`; raise StorageError where it is none."""
+    try:
+        return quote(urljoin(url, link), safe=string.punctuation)
+    except ValueError:
+        raise StorageError(f"{name}: the hub leads to {quoted(link)}, which is no address") from None
+
+
+def _require_followed(name: HubName, url: str) -> None:
+    """Raise StorageError for an address that is not encrypted, unless HF_ENDPOINT is not encrypted either."""
+    scheme = _origin(url)[0]
+    if scheme != "https" and (scheme != "http" or not _is_plain_hub()):
+        raise StorageError(
+            f"{name}: the address {quoted(url)} is not asked, as it is not https; check HF_ENDPOINT"
+        )
+
+
+def _is_plain_hub() -> bool:
+    from huggingface_hub import constants
+
+    return _origin(constants.ENDPOINT)[0] == "http"
+
+
+def _origin(url: str) -> tuple[str, str]:
+    """Return an address's scheme and host with port; empty texts where it has none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", ""
+    return parts.scheme, parts.netloc
+
+
+def _sent(name: HubName, url: str, head: bool, headers: Mapping[str, str]) -> HTTPResponse:
+    from huggingface_hub import constants
+
+    said = {"User-Agent": f"anespec/{__version__}", "Accept-Encoding": "identity", **headers}
+    if _origin(url) == _origin(constants.ENDPOINT) and (token := _token(name)):
+        said["Authorization"] = f"Bearer {token}"
+    patience = constants.HF_HUB_ETAG_TIMEOUT if head else constants.HF_HUB_DOWNLOAD_TIMEOUT
+    try:
+        request = Request(url, headers=said, method="HEAD" if head else "GET")
+        response = _opener().open(request, timeout=patience)
+    except (HTTPException, OSError, ValueError) as error:
+        reason = printable(str(getattr(error, "reason", error)), LONGEST_REASON)
+        host = printable(_origin(url)[1])
+        raise HubUnreachable(
+            f"{name}: the hub cannot be reached at {host} ({reason}); check the connection, and HF_ENDPOINT "
+            "if it is set"
+        ) from None
+    assert isinstance(response, HTTPResponse)
+    return response
+
+
+def _token(name: HubName) -> str | None:
+    """Return the token that this user has for the hub; raise StorageError where it cannot be read."""
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        return None
+    try:
+        token = get_token()
+    # A token may come from many places, each with its own errors.
+    except Exception as error:
+        reason = printable(str(error), LONGEST_REASON)
+        raise StorageError(f"{name}: the token for the hub cannot be read ({reason})") from None
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise StorageError(f"{name}: HF_TOKEN holds characters that no token has; set it again")
+    return token
+
+
+class _EveryStatus(HTTPErrorProcessor):
+    """Returns answers of every status as they are: urllib would read a redirect's body to its end."""
+
+    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
+        """Return the answer."""
+        return response
+
+    https_response = http_response
+
+
+def _opener() -> OpenerDirector:
+    """Return a client that knows http and https alone."""
+    opener = OpenerDirector()
+    for handler in (ProxyHandler(), UnknownHandler(), HTTPHandler(), HTTPSHandler(context=_trusted())):
+        opener.add_handler(handler)
+    opener.add_handler(_EveryStatus())
+    return opener
+
+
+def _trusted() -> ssl.SSLContext:
+    """Trust the certificates that a person names, or else the system's: Python on a Mac may know none."""
+    if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & set(os.environ):
+        # A huggingface_hub before 2.0 brings no truststore.
+        with contextlib.suppress(ImportError):
+            import truststore
+
+            return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context()

@@ -1,0 +1,37 @@
+"""Models for requests: who waits until one is loaded waits as anybody does who waits for an answer."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from anespec.runtime.server.disconnects import while_connected
+from anespec.runtime.server.endpoint import Call
+from anespec.runtime.server.errors import out_of_time
+from anespec.runtime.server.models import Leased, Loaded
+
+
+@contextlib.asynccontextmanager
+async def lease(call: Call[Any], name: str | None, count: int = 1) -> AsyncIterator[Leased]:
+    """The model `name`, None for the default, for a request that wants `count` answers.
+
+    Where it has to be loaded first, the request waits as long as it may take and its client stays, and as one
+    of those that may wait.
+
+    Raises on entering:
+        ApiError: there is no such model, it did not come in time, or the client is gone.
+        QueueFullError: too many of the owner's requests wait for it.
+        AnespecError: it cannot be loaded.
+    """
+    daemon, owner = call.daemon, call.caller.owner
+
+    async def wait(loaded: Loaded) -> None:
+        with daemon.loading.place(owner, name or "", count, daemon.options.queue):
+            try:
+                async with asyncio.timeout(call.caller.seconds):
+                    await while_connected(call.request, loaded())
+            except TimeoutError:
+                raise out_of_time() from None
+
+    async with daemon.models.lease(name, wait) as leased:
+        yield leased
