@@ -49,7 +49,8 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """
     options = read_flags(TuneOptions, chosen)
     target = output if output is not None else Path(f"{gguf.stem}.tuned.json")
-    work = options.work or target.with_name(f".{target.name}.work")
+    # What a person names may be a link, and nobody else's may stand where we put ours.
+    work = options.work.resolve() if options.work is not None else target.with_name(f".{target.name}.work")
     require_writable(target)
 
     from anespec.validate.tuning.run import tune as run

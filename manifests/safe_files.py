@@ -263,6 +263,15 @@ class Folder:
         if not self.is_own():
             raise StorageError(f"{self.path}: belongs to another user; remove it or choose another place")
 
+    def require_unshared(self) -> None:
+        """Raise StorageError where the folder is another user's, or others may put something into it."""
+        self.require_own()
+        if _is_shared(os.fstat(self._descriptor)):
+            raise StorageError(
+                f"{self.path}: other users may change what lies there; forbid it with `chmod go-w`, or "
+                "choose another place"
+            )
+
     def make_private(self) -> None:
         """Remove all permissions of other users; raise StorageError if the folder belongs to another user."""
         self.require_own()

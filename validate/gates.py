@@ -29,6 +29,9 @@ from anespec.validate.stack_passes import PromptRun, run_prompts
 if TYPE_CHECKING:
     from anespec.validate.reference import Reference
 
+MOST_MATRICES = 8
+"""Of a layer: seven, and room for what is small."""
+
 
 def find_source(artifact: Artifact, given: Path | None = None) -> Path:
     """The GGUF that the artifact was made from, recognised by its hash.
@@ -46,6 +49,7 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         if (
             path.is_file()
             and path.stat().st_size == source.bytes
+            and _has_sizes(path, artifact.manifest)
             and artifact.hashes.file(path) == source.sha256
         ):
             return path
@@ -54,6 +58,23 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
         "give the GGUF that was converted, with --gguf PATH"
     )
+
+
+def _has_sizes(path: Path, manifest: Manifest) -> bool:
+    """Whether a file's tables fill it with tensors that a model of the artifact's sizes may have.
+
+    To be asked before the file is hashed, which takes hours for a sparse one that is as long as a forged
+    manifest says.
+    """
+    sizes = manifest.hyperparameters
+    # Weights of queries, keys and values, or of gates and values, may stand in one tensor.
+    widest = max(sizes.d, 2 * sizes.ff, (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim)
+    most = widest * (2 * sizes.vocabulary + MOST_MATRICES * sizes.layers * widest)
+    try:
+        with GGUFFile(path) as file:
+            return sum(tensor.elements for tensor in file) <= most
+    except (GGUFError, StorageError):
+        return False
 
 
 def source_places(artifact: Artifact) -> tuple[Path, ...]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from anespec.embedded import model_path
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.tune_verb import tune
 from anespec.validate.tuning import run as tuning
@@ -67,3 +68,40 @@ def test_one_search_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
         pass
     with tuning._held(tmp_path / "work"):
         pass
+
+
+@pytest.mark.parametrize("trap", ["link", "shared"])
+def test_a_work_folder_that_somebody_else_has_laid_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    work = tmp_path / ".m.tuned.json.work"
+    if trap == "link":
+        work.symlink_to(tmp_path / "elsewhere")
+    else:
+        work.mkdir()
+        work.chmod(0o777)
+    found = CliRunner().invoke(tune, [str(model_path()), "-o", "m.tuned.json", "--target", "cpu"])
+    assert isinstance(found.exception, StorageError), found.output
+    said = {"link": "is a link, and none is followed", "shared": "other users may change what lies there"}
+    assert said[trap] in str(found.exception)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert trap == "link" or not list(work.iterdir())
+
+
+def test_a_work_folder_is_private_and_one_that_a_person_names_may_be_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise RequestError("nothing is searched here")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tuning, "search", stop)
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    for work in ("new", "link"):
+        found = CliRunner().invoke(tune, [str(model_path()), "--target", "cpu", "--work", work])
+        assert isinstance(found.exception, RequestError), found.output
+        assert (tmp_path / work / tuning.JOURNAL).exists()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700

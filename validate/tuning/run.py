@@ -47,6 +47,8 @@ def tune(
 ) -> Tuned:
     """Search, writing down each measurement in `work` as it is made; then time what is best whole.
 
+    `work` is the user's own folder, made where it is missing, and no link.
+
     Raises:
         GGUFError, UnsupportedModelError, RequestError: the model cannot be converted, or not so.
         MissingPackageError: the backend cannot run here.
@@ -96,13 +98,14 @@ def _held(work: Path) -> Iterator[None]:
     """The work folder, made where it is missing, for one search at a time: what lies there is trusted later.
 
     Raises:
-        StorageError: another search has it, it is another user's, or the file system refuses.
+        StorageError: it is a link, another search has it, others may change it, or the file system refuses.
     """
     try:
-        work.mkdir(parents=True, exist_ok=True)
-        folder = Folder.open(work)
+        work.parent.mkdir(parents=True, exist_ok=True)
+        with Folder.open(work.parent) as parent:
+            folder = parent.folder(work.name, create=True, mode=0o700)
     except OSError as error:
         raise StorageError(f"{work}: {error.strerror}; choose another folder with --work") from error
     with folder, folder.alone("another search"):
-        folder.require_own()
+        folder.require_unshared()
         yield
