@@ -39,9 +39,7 @@ SECONDS_BETWEEN_TRIES = 0.01
 
 
 class Folder:
-    """An open folder.
-
-    Names refer to its direct entries, unless they are documented as relative paths.
+    """An open folder. Names refer to its direct entries, unless documented as relative paths.
 
     Every method raises OSError where the file system refuses, and StorageError where a link, or something
     that is neither file nor folder, is in the way.
@@ -69,10 +67,7 @@ class Folder:
         os.close(self._descriptor)
 
     def folder(self, name: str, *, create: bool = False, mode: int = 0o777) -> "Folder":
-        """Open the folder `name`; `create` makes it if it is missing.
-
-        `mode` is the permissions of a new folder, set at its creation.
-        """
+        """Open the folder `name`; `create` makes it, with the permissions `mode`, if it is missing."""
         if create:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, mode, dir_fd=self._descriptor)
@@ -279,8 +274,7 @@ class Folder:
             os.fchmod(self._descriptor, _PRIVATE)
 
     def remove_traps(self) -> None:
-        """Remove entries of other users, and entries that are neither a folder nor a file with a single
-        link."""
+        """Remove entries of other users, and entries that are neither a folder nor a file with one link."""
         for _, folders, files, descriptor in os.fwalk(".", dir_fd=self._descriptor):
             for name in (*folders, *files):
                 # Another process may remove one meanwhile.
