@@ -352,12 +352,12 @@ def test_a_link_at_the_blobs_place_is_replaced(hub: type[Handler], tmp_path: Pat
 
 def test_other_programs_find_it(hub: type[Handler], tmp_path: Path) -> None:
     """By the functions of the hub's own library, which asks nobody here."""
-    from huggingface_hub import hf_hub_download, scan_cache_dir
+    from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 
     found = fetched(NAME)
     assert hf_hub_download("owner/repo", "model.gguf", local_files_only=True) == str(found)
     assert found.readlink() == Path(f"../../blobs/{ETAG}")
-    scanned = scan_cache_dir()
+    scanned = scan_cache_dir(constants.HF_HUB_CACHE)
     assert not scanned.warnings
     (repository,) = scanned.repos
     (revision,) = repository.revisions
