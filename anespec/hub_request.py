@@ -6,32 +6,22 @@ memory, and follow any number of pages.
 """
 
 import contextlib
-import os
 import re
-import ssl
 import string
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from email.message import Message
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from urllib.parse import quote, urljoin, urlsplit
-from urllib.request import (
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    UnknownHandler,
-)
 
 from anespec import __version__
 from anespec.hub_errors import HubUnreachable, refusal
 from anespec.hub_name import HubName
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
+from anespec.url_connection import Response, open_url
 from anespec.url_request import Broken
 
 MOST_REDIRECTS = 8
@@ -53,7 +43,7 @@ class HubAnswer:
     url: str
     status: int
     headers: Message
-    _response: HTTPResponse
+    _response: Response
 
     @property
     def next_page(self) -> str | None:
@@ -63,8 +53,10 @@ class HubAnswer:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield what comes, PIECE_BYTES at most at a time; raise Broken where the connection breaks."""
-        while piece := self._piece():
-            yield piece
+        try:
+            yield from self._response.pieces(PIECE_BYTES)
+        except (HTTPException, OSError, ValueError):
+            raise Broken from None
 
     def content(self, most: int) -> bytes | None:
         """Return the whole body, or None if it has more than `most` bytes; raise Broken as `pieces` does."""
@@ -74,13 +66,6 @@ class HubAnswer:
             if len(content) > most:
                 return None
         return bytes(content)
-
-    def _piece(self) -> bytes:
-        try:
-            # `read` takes a chunk of negative length for all that ever comes; `read1` stays within a buffer.
-            return self._response.read1(PIECE_BYTES)
-        except (HTTPException, OSError, ValueError):
-            raise Broken from None
 
 
 def hub_url(path: str, revision: str, rest: str = "") -> str:
@@ -158,7 +143,7 @@ def _origin(url: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _sent(name: HubName, url: str, head: bool, headers: Mapping[str, str]) -> HTTPResponse:
+def _sent(name: HubName, url: str, head: bool, headers: Mapping[str, str]) -> Response:
     from huggingface_hub import constants
 
     said = {"User-Agent": f"anespec/{__version__}", "Accept-Encoding": "identity", **headers}
@@ -166,8 +151,7 @@ def _sent(name: HubName, url: str, head: bool, headers: Mapping[str, str]) -> HT
         said["Authorization"] = f"Bearer {token}"
     patience = constants.HF_HUB_ETAG_TIMEOUT if head else constants.HF_HUB_DOWNLOAD_TIMEOUT
     try:
-        request = Request(url, headers=said, method="HEAD" if head else "GET")
-        response = _opener().open(request, timeout=patience)
+        return open_url(url, said, method="HEAD" if head else "GET", patience=patience)
     except (HTTPException, OSError, ValueError) as error:
         reason = printable(str(getattr(error, "reason", error)), LONGEST_REASON)
         host = printable(_origin(url)[1])
@@ -175,8 +159,6 @@ def _sent(name: HubName, url: str, head: bool, headers: Mapping[str, str]) -> HT
             f"{name}: the hub cannot be reached at {host} ({reason}); check the connection, and HF_ENDPOINT "
             "if it is set"
         ) from None
-    assert isinstance(response, HTTPResponse)
-    return response
 
 
 def _token(name: HubName) -> str | None:
@@ -194,33 +176,3 @@ def _token(name: HubName) -> str | None:
     if token is not None and not (token.isascii() and token.isprintable()):
         raise StorageError(f"{name}: HF_TOKEN holds characters that no token has; set it again")
     return token
-
-
-class _EveryStatus(HTTPErrorProcessor):
-    """Returns answers of every status as they are: urllib would read a redirect's body to its end."""
-
-    def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
-        """Return the answer."""
-        return response
-
-    https_response = http_response
-
-
-def _opener() -> OpenerDirector:
-    """Return a client that knows http and https alone."""
-    opener = OpenerDirector()
-    for handler in (ProxyHandler(), UnknownHandler(), HTTPHandler(), HTTPSHandler(context=_trusted())):
-        opener.add_handler(handler)
-    opener.add_handler(_EveryStatus())
-    return opener
-
-
-def _trusted() -> ssl.SSLContext:
-    """Trust the certificates that a person names, or else the system's: Python on a Mac may know none."""
-    if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & set(os.environ):
-        # A huggingface_hub before 2.0 brings no truststore.
-        with contextlib.suppress(ImportError):
-            import truststore
-
-            return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return ssl.create_default_context()

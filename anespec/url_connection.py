@@ -1,10 +1,13 @@
 """HTTP connections over which no server can send a head without end, or keep anybody waiting for ever."""
 
+import contextlib
 import io
+import os
 import re
 import socket
+import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import TYPE_CHECKING
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
@@ -122,10 +125,23 @@ class _Plain(HTTPHandler):
 
 class _Encrypted(HTTPSHandler):
     def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(_SecureConnection, req)
+        return self.do_open(_SecureConnection, req, context=_trusted())
 
 
-def open_url(url: str, headers: dict[str, str]) -> Response:
+def _trusted() -> ssl.SSLContext:
+    """Trust the certificates that a person names, or else the system's: Python on a Mac may know none."""
+    if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & set(os.environ):
+        # A huggingface_hub before 2.0 brings no truststore.
+        with contextlib.suppress(ImportError):
+            import truststore
+
+            return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return ssl.create_default_context()
+
+
+def open_url(
+    url: str, headers: Mapping[str, str], *, method: str = "GET", patience: float = PATIENCE_SECONDS
+) -> Response:
     """What the server at an http or https URL answers, whatever its status; to be closed, also unread.
 
     It is asked through the proxy that the environment names, unless it runs on this machine.
@@ -136,6 +152,6 @@ def open_url(url: str, headers: dict[str, str]) -> Response:
     opener = OpenerDirector()
     for handler in (ProxyHandler({} if is_this_machine(url) else None), _Plain(), _Encrypted()):
         opener.add_handler(handler)
-    found = opener.open(Request(url, headers=headers), timeout=PATIENCE_SECONDS)
+    found = opener.open(Request(url, headers=dict(headers), method=method), timeout=patience)
     assert isinstance(found, Response)
     return found
