@@ -95,8 +95,8 @@ class Shares:
     def is_turn_to_look(self, name: str) -> bool:
         """Whether `look` would not wait."""
         looker = self._looker(name)
+        owner = self._owners.setdefault(looker, _Owner())
         self.take(looker, 0.0)
-        owner = self._owners[looker]
         return not owner.turns.locked() and (owner.left > 0.0 or not self._others(looker))
 
     async def look(self, name: str) -> None:

@@ -30,7 +30,7 @@ def test_every_family_stands_in_the_documented_table() -> None:
 
 
 def test_every_field_of_a_family_is_documented() -> None:
-    documented = {name for row in rows("What a family says") for name in re.findall(r"`(\w+)`", row[0])}
+    documented = {name for row in rows("The fields of a family") for name in re.findall(r"`(\w+)`", row[0])}
     assert documented == {field.name for field in fields(Family)}
 
 

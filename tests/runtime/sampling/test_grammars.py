@@ -303,7 +303,8 @@ def test_a_slow_grammar_takes_no_drafts_but_those_that_it_forces(monkeypatch: py
     # A busy machine would count against the grammar from its first mask on.
     monkeypatch.setattr(grammar_effort, "thread_time", Ticking(0.0))
     forced = tokenizer.encode("a yellow submarine", add_special=False)
-    state = tokens.follow(Grammar(kind="regex", text="[a-z]a yellow submarine[a-z]*"))
+    grammar = Grammar(kind="regex", text="[a-z]a yellow submarine[a-z]*")
+    state = tokens.follow(grammar, "an owner of whom nothing was counted yet")
     letter = tokenizer.encode("z", add_special=False)
     drafts = [*letter, *forced, *letter]
     quick = state.fork()

@@ -93,7 +93,7 @@ def test_validation_and_generation(tmp_path: Path) -> None:
     assert (text["max_kl"], text["max_perplexity_change"]) == (0.5, 1.5)
     (line,) = generate_commands("-odd", [sample_of(artifact)])
     generated = read_back(generate_verb, line)
-    assert (str(generated["artifact"]), generated["max_tokens"]) == ("-odd", 4)
+    assert (tuple(map(str, generated["words"])), generated["max_tokens"]) == (("./-odd",), 4)
     assert (generated["prompt"], generated["drafter"]) == ("Once upon a time", "lookup")
 
 
