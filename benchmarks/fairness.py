@@ -5,11 +5,11 @@ Usage: python benchmarks/fairness.py [--gguf FILE] [--only TEXT ...] [--requests
 A real daemon serves two keys a small model, or the one in FILE. A pass of the small one takes 1 ms, so
 most of what is measured is the daemon's own work for each token; a larger one shows how passes are shared.
 
-One client of the victim asks for 24 tokens again and again: alone, which is with nobody else at the daemon,
-measured anew before each field since a machine has its moods; beside ordinary requests of 64 tokens from as
-many connections of the other key, which keys share passes with fairly, so that nothing can be faster than
-that; and beside each large request. The exit code is 1 where the victim's p99 is more than three times its
-p99 alone.
+One client of the victim asks for 24 tokens again and again, of another seed each time: alone, which is with
+nobody else at the daemon, measured anew before each field since a machine has its moods; beside ordinary
+requests of 64 tokens from as many connections of the other key, which keys share passes with fairly, so that
+nothing can be faster than that; and beside each large request. The exit code is 1 where the victim's p99 is
+more than three times its p99 alone.
 """
 
 import argparse
@@ -135,12 +135,13 @@ def _attacked(
 
 def _victim(daemon: Daemon, key: str, count: int, seconds: float) -> tuple[float, ...]:
     """The milliseconds of so many requests, one after the other; of fewer where they take too long."""
-    fields = {"prompt": SHORT, "max_tokens": VICTIM_TOKENS, "temperature": 0, "ignore_eos": True}
-    body = json.dumps(fields).encode()
+    fields = {"prompt": SHORT, "max_tokens": VICTIM_TOKENS, "temperature": 1, "ignore_eos": True}
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=SECONDS)
     samples: list[float] = []
     end = time.perf_counter() + seconds
     while len(samples) < count and (time.perf_counter() < end or not samples):
+        # Another text each time: one that was given before would come from memory, several tokens a pass.
+        body = json.dumps(fields | {"seed": secrets.randbits(31)}).encode()
         began = time.perf_counter()
         try:
             status = ask(connection, key, "POST", COMPLETIONS, {}, body)
