@@ -26,7 +26,7 @@ from anespec.manifests.safe_files import Folder
 from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.model_cache import Display
 from anespec.remote import Fetched, require_room
-from anespec.url_request import Broken
+from anespec.url_connection import Broken
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from anespec.hub_errors import MAIN
 from anespec.hub_name import HubName
 from anespec.hub_request import ask_hub, following, hub_url
 from anespec.manifests.errors import StorageError
-from anespec.url_request import Broken
+from anespec.url_connection import Broken
 
 LARGEST_LISTING = 32 << 20
 """Bytes, all pages together."""

@@ -16,13 +16,11 @@ from email.message import Message
 from http.client import HTTPException
 from urllib.parse import quote, urljoin, urlsplit
 
-from anespec import __version__
 from anespec.hub_errors import HubUnreachable, refusal
 from anespec.hub_name import HubName
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
-from anespec.url_connection import Response, open_url
-from anespec.url_request import Broken
+from anespec.url_connection import REDIRECTS, Response, open_url
 
 MOST_REDIRECTS = 8
 MOST_TRIES = 3
@@ -31,7 +29,6 @@ MOST_TRIES = 3
 RETRY_SECONDS = 1.0
 PIECE_BYTES = 1 << 18
 
-_REDIRECTS = (301, 302, 303, 307, 308)
 _BUSY = (429, 500, 502, 503, 504)
 _NEXT = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 
@@ -52,11 +49,8 @@ class HubAnswer:
         return None if found is None else found[1]
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield what comes, PIECE_BYTES at most at a time; raise Broken where the connection breaks."""
-        try:
-            yield from self._response.pieces(PIECE_BYTES)
-        except (HTTPException, OSError, ValueError):
-            raise Broken from None
+        """Return the body, in pieces of PIECE_BYTES at most; raise Broken if the connection breaks."""
+        return self._response.pieces(PIECE_BYTES)
 
     def content(self, most: int) -> bytes | None:
         """Return the whole body, or None if it has more than `most` bytes; raise Broken as `pieces` does."""
@@ -101,7 +95,7 @@ def ask_hub(
             if response.status in _BUSY and tries < MOST_TRIES:
                 time.sleep(RETRY_SECONDS)
                 continue
-            if response.status in _REDIRECTS and not (head and response.headers["X-Linked-Etag"]):
+            if response.status in REDIRECTS and not (head and response.headers["X-Linked-Etag"]):
                 url = following(name, url, response.headers.get("Location", ""))
                 continue
             if response.status >= 400:
@@ -146,7 +140,7 @@ def _origin(url: str) -> tuple[str, str]:
 def _sent(name: HubName, url: str, head: bool, headers: Mapping[str, str]) -> Response:
     from huggingface_hub import constants
 
-    said = {"User-Agent": f"anespec/{__version__}", "Accept-Encoding": "identity", **headers}
+    said = {**headers}
     if _origin(url) == _origin(constants.ENDPOINT) and (token := _token(name)):
         said["Authorization"] = f"Bearer {token}"
     patience = constants.HF_HUB_ETAG_TIMEOUT if head else constants.HF_HUB_DOWNLOAD_TIMEOUT

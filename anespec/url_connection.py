@@ -1,4 +1,4 @@
-"""HTTP connections over which no server can send a head without end, or keep anybody waiting for ever."""
+"""HTTP connections with limits on an answer's head, on the size of its chunks, and on its slowness."""
 
 import contextlib
 import io
@@ -12,13 +12,14 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import TYPE_CHECKING
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
+from anespec import __version__
 from anespec.url_name import is_this_machine
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 PATIENCE_SECONDS = 30.0
-"""Without a byte."""
+"""The longest time without a byte from the server."""
 
 LEAST_BYTES, LEAST_SECONDS = 60_000, 60.0
 """A connection that brings fewer bytes in that time counts as broken: 1 kB/s is slower than any in use."""
@@ -28,11 +29,17 @@ LONGEST_HEAD = 1 << 18
 
 LONGEST_CHUNK_LINE = 1 << 12
 
+REDIRECTS = (301, 302, 303, 307, 308)
+
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?\r?\n")
 
 
+class Broken(Exception):  # noqa: N818
+    """The connection broke during an answer, or was far too slow."""
+
+
 class Response(HTTPResponse):
-    """An answer of a server, read in pieces of bounded size."""
+    """A server's answer, read in pieces of bounded size."""
 
     def __init__(
         self, sock: socket.socket, debuglevel: int = 0, method: str | None = None, url: str | None = None
@@ -48,16 +55,19 @@ class Response(HTTPResponse):
         self._watched.head_left = None
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """What follows the head, in pieces of `size` bytes at most.
+        """Yield the body, in pieces of `size` bytes at most.
 
         Raises:
-            OSError, HTTPException: the connection breaks or is too slow, or what comes follows no rule.
+            Broken: the connection breaks or is too slow, or the body is malformed.
         """
-        if self.chunked:
-            yield from self._chunks(size)
-        else:
-            while piece := self.read(size):
-                yield piece
+        try:
+            if self.chunked:
+                yield from self._chunks(size)
+            else:
+                while piece := self.read(size):
+                    yield piece
+        except (HTTPException, OSError, ValueError):
+            raise Broken from None
 
     def _chunks(self, size: int) -> Iterator[bytes]:
         # Python's own reader takes -1 for a chunk's size, and then reads without end.
@@ -79,7 +89,7 @@ class Response(HTTPResponse):
 
 
 class _Watched(io.RawIOBase):
-    """Reads from a connection while it is fast enough, and while its head is not too long."""
+    """Reads from a connection; raises if the server is too slow, or if the head of its answer is too long."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self._raw = raw
@@ -142,16 +152,18 @@ def _trusted() -> ssl.SSLContext:
 def open_url(
     url: str, headers: Mapping[str, str], *, method: str = "GET", patience: float = PATIENCE_SECONDS
 ) -> Response:
-    """What the server at an http or https URL answers, whatever its status; to be closed, also unread.
+    """Send a request to an http or https URL and return the answer, whatever its status; redirects are not
+    followed. The caller closes the answer, even if it was not read.
 
-    It is asked through the proxy that the environment names, unless it runs on this machine.
+    The request goes through the proxy that the environment names, unless the server runs on this machine.
 
     Raises:
-        OSError, HTTPException, ValueError: it cannot be asked, or its answer follows no rule.
+        OSError, HTTPException, ValueError: there is no connection, or the answer's head is malformed.
     """
+    said = {"User-Agent": f"anespec/{__version__}", "Accept-Encoding": "identity", **headers}
     opener = OpenerDirector()
     for handler in (ProxyHandler({} if is_this_machine(url) else None), _Plain(), _Encrypted()):
         opener.add_handler(handler)
-    found = opener.open(Request(url, headers=dict(headers), method=method), timeout=patience)
+    found = opener.open(Request(url, headers=said, method=method), timeout=patience)
     assert isinstance(found, Response)
     return found

@@ -26,10 +26,11 @@ from anespec.manifests.store import file_sha256
 from anespec.manifests.user_folders import cache_folder
 from anespec.model_cache import GGUF_MAGIC
 from anespec.remote import ROOM_KEPT, Fetched, has_room, require_room
+from anespec.url_connection import Broken
 from anespec.url_facts import Facts
 from anespec.url_folder import own_folder
 from anespec.url_name import UrlName
-from anespec.url_request import Answer, Broken, Refused, Unreachable, ask
+from anespec.url_request import Answer, Refused, Unreachable, ask
 from anespec.watching import Watcher
 
 if TYPE_CHECKING:

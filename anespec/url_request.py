@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from urllib.parse import quote, urljoin, urlsplit
 
-from anespec import __version__
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
-from anespec.url_connection import Response, open_url
+from anespec.url_connection import REDIRECTS, Response, open_url
 from anespec.url_name import host_of, is_private, shown_url
 
 ANSWERS = (200, 206, 304, 416)
 """Status codes that are valid answers to these requests."""
 
-REDIRECTS = (301, 302, 303, 307, 308)
 MOST_REDIRECTS = 10
 
 _LENGTH = re.compile(r"[0-9]{1,15}")
@@ -78,20 +76,8 @@ class Answer:
         return _RANGE.fullmatch(self.headers.get("Content-Range", ""))
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Yield the content, in pieces of `size` bytes at most; raise Broken if the connection breaks."""
-        pieces = self._response.pieces(size)
-        while True:
-            try:
-                piece = next(pieces, b"")
-            except (HTTPException, OSError):
-                raise Broken from None
-            if not piece:
-                return
-            yield piece
-
-
-class Broken(Exception):  # noqa: N818
-    """The connection broke during an answer, or was far too slow."""
+        """Return the content, in pieces of `size` bytes at most; raise Broken if the connection breaks."""
+        return self._response.pieces(size)
 
 
 @contextlib.contextmanager
@@ -103,10 +89,9 @@ def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answ
         Refused: there is no such file, or it is not public.
         StorageError: a redirect leads to an address that is not followed, or the answer is invalid.
     """
-    said = {"User-Agent": f"anespec/{__version__}", "Accept-Encoding": "identity", **headers}
     place, linked = url, None
     for _ in range(MOST_REDIRECTS + 1):
-        with contextlib.closing(_asked(url, place, said)) as response:
+        with contextlib.closing(_asked(url, place, headers)) as response:
             status, found = response.status, response.headers
             if status not in REDIRECTS or "Location" not in found:
                 if status not in ANSWERS:
@@ -120,7 +105,7 @@ def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answ
     raise StorageError(f"{shown_url(url)}: leads on more than {MOST_REDIRECTS} times; check the URL")
 
 
-def _asked(url: str, place: str, headers: dict[str, str]) -> Response:
+def _asked(url: str, place: str, headers: Mapping[str, str]) -> Response:
     try:
         return open_url(place, headers)
     except (HTTPException, OSError, ValueError) as error:
