@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from local_server import serving_on_port
 
 from anespec.manifests.errors import AnespecError, RequestError, StorageError
 from anespec.remote import fetch, fetched
@@ -80,19 +80,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Handle
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home/hub"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        url = f"http://127.0.0.1:{server.server_port}"
-        handler.other = f"http://localhost:{server.server_port}"  # type: ignore[attr-defined]
+    with serving_on_port(handler) as port:
+        url = f"http://127.0.0.1:{port}"
+        handler.other = f"http://localhost:{port}"  # type: ignore[attr-defined]
         monkeypatch.setattr(constants, "ENDPOINT", url)
         monkeypatch.setattr(
             constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
         )
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
         yield handler
-        server.shutdown()
-        thread.join()
 
 
 def facts(handler: Handler) -> dict[str, str]:

@@ -13,9 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner
 from commands import CommandResult, command_of
-from file_server import FileServer, serving_file
+from file_server import FileServer, downloading_from, place
 
-from anespec import url_download
 from anespec.cache_verbs import list_models, remove_models
 from anespec.manifests.errors import (
     AnespecError,
@@ -33,16 +32,9 @@ from anespec.watching import Watcher
 
 @pytest.fixture
 def server(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(url_download, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(url_download, "PIECE_BYTES", 1000)
-    with serving_file(FileServer(gguf.read_bytes())) as facts:
+    with downloading_from(gguf.read_bytes(), tmp_path / "cache", monkeypatch) as facts:
         yield facts
-
-
-def place(server: FileServer, path: str = "/files/llama.gguf") -> Path:
-    return path_of(server.url + path)
 
 
 def left(tmp_path: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import command_of
-from file_server import FileServer, serving_file
+from file_server import FileServer, downloading_from, place
 
 from anespec import remote, url_connection, url_download
 from anespec.manifests.errors import AnespecError, Interrupted, StorageError, UsageError
@@ -29,15 +29,8 @@ Write = Callable[[bytes], object]
 
 @pytest.fixture
 def server(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(url_download, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(url_download, "PIECE_BYTES", 1000)
-    with serving_file(FileServer(gguf.read_bytes())) as facts:
+    with downloading_from(gguf.read_bytes(), tmp_path / "cache", monkeypatch) as facts:
         yield facts
-
-
-def place(server: FileServer, path: str = "/files/llama.gguf") -> Path:
-    return path_of(server.url + path)
 
 
 def left(tmp_path: Path) -> list[str]:

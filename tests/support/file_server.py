@@ -1,10 +1,16 @@
 """A server of one file, as they are: with redirects, ranges, validators, and what goes wrong with them."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from local_server import serving_on_port
+
+from anespec import url_download
+from anespec.url_name import path_of
 
 
 @dataclass
@@ -101,13 +107,21 @@ class _Handler(BaseHTTPRequestHandler):
 def serving_file(facts: FileServer) -> Iterator[FileServer]:
     """Answer while the block lasts, at `url`."""
     handler = type("Handler", (_Handler,), {"server_facts": facts})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        facts.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield facts
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_on_port(handler) as port:
+        facts.url = f"http://127.0.0.1:{port}"
+        yield facts
+
+
+@contextlib.contextmanager
+def downloading_from(content: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """Serve `content` while the block lasts; downloads go into `cache`, in small pieces, without waiting."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(url_download, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(url_download, "PIECE_BYTES", 1000)
+    with serving_file(FileServer(content)) as facts:
+        yield facts
+
+
+def place(server: FileServer, path: str = "/files/llama.gguf") -> Path:
+    """The path by which a file of the server is named."""
+    return path_of(server.url + path)

@@ -7,11 +7,12 @@ with X-Repo-Commit, X-Linked-Etag and X-Linked-Size, and its bytes lie at anothe
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote
+
+from local_server import serving_on_port
 
 
 @dataclass
@@ -143,14 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(hub: Hub) -> Iterator[Hub]:
     """Answer while the block lasts; `hub.url` is what HF_ENDPOINT is set to; files lie at another host."""
     handler = type("Handler", (_Handler,), {"hub": hub})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        hub.url = f"http://127.0.0.1:{server.server_port}"
-        handler.stores = f"http://localhost:{server.server_port}"  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield hub
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_on_port(handler) as port:
+        hub.url = f"http://127.0.0.1:{port}"
+        handler.stores = f"http://localhost:{port}"  # type: ignore[attr-defined]
+        yield hub
