@@ -1,4 +1,4 @@
-"""How far the gates have judged a model of the cache: each gate's newest verdict, and a word for all."""
+"""Summarise the gates' verdicts on a cached model: the newest of each gate, and a text for all of them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +9,12 @@ from anespec.manifests.formatting import listed
 from anespec.manifests.verdicts import Standing
 
 ASKED = ("golden", "exactness")
-"""The gates that the runtime goes by; the model has passed once all of these have said so."""
+"""The gates that the runtime relies on; a model has passed if all of them have."""
 
 
 def gate_standings(artifact: Path) -> dict[str, str]:
-    """How each gate stands by its newest verdict, `not run` where it has none; none where the artifact cannot
-    be read."""
+    """Return the standing of each gate by its newest verdict, `not run` for a gate of ASKED without one;
+    empty if the artifact cannot be read."""
     from anespec.manifests.store import Artifact
 
     try:
@@ -30,7 +30,7 @@ def gate_standings(artifact: Path) -> dict[str, str]:
 
 
 def checked_text(standings: Mapping[str, str]) -> str:
-    """What `gate_standings` comes to: `not checked`, `partly checked`, `pass`, or the gates that failed."""
+    """Return `not checked`, `partly checked`, `pass`, or the gates that failed."""
     if not standings:
         return "unreadable"
     failed = [gate for gate, standing in standings.items() if standing == Standing.FAIL]

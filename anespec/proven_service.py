@@ -1,5 +1,4 @@
-"""An engine on a thread of its own that uses what the gates have proven: what is known, and what they prove
-while it runs."""
+"""A service whose engine uses what the gates have proven, including what they prove while it runs."""
 
 import contextlib
 import logging
@@ -25,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProvenService:
-    """Runs an open artifact, and closes it."""
+    """Runs an open artifact, applies the gates' verdicts, and closes the artifact."""
 
     service: "Service"
     """The service that runs requests; `prove` replaces it if the gates run first."""
@@ -37,14 +36,14 @@ class ProvenService:
     """The proven features in use."""
 
     gate_seconds: float = 0.0
-    """What `prove` has taken to ask the gates before anything runs."""
+    """Seconds that `prove` spent on gates before the first request could run."""
 
     def __init__(
         self, opened: Opened, options: LoadOptions, source: "DraftSource | None", checks: Checks
     ) -> None:
-        """One that uses nothing that has to be proven, until `prove` is called.
+        """Start without any feature that needs a proof; `prove` adds those.
 
-        `source` guesses tokens once that is proven; `checks` are those of the process.
+        `source` drafts tokens once speculation is proven; `checks` are shared by the process's models.
         """
         from anespec.runtime.proven import Proven
 
@@ -68,7 +67,7 @@ class ProvenService:
             self._prove_later(watch, beside)
 
     def take_up(self, proven: "Proven", costs: "PassCosts | None") -> None:
-        """Use what was proven meanwhile, between two passes."""
+        """Apply new verdicts between two passes."""
         self._know(proven, costs)
         self.service.use(proven, self._costs)
 
@@ -83,7 +82,7 @@ class ProvenService:
         return None if self._check is None else self._check.progress
 
     def stop(self) -> None:
-        """End all that runs, and keep what passes cost; nothing can be run afterwards."""
+        """End all requests and the check, and record the learned costs; nothing can run afterwards."""
         if self._check is not None:
             self._check.stop()
         self.service.close()
@@ -118,7 +117,7 @@ class ProvenService:
         self._start(proven, costs)
 
     def _prove_later(self, watch: Watcher, beside: bool) -> None:
-        """Begin with what is known."""
+        """Start with the recorded verdicts; begin a check of the others if the options ask for it."""
         from anespec.runtime.proven import Proven
         from anespec.validate.costs import kept_costs
         from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
@@ -182,8 +181,7 @@ class ProvenService:
         self.service.refuse(error)
 
     def _keep_costs(self) -> None:
-        """Record what passes cost, where use has taught something else; an artifact that cannot be written
-        stays as it is."""
+        """Record the learned costs of passes; ignore that the artifact cannot be written."""
         if self._costs is None:
             return
         from anespec.validate.costs import keep_learned

@@ -8,16 +8,16 @@ from anespec.validate.golden import STIMULI
 from anespec.validate.shard_passes import plan_passes
 from anespec.validate.stack_passes import GREEDY_TOKENS
 
-# In passes of the whole stack, as a model of 0.33 GB took them on two cores (6 layers, 100,000 tokens).
+# In units of one pass of the whole stack; measured with 0.33 GB (6 layers, 100,000 tokens) on two cores.
 OPENING = 15.0
 REFERENCE = 60.0
 """All of the reference's layers and logits."""
 
 ALONE = 5.0
-"""A pass of a shard alone, which has more rows than one of a prompt, where it is the whole stack."""
+"""A pass that tests one shard by itself, if that shard were the whole stack; it has more rows."""
 
 HEAD = 0.25
-"""A head shard's passes alone, beside those of layers with as many bytes."""
+"""The same pass of a head shard, relative to a layer shard with as many bytes."""
 
 
 def golden_weights(manifest: Manifest, prompts: Sequence[Sequence[int]]) -> tuple[float, ...]:

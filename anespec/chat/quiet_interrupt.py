@@ -1,4 +1,4 @@
-"""A terminal that does not print ^C into what is shown."""
+"""Keep the terminal from printing ^C into an answer."""
 
 import contextlib
 import sys
@@ -6,12 +6,12 @@ import termios
 from collections.abc import Iterator
 
 LOCAL_FLAGS = 3
-"""Where termios has them among a terminal's attributes."""
+"""Index of the local flags in the list of `termios.tcgetattr`."""
 
 
 @contextlib.contextmanager
 def unprinted_interrupt() -> Iterator[None]:
-    """Have the terminal of standard input show no ^C while the block lasts, if it is one."""
+    """Turn off the echo of ^C for the block, if standard input is a terminal."""
     try:
         terminal = sys.stdin.fileno()
         before = termios.tcgetattr(terminal)

@@ -1,4 +1,4 @@
-"""Models for requests: who waits until one is loaded waits as anybody does who waits for an answer."""
+"""Lease a model to a request; while the model is loaded, the request's own limits apply."""
 
 import asyncio
 import contextlib
@@ -13,13 +13,13 @@ from anespec.runtime.server.models import Leased, Loaded
 
 @contextlib.asynccontextmanager
 async def lease(call: Call[Any], name: str | None, count: int = 1) -> AsyncIterator[Leased]:
-    """The model `name`, None for the default, for a request that wants `count` answers.
+    """Lease the model `name`, None for the default, to a request that wants `count` answers.
 
-    Where it has to be loaded first, the request waits as long as it may take and its client stays, and as one
-    of those that may wait.
+    If it has to be loaded first, the request waits until its time limit, or until its client disconnects, and
+    counts against the queue limit of its owner.
 
     Raises on entering:
-        ApiError: there is no such model, it did not come in time, or the client is gone.
+        ApiError: there is no such model, it is not loaded in time, or the client is gone.
         QueueFullError: too many of the owner's requests wait for it.
         AnespecError: it cannot be loaded.
     """

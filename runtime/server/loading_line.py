@@ -1,4 +1,4 @@
-"""Requests that wait for a model to be loaded: so many of an owner, as in the queue of a model that is."""
+"""Count the requests that wait for a model to be loaded; the limits of a loaded model's queue apply."""
 
 import contextlib
 from collections import Counter
@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from anespec.runtime.room import QueueFullError
 
 RETRY_SECONDS = 5.0
-"""When there may be room again; nobody knows how long a model takes."""
+"""The Retry-After of a refusal; the time that loading takes is unknown."""
 
 
 class LoadingLine:
-    """Counts what waits for models to be loaded, by owner and model. Belongs to the event loop."""
+    """Counts waiting answers by owner and model. Use it only from the event loop."""
 
     def __init__(self) -> None:
         """Nobody waits."""
         self._waiting: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
-        """How many answers are waited for."""
+        """Return the number of answers that wait."""
         return self._waiting.total()
 
     @contextlib.contextmanager
     def place(self, owner: str, model: str, count: int, most: int) -> Iterator[None]:
-        """While the block lasts, `count` answers of an owner's wait for a model.
+        """Count `count` answers of an owner as waiting for a model, for the block.
 
         Raises:
-            QueueFullError: more than `most` would.
+            QueueFullError: more than `most` of them would wait.
         """
         who = owner, model
         if self._waiting[who] + count > most:
