@@ -87,7 +87,9 @@ def _best_of(piece: VocabularySlice) -> Candidate:
         largest, least = to_fp16(np.array([piece.max(), piece.min()], np.float32))
         if np.isfinite(largest) and np.isfinite(least):
             # Rounding keeps the order, so only numbers above the next smaller fp16 can round to the largest.
-            likely = np.flatnonzero(piece > np.nextafter(largest, np.float16(-np.inf)).astype(np.float32))
+            with np.errstate(over="ignore"):  # below the least fp16 stands -inf
+                next_smaller = np.nextafter(largest, np.float16(-np.inf)).astype(np.float32)
+            likely = np.flatnonzero(piece > next_smaller)
             token = likely[np.flatnonzero(to_fp16(piece[likely]) == largest)[0]]
             return Candidate(int(token), float(largest))
     logits = np.ascontiguousarray(to_fp16(piece))

@@ -178,7 +178,8 @@ def test_messages_go_through_the_template_and_prompts_without_it_get_a_hint(
     assert outcome.code == 0, outcome.err
     assert "--chat" not in outcome.err
     plain = run("generate", chatting, "-p", "t1", "-n", 1, "--json")
-    assert plain.err.count("--chat") == plain.err.count("\n") == 1
+    said = [line for line in plain.err.splitlines() if "compiled for this processor" not in line]
+    assert len(said) == plain.err.count("--chat") == 1
     assert plain.json["prompt_ids"] != json.loads(outcome.out)["prompt_ids"]
     assert "--chat" not in run("generate", chatting, "-p", "t1", "-n", 1, "--chat").err
 
