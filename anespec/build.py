@@ -38,7 +38,7 @@ class Entry(Record):
     """The properties of a finished model in the cache.
 
     `weight_choice` is the requested choice of formats, `weights` the formats that resulted. `usual_context`
-    is true if no context was requested.
+    is true if the context is the one that a request without any has.
     """
 
     name: Name

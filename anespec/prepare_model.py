@@ -25,7 +25,7 @@ def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> E
     """
     from anespec.manifests.store import Artifact
 
-    _convert(gguf, output, build, display)
+    has_usual_context = _convert(gguf, output, build, display)
     artifact = Artifact(output)
     manifest = artifact.manifest
     formats = {kind.value for shard in manifest.shards for kind in shard.formats}
@@ -42,11 +42,12 @@ def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> E
         schema_version=manifest.schema_version,
         sequences=manifest.sequences,
         weight_choice=str(build.weights),
-        usual_context=build.context is None,
+        usual_context=has_usual_context,
     )
 
 
-def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
+def _convert(gguf: Path, output: Path, build: Build, display: Display) -> bool:
+    """Convert, and return whether the context is the one that a request without any would have."""
     from anespec.convert.options import ConvertOptions
 
     options = ConvertOptions(
@@ -72,6 +73,7 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> None:
             except KeyboardInterrupt as interruption:
                 raise stopped(interruption) from None
         _log.info("%s converted in %s", gguf, duration_text(done.seconds))
+        return plan.has_usual_context
 
 
 def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:

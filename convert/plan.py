@@ -36,6 +36,7 @@ class ConversionPlan:
     """A model and the options, checked against each other: everything but the bytes.
 
     `options` are complete: what `--tuned` names is taken over, and `tuning_notes` say what of it.
+    `has_usual_context` tells whether the context is the one that options without any would have.
 
     Raises from the constructor:
         RequestError: the options do not fit the model, or name a report that holds no choices.
@@ -48,15 +49,15 @@ class ConversionPlan:
         measured_as = MatchedModel.of(model.facts.family.architecture, sizes)
         tuned = with_tuned(options, measured_as)
         options = tuned.options
-        context = options.context or max(
-            options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context)
-        )
+        usual = max(options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context))
+        context = options.context or usual
         if context < options.block:
             raise RequestError(f"--context {context} must be at least the block ({options.block})")
         self.model = model
         self.options = options
         self.tuning_notes = tuned.notes
         self.context = _aligned(context)
+        self.has_usual_context = self.context == _aligned(usual)
         if self.context * options.sequences > MOST_SLOTS:
             raise RequestError(
                 f"--context {context} times --sequences {options.sequences} asks for more than the "

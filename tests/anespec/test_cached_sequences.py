@@ -76,3 +76,15 @@ def test_a_verb_opens_one_of_the_cache_for_as_many_as_it_needs(
     assert [verdict.circumstances.sequences for verdict in exactness] == [1, None]
     with pytest.raises(UsageError, match="a context of 128 tokens, not 256"):
         anespec.load("llama", context=256)
+
+
+
+def test_asking_for_the_usual_context_by_its_number_converts_nothing_anew(
+    tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Artifact(resolve_artifact(gguf)).manifest.context
+    for first, second in ((usual, None), (None, usual)):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{first}"))
+        made = resolve_artifact(gguf, context=first)
+        assert resolve_artifact(gguf, context=second) == made
+        assert resolve_artifact(gguf, context=usual // 2) != made
