@@ -58,6 +58,25 @@ class Candidates:
         places = np.sort(places)
         return Candidates(self.ids[places], self.logits[places])
 
+    def merged(self, others: "Candidates") -> "Candidates":
+        """Those of both; far quicker for a few `others` than sorting by two keys."""
+        places = self._places(others)
+        return Candidates(
+            np.insert(self.ids, places, others.ids), np.insert(self.logits, places, others.logits)
+        )
+
+    def _places(self, others: "Candidates") -> TokenIds:
+        """How many of these come before each of the others: by logit, and among equals by a binary search."""
+        low = np.searchsorted(-self.logits, -others.logits, side="left")
+        high = np.searchsorted(-self.logits, -others.logits, side="right")
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            before = np.zeros_like(open_)
+            before[open_] = self.ids[middle[open_]] < others.ids[open_]
+            low = np.where(before, middle + 1, low)
+            high = np.where(open_ & ~before, middle, high)
+        return low
+
 
 @dataclass(frozen=True)
 class Values:
@@ -170,10 +189,7 @@ class LogitRow:
             return found
         if len(found) >= count:
             changed = changed.first(int(np.searchsorted(-changed.logits, -found.logits[-1], side="right")))
-        ids = np.concatenate((found.ids, changed.ids))
-        logits = np.concatenate((found.logits, changed.logits))
-        order = np.lexsort((ids, -logits))[:count]
-        return Candidates(ids[order], logits[order])
+        return found.merged(changed).first(count)
 
     @cached_property
     def head(self) -> Candidates:
