@@ -1,10 +1,10 @@
 """Run every benchmark for some seconds on a tiny model: its figures mean nothing, but it runs to its end.
 
-    python benchmarks/smoke.py [NAME.py ...] [--list]
+    python benchmarks/smoke.py [NAME.py ...] [--list] [--jobs N]
 
-Each is run once for tables and, where it knows --json and takes no longer than LONG, once more for one JSON
-object. What a benchmark leaves out, since this machine lacks a peer or a browser, it says in a line that
-begins with `skipped:`.
+As many run at a time as there are processors. Each is run once for tables and, where it knows --json and
+takes no longer than LONG, once more for one JSON object. What a benchmark leaves out, since this machine
+lacks a peer or a browser, it says in a line that begins with `skipped:`.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from smoke_options import FOLDER
@@ -47,23 +49,42 @@ def ways(program: Path) -> Iterator[list[str]]:
         yield ["--smoke", *further]
 
 
-def fault(program: Path, arguments: list[str]) -> str | None:
-    """What is wrong with a run; None where nothing is."""
-    command = [sys.executable, str(program), *arguments]
+@dataclass(frozen=True)
+class Run:
+    """One run of a benchmark: what it left out, and what is wrong with it, None where nothing is."""
+
+    way: tuple[str, ...]
+    seconds: float
+    skipped: tuple[str, ...]
+    fault: str | None
+
+
+def run(program: Path, way: list[str]) -> Run:
+    """Run a benchmark once."""
     # What is compiled for drafting takes a minute, once.
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(FOLDER / "compiled")}
+    start = time.monotonic()
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=SECONDS, env=environment
+            [sys.executable, str(program), *way],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
-        return f"it did not end within {SECONDS:.0f} s"
-    for line in (done.stdout + done.stderr).splitlines():
-        if line.startswith("skipped:"):
-            print(f"    {line}")
+        return Run(tuple(way), SECONDS, (), f"it did not end within {SECONDS:.0f} s")
+    said = (done.stdout + done.stderr).splitlines()
+    skipped = tuple(line for line in said if line.startswith("skipped:"))
+    return Run(tuple(way), time.monotonic() - start, skipped, fault(done, "--json" in way))
+
+
+def fault(done: subprocess.CompletedProcess[str], is_json: bool) -> str | None:
+    """Return what is wrong with a run that has ended."""
     if done.returncode:
         return f"it ended with code {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
-    if "--json" in arguments:
+    if is_json:
         try:
             json.loads(done.stdout)
         except ValueError as error:
@@ -71,10 +92,21 @@ def fault(program: Path, arguments: list[str]) -> str | None:
     return None if done.stdout or done.stderr else "it printed nothing"
 
 
+def runs(program: Path) -> list[Run]:
+    """Run a benchmark in each of its ways, one after another, until one takes long."""
+    done: list[Run] = []
+    for way in ways(program):
+        done.append(run(program, way))
+        if done[-1].seconds > LONG:
+            break
+    return done
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME.py", help="default: all")
     parser.add_argument("--list", action="store_true", help="only name them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many run at a time")
     options = parser.parse_args()
     chosen = [path for path in benchmarks() if path.name in options.names or not options.names]
     if unknown := set(options.names) - {path.name for path in chosen}:
@@ -83,15 +115,12 @@ def main() -> None:
         print("\n".join(path.name for path in chosen))
         return
     faults, began = 0, time.monotonic()
-    for program in chosen:
-        for arguments in ways(program):
-            start = time.monotonic()
-            said = fault(program, arguments)
-            faults += said is not None
-            seconds = time.monotonic() - start
-            print(f"{seconds:5.1f} s  {program.name} {' '.join(arguments)}: {said or 'ok'}", flush=True)
-            if seconds > LONG:
-                break
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for program, done in zip(chosen, pool.map(runs, chosen), strict=True):
+            for one in done:
+                print(f"{one.seconds:5.1f} s  {program.name} {' '.join(one.way)}: {one.fault or 'ok'}")
+                print("".join(f"    {line}\n" for line in one.skipped), end="", flush=True)
+                faults += one.fault is not None
     print(f"{len(chosen)} benchmarks in {time.monotonic() - began:.0f} s, {faults} faults")
     sys.exit(faults > 0)
 

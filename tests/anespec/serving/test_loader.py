@@ -118,8 +118,9 @@ def test_no_client_waits_for_what_grammars_need_once(measured: Path) -> None:
 
 
 def test_a_model_whose_files_are_cut_short_fails_and_is_not_the_daemons_end(
-    measured: Path, tmp_path: Path
+    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(residents, "SECONDS_BETWEEN_LOOKS", 3600.0)
     path = Path(shutil.copytree(measured, tmp_path / "m.anespec"))
 
     async def work() -> None:
