@@ -39,14 +39,14 @@ def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logit
 
 def narrowed(verifier: Verifier, plan: PassPlan) -> PassPlan:
     """The pass looking at no more slots than its rows need, as the engine plans it."""
-    return replace(plan, spans=least_spans(plan.rows, verifier.shape.spans))
+    return replace(plan, spans=least_spans(plan.rows, plan.width, verifier.shape))
 
 
 def prefill(verifier: Verifier, tokens: list[int]) -> None:
     """Run a prompt from position 0 in the widest passes; logits of its last token only."""
-    width = verifier.shape.t_max
-    for start in range(0, len(tokens), width):
-        part = tokens[start : start + width]
-        plan = narrowed(verifier, pass_of(verifier, part, start, wants_logits=False))
-        last = {len(part) - 1: BEST_LOGIT} if start + width >= len(tokens) else {}
+    home = RegionMap.of(verifier.shape)
+    for run in home.runs(range(len(tokens)), verifier.shape.t_max):
+        part = tokens[run.start : run.stop]
+        plan = narrowed(verifier, pass_of(verifier, part, run.start, wants_logits=False))
+        last = {len(part) - 1: BEST_LOGIT} if run.stop == len(tokens) else {}
         run_pass(verifier, replace(plan, wanted=last))

@@ -16,13 +16,14 @@ from anespec.convert.weights.formats import choose
 from anespec.manifests.errors import RequestError, UnsupportedModelError
 from anespec.manifests.presets import GraphForm, MatchedModel
 from anespec.manifests.schema import (
-    BASE_ALIGNMENT,
     MOST_SLOTS,
     AttentionShape,
     KVForm,
     Pool,
     RopeTable,
     Target,
+    aligned,
+    spare_slots,
 )
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
 
@@ -56,18 +57,18 @@ class ConversionPlan:
         self.model = model
         self.options = options
         self.tuning_notes = tuned.notes
-        self.context = _aligned(context)
-        self.has_usual_context = self.context == _aligned(usual)
-        if self.context * options.sequences > MOST_SLOTS:
-            raise RequestError(
-                f"--context {context} times --sequences {options.sequences} asks for more than the "
-                f"{MOST_SLOTS} slots that a state can have"
-            )
+        self.context = aligned(context)
+        self.has_usual_context = self.context == aligned(usual)
         self.attention = options.attention or (
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
         self.kv_form = options.kv_form or KV_FORMS[options.target]
         self.passes: PassesPlan = plan_passes(options, self.context)
+        if (self.context + spare_slots(self.kv_form, self.passes.t_max)) * options.sequences > MOST_SLOTS:
+            raise RequestError(
+                f"--context {context} times --sequences {options.sequences} asks for more than the "
+                f"{MOST_SLOTS} slots that a state can have"
+            )
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
         self._ropes = {layer.index: self._rope_tables(layer) for layer in layers}
@@ -106,7 +107,7 @@ class ConversionPlan:
     @property
     def beyond_training(self) -> bool:
         """Whether the context is longer than the trained context."""
-        return self.context > _aligned(self.model.sizes.trained_context)
+        return self.context > aligned(self.model.sizes.trained_context)
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -128,19 +129,24 @@ class ConversionPlan:
         return self._ropes[layer.index]
 
     def _pool(self, window: int | None) -> Pool:
-        """The slots of layers that see `window` positions: a ring where that is less than the context."""
+        """The slots of layers that see `window` positions: a ring where that is less than the context.
+
+        Behind the slots of tokens stand the spare ones that the form needs.
+        """
         if window is None:
             region, ending = self.context, ""
         else:
             # A pass writes all its rows before any is read: the first row's window must survive them.
-            region, ending = min(self.context, _aligned(window + self.passes.t_max)), "_local"
+            region, ending = min(self.context, aligned(window + self.passes.t_max)), "_local"
+        region += spare_slots(self.kv_form, self.passes.t_max)
+        written = "kv_position" if self.kv_form is KVForm.AT_POSITION else "kv_write_mask"
         return Pool(
             name="global" if window is None else "local",
             slots=region * self.options.sequences,
             region_slots=region,
             window=window,
             mask_input=f"attn_mask{ending}",
-            write_input=f"kv_write_mask{ending}",
+            write_input=f"{written}{ending}",
         )
 
     def _rope_tables(self, layer: LayerFacts) -> tuple[RopeTable | None, RopeTable | None]:
@@ -228,8 +234,3 @@ class ConversionPlan:
             for layer in self.model.facts.layers
             if layer.owns_kv
         )
-
-
-def _aligned(slots: int) -> int:
-    """`slots` rounded up, so that every region's base is aligned."""
-    return -(-slots // BASE_ALIGNMENT) * BASE_ALIGNMENT

@@ -27,6 +27,7 @@ from anespec.manifests.schema import (
     Shapes,
     Shard,
     StateSpec,
+    TensorSpec,
 )
 
 Shape = tuple[int | None, ...]
@@ -42,7 +43,8 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         yield from _rope(manifest, table)
     yield from _coverage(manifest)
     yield from _names(manifest)
-    given, pools = pass_inputs(manifest), {pool.name: pool for pool in manifest.pools}
+    given = {spec.name: spec for spec in _pass_inputs(manifest)}
+    pools = {pool.name: pool for pool in manifest.pools}
     for shard in manifest.layer_shards:
         yield from _layer_shard(manifest, shard, given, pools)
     yield from _kv_form(manifest)
@@ -54,26 +56,22 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"the rows of {quoted(permuted[0].tensor)} stand as a rope wants them, and there is none"
 
 
-def pass_inputs(manifest: Manifest) -> dict[str, Shape]:
-    """Every input of a pass that the runtime gives some layer shard, and its shape; None is T."""
-    return dict(_pass_inputs(manifest))
-
-
-def _pass_inputs(manifest: Manifest) -> Iterator[tuple[str, Shape]]:
+def _pass_inputs(manifest: Manifest) -> Iterator[TensorSpec]:
+    """Every input of a pass that the runtime gives some layer shard."""
     hidden, per_layer = _hidden(manifest), manifest.tokens.per_layer
-    yield HIDDEN_IN, hidden
+    yield TensorSpec(name=HIDDEN_IN, shape=hidden)
     if per_layer is not None:
-        yield EMBEDDED, hidden
+        yield TensorSpec(name=EMBEDDED, shape=hidden)
         for shard in manifest.layer_shards:
             if shard.per_layer_input is not None:
                 width = (shard.end_layer - shard.first_layer) * per_layer.width
-                yield shard.per_layer_input, (1, width, None, 1)
+                yield TensorSpec(name=shard.per_layer_input, shape=(1, width, None, 1))
     for table in manifest.ropes:
         for name in (table.cos_input, table.sin_input):
-            yield name, (None, len(table.frequencies))
+            yield TensorSpec(name=name, shape=(None, len(table.frequencies)))
     for pool in manifest.pools:
-        yield pool.mask_input, (1, 1, None, pool.slots)
-        yield pool.write_input, (1, 1, pool.slots, None)
+        yield TensorSpec(name=pool.mask_input, shape=(1, 1, None, pool.slots))
+        yield pool.write_spec(manifest.kv_form)
 
 
 def _hidden(manifest: Manifest) -> Shape:
@@ -85,7 +83,7 @@ def _sizes(manifest: Manifest) -> Iterator[str]:
         yield f"block {manifest.block} is outside {manifest.t_min}..{manifest.t_max}"
     if manifest.block > manifest.context:
         yield f"block {manifest.block} is more than the context of {manifest.context} slots"
-    if manifest.context * manifest.sequences > MOST_SLOTS:
+    if (manifest.context + manifest.spare_slots) * manifest.sequences > MOST_SLOTS:
         yield (
             f"{manifest.sequences} sequences of {manifest.context} slots are more than the {MOST_SLOTS} that "
             "a state can have"
@@ -123,15 +121,19 @@ def _functions(manifest: Manifest) -> Iterator[str]:
 def _pool(manifest: Manifest, pool: Pool) -> Iterator[str]:
     if pool.slots != manifest.sequences * pool.region_slots:
         yield f"pool {pool.name} has {pool.slots} slots, not sequences x region"
-    if pool.window is None and pool.region_slots != manifest.context:
-        yield f"pool {pool.name} has regions of {pool.region_slots} slots, not the context"
+    spare = manifest.spare_slots
+    beside = f" and {spare} spare ones" if spare else ""
+    if pool.window is None and pool.region_slots != manifest.context + spare:
+        yield f"pool {pool.name} has regions of {pool.region_slots} slots, not the context{beside}"
     if pool.window is not None:
-        # A pass writes all its rows before any is read: the first row's window must survive them.
-        needed = min(manifest.context, pool.window + manifest.block - 1)
-        if not needed <= pool.region_slots <= manifest.context:
+        # A pass writes all its rows before any is read: the first row's window must survive them. Pads write
+        # too where they have spare slots, in a pass of any width.
+        rows = manifest.t_max if manifest.kv_form is KVForm.AT_POSITION else manifest.block
+        needed = min(manifest.context, pool.window + rows - 1)
+        if not needed <= pool.region_slots - spare <= manifest.context:
             yield (
                 f"pool {pool.name} has regions of {pool.region_slots} slots, not {needed} to "
-                f"{manifest.context}"
+                f"{manifest.context}{beside}"
             )
     if manifest.sequences > 1 and pool.region_slots % BASE_ALIGNMENT:
         yield f"pool {pool.name} has regions of {pool.region_slots} slots, no multiple of {BASE_ALIGNMENT}"
@@ -182,9 +184,9 @@ def _names(manifest: Manifest) -> Iterator[str]:
     states = [state.name for shard in manifest.layer_shards for state in shard.states]
     kinds: dict[str, Iterable[str]] = {
         "pools are": [pool.name for pool in manifest.pools],
-        "pass inputs are": [name for name, _ in _pass_inputs(manifest)],
+        "pass inputs are": [spec.name for spec in _pass_inputs(manifest)],
         "states are": states,
-        "inputs and states are": [*(name for name, _ in _pass_inputs(manifest)), *states],
+        "inputs and states are": [*(spec.name for spec in _pass_inputs(manifest)), *states],
         "files are": [*(shard.path for shard in manifest.shards), manifest.tokens.path],
     }
     for kind, names in kinds.items():
@@ -210,7 +212,7 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 
 def _layer_shard(
-    manifest: Manifest, shard: LayerShard, given: Mapping[str, Shape], pools: Mapping[str, Pool]
+    manifest: Manifest, shard: LayerShard, given: Mapping[str, TensorSpec], pools: Mapping[str, Pool]
 ) -> Iterator[str]:
     yield from _inputs(shard, given)
     yield from _output(shard, HIDDEN_OUT, _hidden(manifest))
@@ -231,15 +233,17 @@ def _layer_shard(
             )
 
 
-def _inputs(shard: Shard, given: Mapping[str, Shape]) -> Iterator[str]:
+def _inputs(shard: Shard, given: Mapping[str, TensorSpec]) -> Iterator[str]:
     for spec in shard.inputs:
-        if (shape := given.get(spec.name)) is None:
+        if (known := given.get(spec.name)) is None:
             yield f"the runtime has no input {quoted(spec.name)} for {shard.path}"
-        elif spec.shape != shape:
+        elif spec.shape != known.shape:
             yield (
                 f"the input {quoted(spec.name)} of {shard.path} has shape {shape_text(spec.shape)}, but "
-                f"{shape_text(shape)} is given"
+                f"{shape_text(known.shape)} is given"
             )
+        elif spec.dtype != known.dtype:
+            yield f"the input {quoted(spec.name)} of {shard.path} is {spec.dtype}, but {known.dtype} is given"
     if HIDDEN_IN not in {spec.name for spec in shard.inputs}:
         yield f"{shard.path} has no input {HIDDEN_IN!r}"
 
@@ -249,6 +253,8 @@ def _output(shard: Shard, name: str, shape: Shape) -> Iterator[str]:
     if len(shard.outputs) != 1:
         yield f"{shard.path} has {len(shard.outputs)} outputs, not one"
     for spec in shard.outputs:
+        if spec.dtype != "fp16":
+            yield f"the output {quoted(spec.name)} of {shard.path} is {spec.dtype}, not fp16"
         if spec.name != name:
             yield f"the output of {shard.path} is {quoted(spec.name)}, not {name!r}"
         if spec.shape != shape:
@@ -291,13 +297,13 @@ def _hyperparameters(manifest: Manifest) -> Iterator[str]:
 
 def _untaken(manifest: Manifest) -> Iterator[str]:
     taken = {spec.name for shard in manifest.layer_shards for spec in shard.inputs}
-    for name, _ in _pass_inputs(manifest):
-        if name not in taken:
-            yield f"no layer shard takes the input {quoted(name)}"
+    for spec in _pass_inputs(manifest):
+        if spec.name not in taken:
+            yield f"no layer shard takes the input {quoted(spec.name)}"
 
 
 def _head_shard(manifest: Manifest, shard: HeadShard) -> Iterator[str]:
-    yield from _inputs(shard, {HIDDEN_IN: _hidden(manifest)})
+    yield from _inputs(shard, {HIDDEN_IN: TensorSpec(name=HIDDEN_IN, shape=_hidden(manifest))})
     widths = [spec.shape[1] for spec in shard.outputs if spec.shape == (1, spec.shape[1], None, 1)]
     tokens = shard.end_token - shard.first_token
     if len(widths) != len(shard.outputs) or sum(width or 0 for width in widths) != tokens:

@@ -100,6 +100,7 @@ class KVForm(StrEnum):
     SLICE_UPDATE = "slice_update"
     PACKED = "packed"
     OUTSIDE = "outside"
+    AT_POSITION = "at_position"
 
 
 class WeightFormat(StrEnum):
@@ -159,7 +160,8 @@ class Pool(Record):
     """Layers that share one slot map. `region_slots` is the length of one sequence's region.
 
     A `window` of None means that every earlier position is visible.
-    `mask_input` and `write_input` name the shard inputs that take this pool's masks.
+    `mask_input` names the shard input that takes this pool's attention mask, `write_input` the one that says
+    which slots a pass writes: see `write_spec`.
     """
 
     name: Name
@@ -168,6 +170,30 @@ class Pool(Record):
     window: Count | None = None
     mask_input: Name
     write_input: Name
+
+    def write_spec(self, form: KVForm) -> "TensorSpec":
+        """The shard input that says which slots a pass writes.
+
+        A mask [1, 1, S, T], column t one-hot at row t's slot or zero; for AT_POSITION the slots themselves
+        [T], each one more than the one before it.
+        """
+        if form is KVForm.AT_POSITION:
+            return TensorSpec(name=self.write_input, shape=(None,), dtype="int32")
+        return TensorSpec(name=self.write_input, shape=(1, 1, self.slots, None))
+
+
+def spare_slots(form: KVForm, t_max: int) -> int:
+    """Slots at the end of every region that hold no token.
+
+    AT_POSITION writes all rows of a pass side by side, pads behind the last token too. Theirs fall into these
+    slots where a region, or a ring, has no other behind that token.
+    """
+    return aligned(t_max - 1) if form is KVForm.AT_POSITION else 0
+
+
+def aligned(slots: int) -> int:
+    """`slots` rounded up, so that every region's base is aligned."""
+    return -(-slots // BASE_ALIGNMENT) * BASE_ALIGNMENT
 
 
 class ShardFunction(Record):
@@ -182,7 +208,7 @@ class TensorSpec(Record):
 
     name: Name
     shape: tuple[Count | None, ...]
-    dtype: Literal["fp16"] = "fp16"
+    dtype: Literal["fp16", "int32"] = "fp16"
 
 
 def shape_at(shape: Sequence[int | None], rows: int) -> tuple[int, ...]:
@@ -449,6 +475,11 @@ class Manifest(Record):
     def loaded_name(self, function: ShardFunction) -> str | None:
         """The name that a shard's function is loaded by; None where each shard has one alone."""
         return function.name if self.shapes is Shapes.FUNCTIONS else None
+
+    @property
+    def spare_slots(self) -> int:
+        """Slots at the end of every region that hold no token (see `spare_slots`)."""
+        return spare_slots(self.kv_form, self.t_max)
 
     def pool(self, name: str) -> Pool:
         """The pool called `name`; raises KeyError if there is none."""

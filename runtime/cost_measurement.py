@@ -142,5 +142,5 @@ def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:
     home = RegionMap.of(shape)
     rows = chain_rows(home, 0, 0, RowKind.PROMPT, [0] * min(width, home.longest_run, shape.context))
     wanted = dict.fromkeys(range(min(len(rows), 2 * shape.block)), OF_A_DRAFT)
-    spans = least_spans(rows, shape.spans)
+    spans = least_spans(rows, width, shape)
     return PassPlan(tuple(rows), width, (max(span, spans[0]), *spans[1:]), wanted)

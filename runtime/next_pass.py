@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from anespec.runtime.drafters import Draft
 from anespec.runtime.passes import PassPlan, Row, RowKind
-from anespec.runtime.planner import PlannedRow, Planner, Run
+from anespec.runtime.planner import PlannedRow, Planner, Run, Shares
 from anespec.runtime.sequences import ActiveSequence
 from anespec.runtime.speculation import Ask, Speculation
 from anespec.runtime.spending import MOST_DRAFTS, WidthChanges
@@ -13,17 +13,16 @@ from anespec.runtime.spending import MOST_DRAFTS, WidthChanges
 
 @dataclass(frozen=True)
 class SequenceRows:
-    """A sequence's rows in a pass: scheduled ones from `lane` on, then those of `draft`."""
+    """A sequence's rows in a pass: scheduled ones from `lane` on, then those of `draft`.
+
+    What it writes ends before position `end`.
+    """
 
     sequence: ActiveSequence
     scheduled: int
     draft: Draft
     lane: int
-
-    @property
-    def end(self) -> int:
-        """The position after its last row."""
-        return self.sequence.computed + self.scheduled + len(self.draft.tokens)
+    end: int
 
     def rows_of(self, plan: PassPlan) -> tuple[Row, ...]:
         """Return its rows out of the plan that it is a part of."""
@@ -38,7 +37,7 @@ def next_pass(
     shares = planner.share([sequence.demand for sequence in sequences], span)
     drafts = speculation.propose(
         [
-            _ask(sequence, count, min(shares.lanes_left, MOST_DRAFTS, planner.longest_run - count))
+            _ask(sequence, count, _free_lanes(sequence, count, shares, planner))
             for sequence, count in zip(sequences, shares.rows, strict=True)
         ],
         shares.token_seconds,
@@ -52,10 +51,18 @@ def next_pass(
             chosen.append(part)
             runs.append(Run(sequence.region, sequence.computed, _rows(*part, speculation)))
     laid_out = planner.lay_out(runs)
-    changes.ran(laid_out.plan.width)
+    plan = laid_out.plan
+    changes.ran(plan.width)
     return [
-        SequenceRows(*part, lane) for part, lane in zip(chosen, laid_out.lanes, strict=True)
-    ], laid_out.plan
+        SequenceRows(*part, lane, planner.written_to(run, plan))
+        for part, run, lane in zip(chosen, runs, laid_out.lanes, strict=True)
+    ], plan
+
+
+def _free_lanes(sequence: ActiveSequence, count: int, shares: Shares, planner: Planner) -> int:
+    """The lanes that drafts of a sequence may have behind its scheduled rows."""
+    most = planner.longest_run_from(sequence.computed) - count
+    return min(shares.lanes_left, MOST_DRAFTS, most)
 
 
 def _ask(sequence: ActiveSequence, count: int, lanes: int) -> Ask:

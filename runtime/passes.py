@@ -135,11 +135,20 @@ def span_steps(slots: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class PoolShape:
-    """The properties of a pool that the engine needs to place rows (see manifests.schema.Pool)."""
+    """The properties of a pool that the engine needs to place rows (see manifests.schema.Pool).
+
+    The last `spare_slots` of a region hold no token.
+    """
 
     name: str
     region_slots: int
     window: int | None
+    spare_slots: int = 0
+
+    @property
+    def token_slots(self) -> int:
+        """The slots of one region that hold tokens: those of the context, or a ring."""
+        return self.region_slots - self.spare_slots
 
 
 @dataclass(frozen=True)
@@ -149,7 +158,9 @@ class VerifierShape:
 
     `widths` are ascending, the block among them. They are few, so that the exactness gate can measure every
     one that the engine will ever run. `partial_spans` is whether a pass may attend to fewer slots than a pool
-    has.
+    has. `side_by_side` is whether a pass writes one stretch of slots: its rows are of one sequence then, from
+    lane 0 on, in home slots one after another, and its pads write into the slots behind them, where nothing
+    is that any row may still see.
     """
 
     block: int
@@ -159,6 +170,7 @@ class VerifierShape:
     vocabulary: int
     pools: tuple[PoolShape, ...]
     partial_spans: bool = False
+    side_by_side: bool = False
 
     @property
     def t_min(self) -> int:
@@ -186,9 +198,11 @@ class VerifierShape:
         attend to every slot anyway, or where a region is not made of whole pages.
 
         Libraries split sums over slots at fixed ones, 1024 in OpenVINO's case. Every region must meet those
-        splits alike, or its bits depend on where it is; so only powers of two take turns.
+        splits alike, or its bits depend on where it is; so only powers of two take turns. Rows that are
+        written side by side must not meet the end of a page.
         """
         paged = self.partial_spans and self.sequences > 1 and self.sequences.bit_count() == 1
+        paged = paged and not self.side_by_side
         return tuple(
             SPAN_STEP if paged and pool.region_slots % SPAN_STEP == 0 else pool.region_slots
             for pool in self.pools

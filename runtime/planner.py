@@ -19,11 +19,15 @@ from anespec.runtime.spending import Spending, WidthChanges, likeliest
 
 @dataclass(frozen=True)
 class Demand:
-    """Scheduled rows that a sequence of an owner could run in the next pass, at least one."""
+    """Scheduled rows that a sequence of an owner could run in the next pass, at least one.
+
+    The first of them stands at `position`.
+    """
 
     rows: int
     is_prompt: bool
     owner: str = ""
+    position: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Planner:
         bear."""
         self._widths = proven.widths if costs is None else costs.current.usable(proven.widths)
         self._block, self._costs = shape.block, costs
+        self._shape = shape
         self._map = RegionMap.of(shape)
         self._widest = proven.widths[-1]
         self._spans_by_pool = usable_spans(shape, proven)
@@ -83,14 +88,13 @@ class Planner:
         """The use of rows at the current costs of passes."""
         return Spending(self._block, self._widths, None if self._costs is None else self._costs.current)
 
-    @property
-    def longest_run(self) -> int:
-        """The most rows of one sequence in one pass."""
-        return self._map.longest_run
+    def longest_run_from(self, position: int) -> int:
+        """The most rows of one sequence in one pass, the first at `position`."""
+        return self._map.longest_run_from(position)
 
     def reach(self, ends: Sequence[tuple[int, int]]) -> int:
         """The span of the first pool that holds the slots of regions up to these positions."""
-        size = self._map.pools[0].region_slots
+        size = self._map.pools[0].token_slots
         last = max(self._map.slot(0, region, min(position, size - 1)) for region, position in ends)
         return next(span for span in self._spans_by_pool[0] if last < span)
 
@@ -100,11 +104,13 @@ class Planner:
         Every sequence gets one row before any gets two. If a sequence is past its prompt, only so many prompt
         rows run that the pass stays short enough for its next token. They are shared fairly by owners and
         then by each one's sequences, so that many prompts of one owner do not delay another's either. `span`
-        is the pass's span in the first pool, for its cost.
+        is the pass's span in the first pool, for its cost. Where rows are written side by side, all of them
+        are the first sequence's.
         """
         spending, waiting = self._spending, sum(not demand.is_prompt for demand in demands)
         prompt_rows = spending.prompt_rows(waiting, span)
-        wants = [min(demand.rows, self._map.longest_run) for demand in demands]
+        everyone, demands = demands, demands[:1] if self._shape.side_by_side else demands
+        wants = [min(demand.rows, self._map.longest_run_from(demand.position)) for demand in demands]
         shares = [0] * len(demands)
         left = self._widest
         for i, demand in enumerate(demands):
@@ -127,7 +133,7 @@ class Planner:
         tokens = sum(share >= demand.rows for demand, share in served)
         of_prompts = sum(share for demand, share in served if demand.is_prompt)
         return Shares(
-            tuple(shares),
+            (*shares, *(0 for _ in everyone[len(demands) :])),
             spending.draft_lanes(waiting, scheduled, span),
             tokens + spending.worth(of_prompts, span),
             spending.token_seconds(tokens, span),
@@ -152,6 +158,10 @@ class Planner:
             lengths[guess.draft] += 1
         return lengths
 
+    def written_to(self, run: Run, plan: PassPlan) -> int:
+        """The position before which ends what a run writes in its pass, pads included where they write."""
+        return run.position + (plan.width if self._shape.side_by_side else len(run.rows))
+
     def lay_out(self, runs: Sequence[Run]) -> LaidOut:
         """The pass that holds these runs, one after another, in the narrowest width that does."""
         rows: list[Row] = []
@@ -163,17 +173,26 @@ class Planner:
                 if row.need is not None:
                     wanted[len(rows)] = row.need
                 rows.append(Row(row.kind, row.token, position, self._map.slots(run.region, position)))
+        width = self._spending.width(len(rows))
         plan = PassPlan(
-            tuple(rows), self._spending.width(len(rows)), least_spans(rows, self._spans_by_pool), wanted
+            tuple(rows), width, least_spans(rows, width, self._shape, self._spans_by_pool), wanted
         )
         return LaidOut(plan, tuple(lanes))
 
 
-def least_spans(rows: Sequence[Row], known: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Of the spans that are `known`, by pool and ascending, the least that hold all that the rows see."""
+def least_spans(
+    rows: Sequence[Row], width: int, shape: VerifierShape, known: Sequence[Sequence[int]] | None = None
+) -> tuple[int, ...]:
+    """Of the spans that are `known`, by pool and ascending, the least that hold all that the rows see, and
+    all that a pass of that width writes.
+
+    Without `known` spans all of the shape's are.
+    """
     spans = []
-    for pool, steps in enumerate(known):
+    for pool, steps in enumerate(shape.spans if known is None else known):
         used = max(slots.stop for row in rows for slots in row.slots[pool].visible)
+        if shape.side_by_side:
+            used = max(used, (rows[0].slots[pool].home or 0) + width)
         spans.append(next(span for span in steps if used <= span))
     return tuple(spans)
 

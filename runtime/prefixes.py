@@ -154,10 +154,10 @@ class Prefixes:
         return self._held[region].held_from[pool]
 
     def will_write(self, region: int, end: int) -> None:
-        """Note that slots up to that of position `end - 1` are about to be written, drafts included."""
+        """Note that slots up to that of position `end - 1` are about to be written, by drafts or pads too."""
         held = self._held[region]
         held.held_from = [
-            max(oldest, end - pool.region_slots)
+            max(oldest, end - pool.token_slots)
             for oldest, pool in zip(held.held_from, self._map.pools, strict=True)
         ]
 

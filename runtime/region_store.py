@@ -60,9 +60,9 @@ class RegionStore:
         return tuple(
             PoolLoad(
                 pool.name,
-                pool.region_slots * self._shape.sequences,
-                sum(min(count, pool.region_slots) for region, count in enumerate(held) if region not in idle),
-                sum(min(count, pool.region_slots) for region, count in enumerate(held) if region in idle),
+                pool.token_slots * self._shape.sequences,
+                sum(min(count, pool.token_slots) for region, count in enumerate(held) if region not in idle),
+                sum(min(count, pool.token_slots) for region, count in enumerate(held) if region in idle),
             )
             for pool in self._shape.pools
         )
@@ -102,7 +102,7 @@ class RegionStore:
         self._regions.release(region)
 
     def will_write(self, region: int, end: int) -> None:
-        """Note that slots up to that of position `end - 1` are about to be written, drafts included."""
+        """Note that slots up to that of position `end - 1` are about to be written, by drafts or pads too."""
         self._keep_rings(region, end)
         self._prefixes.will_write(region, end)
 
@@ -118,9 +118,9 @@ class RegionStore:
         """
         self._prefixes.clear(region)
         self._prompts.pop(region, None)
-        for number, pool in enumerate(self._shape.pools):
+        for number in range(len(self._shape.pools)):
             one_slot = self._verifier.export_slots(number, 0, 1)
-            for slots in self._map.slot_ranges(number, region, range(pool.region_slots)):
+            for slots in self._map.all_slots(number, region):
                 zeros = [np.zeros_like(values).repeat(len(slots), axis=2) for values in one_slot]
                 self._verifier.import_slots(number, slots.start, zeros)
 
@@ -200,7 +200,7 @@ class RegionStore:
             for number, pool in enumerate(self._shape.pools)
             if pool.window is not None
         }
-        if all(end - self._shape.pools[pool].region_slots <= oldest for pool, oldest in first.items()):
+        if all(end - self._shape.pools[pool].token_slots <= oldest for pool, oldest in first.items()):
             return
         if len(self.tokens(region)) < len(prompt):
             return

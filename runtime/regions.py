@@ -13,12 +13,14 @@ class RegionMap:
     """The home slot of every position of every region, in every pool.
 
     In a pool of `region_slots` slots per region, position p of region r lives in slot
-    `r * region_slots + p % region_slots`. A pool without a window holds the whole context, so there
-    the remainder is p itself; a pool with a window is a ring.
+    `r * region_slots + p % token_slots`. A pool without a window holds the whole context, so there
+    the remainder is p itself; a pool with a window is a ring. Spare slots behind these hold no token.
 
     Where a pool has `pages` shorter than a region, the regions take turns page by page: first page 0 of every
     region, then page 1 of every one. So short sequences in all regions need the first slots only, which are
     all that a pass must look at.
+
+    Where passes write `side_by_side`, no run of rows reaches over a ring's end.
 
     Raises ArtifactError where the sizes cannot work: a region shorter than the context (no window)
     or than window + block - 1 (window), or a base that is no multiple of BASE_ALIGNMENT.
@@ -29,18 +31,21 @@ class RegionMap:
     context: int
     regions: int
     pages: tuple[int, ...] = ()
+    side_by_side: bool = False
 
     @classmethod
     def of(cls, shape: VerifierShape) -> "RegionMap":
         """The map of a verifier's state."""
-        return cls(shape.pools, shape.block, shape.context, shape.sequences, shape.pages)
+        # Where pads write too, a ring must have room for the rows of the widest pass.
+        rows = shape.t_max if shape.side_by_side else shape.block
+        return cls(shape.pools, rows, shape.context, shape.sequences, shape.pages, shape.side_by_side)
 
     def __post_init__(self) -> None:
         for pool in self.pools:
             needed = self.context if pool.window is None else min(self.context, pool.window + self.block - 1)
-            if pool.region_slots < needed:
+            if pool.token_slots < needed:
                 raise ArtifactError(
-                    f"pool {pool.name} has {pool.region_slots} slots per sequence but needs {needed}; "
+                    f"pool {pool.name} has {pool.token_slots} slots per sequence but needs {needed}; "
                     "convert the model again"
                 )
             if self.regions > 1 and pool.region_slots % BASE_ALIGNMENT:
@@ -58,10 +63,24 @@ class RegionMap:
         """
         return min(
             self.context
-            if pool.window is None or pool.region_slots >= self.context
-            else pool.region_slots - pool.window + 1
+            if pool.window is None or pool.token_slots >= self.context
+            else pool.token_slots - pool.window + 1
             for pool in self.pools
         )
+
+    def longest_run_from(self, position: int) -> int:
+        """The most rows of one sequence that one pass may hold, the first at `position`."""
+        if not self.side_by_side:
+            return self.longest_run
+        return min(self.longest_run, *(pool.token_slots - position % pool.token_slots for pool in self.pools))
+
+    def runs(self, positions: range, most: int) -> Iterator[range]:
+        """Cut consecutive positions into runs that passes may hold, of `most` rows or fewer."""
+        position = positions.start
+        while position < positions.stop:
+            end = min(position + min(most, self.longest_run_from(position)), positions.stop)
+            yield range(position, end)
+            position = end
 
     def first_visible(self, pool: int, position: int) -> int:
         """The oldest position that a row at `position` attends to."""
@@ -71,11 +90,11 @@ class RegionMap:
     def slot(self, pool: int, region: int, position: int) -> int:
         """The home slot of a position."""
         page = self._page(pool)
-        number, offset = divmod(position % self.pools[pool].region_slots, page)
+        number, offset = divmod(position % self.pools[pool].token_slots, page)
         return (number * self.regions + region) * page + offset
 
     def place(self, pool: int, slot: int) -> tuple[int, int]:
-        """The region that a slot is of, and which of its slots it is."""
+        """The region that a slot is of, and which of its slots it is; spare ones count."""
         number, offset = divmod(slot, self._page(pool))
         turn, region = divmod(number, self.regions)
         return region, turn * self._page(pool) + offset
@@ -83,6 +102,13 @@ class RegionMap:
     def slot_ranges(self, pool: int, region: int, positions: range) -> tuple[range, ...]:
         """The slots of consecutive positions, oldest first: a range for each page that they touch."""
         return tuple(self._ranges(pool, region, positions))
+
+    def all_slots(self, pool: int, region: int) -> tuple[range, ...]:
+        """Every slot of a region, the spare ones too."""
+        size = self.pools[pool]
+        ranges = self.slot_ranges(pool, region, range(size.token_slots))
+        spare = ranges[-1].stop
+        return (*ranges, range(spare, spare + size.spare_slots)) if size.spare_slots else ranges
 
     def slots(self, region: int, position: int) -> tuple[RowSlots, ...]:
         """Return the slots of the row at `position` of the sequence in `region`, in every pool."""
@@ -97,10 +123,10 @@ class RegionMap:
         return self.pages[pool] if self.pages else self.pools[pool].region_slots
 
     def _ranges(self, pool: int, region: int, positions: range) -> Iterator[range]:
-        page, size = self._page(pool), self.pools[pool].region_slots
+        page, size = self._page(pool), self.pools[pool].token_slots
         position = positions.start
         while position < positions.stop:
-            count = min(page - position % size % page, positions.stop - position)
+            count = min(page - position % size % page, size - position % size, positions.stop - position)
             first = self.slot(pool, region, position)
             yield range(first, first + count)
             position += count

@@ -76,7 +76,7 @@ class ActiveSequence:
     def demand(self) -> Demand:
         """The rows that are sure to be needed. The one of the last token that it may have is not."""
         known = min(len(self.tokens) + len(self.forced), self.limit - 1)
-        return Demand(known - self.computed, self.in_prefill, self.request.owner)
+        return Demand(known - self.computed, self.in_prefill, self.request.owner, self.computed)
 
     def scheduled_rows(self, count: int) -> tuple[PlannedRow, ...]:
         """The next `count` of those rows."""

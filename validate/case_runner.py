@@ -10,7 +10,7 @@ from anespec.runtime.passes import RowKind, RowLogits, Verifier, run_pass, whole
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 from anespec.validate.bit_comparison import FoundRow, Recording, States, is_finite
-from anespec.validate.invariance_cases import InvarianceCase, Probe
+from anespec.validate.invariance_cases import InvarianceCase, Probe, side_by_side
 
 SLOTS_AT_ONCE = 4096
 """How many slots are exported or imported in one call, which bounds the memory of a check."""
@@ -74,13 +74,13 @@ class CaseRunner:
     def _compute_past(self, past: tuple[int, ...], region: int) -> list[_Excerpt]:
         """Run the first tokens of a region on slots that are zeros, and return their K/V."""
         width = self.shape.block
-        for first in range(0, len(past), width):
-            rows = chain_rows(self.map, region, first, RowKind.PROMPT, past[first : first + width])
+        for run in self.map.runs(range(len(past)), width):
+            rows = chain_rows(self.map, region, run.start, RowKind.PROMPT, past[run.start : run.stop])
             run_pass(self.verifier, whole_plan(self.shape, rows, width=width, wants_logits=False))
         return [
             self._excerpt(pool, span.start, len(span))
             for pool, shape in enumerate(self.shape.pools)
-            for span in self.map.slot_ranges(pool, region, range(min(len(past), shape.region_slots)))
+            for span in self.map.slot_ranges(pool, region, range(min(len(past), shape.token_slots)))
         ]
 
     def _excerpt(self, pool: int, first: int, count: int) -> _Excerpt:
@@ -88,7 +88,7 @@ class CaseRunner:
 
     def _tile_past(self, pool: int, region: int, filled: int, wanted: int) -> None:
         """Repeat the K/V of the first `filled` positions up to position `wanted`."""
-        wanted = min(wanted, self.shape.pools[pool].region_slots)
+        wanted = min(wanted, self.shape.pools[pool].token_slots)
         if wanted <= filled:
             return
         real = self._positions(pool, region, range(filled))
@@ -129,7 +129,7 @@ class CaseRunner:
     def copy_past(self, probe: Probe, source: int, target: int) -> None:
         """Copy the K/V of positions 0..start-1 from one region to another."""
         for pool in self._pools:
-            held = range(min(probe.start, self.shape.pools[pool].region_slots))
+            held = range(min(probe.start, self.shape.pools[pool].token_slots))
             for there, here in zip(
                 self.map.slot_ranges(pool, source, held),
                 self.map.slot_ranges(pool, target, held),
@@ -149,7 +149,10 @@ class CaseRunner:
         """Run every pass of `case` and record the probe's positions in `region`."""
         rows: dict[int, FoundRow] = {}
         not_finite: list[str] = []
-        for number, planned in enumerate(case.passes):
+        passes = case.passes
+        if self.shape.side_by_side:
+            passes = tuple(part for planned in passes for part in side_by_side(planned, self.map))
+        for number, planned in enumerate(passes):
             plan = planned.plan(self.shape, self.map)
             for lane, found in run_pass(self.verifier, plan).items():
                 row, recorded = planned.rows[lane], FoundRow(plan.wanted[lane], _copied(found))
@@ -190,7 +193,7 @@ class CaseRunner:
         up to twice as large: louder than anything a rejected draft or a finished sequence leaves, but
         not so loud that its masked score would overflow fp16, which nothing in use can.
         """
-        count = min(real, self.shape.pools[pool].region_slots, SLOTS_OF_NOISE)
+        count = min(real, self.shape.pools[pool].token_slots, SLOTS_OF_NOISE)
         noise = [_louder(values, rng) for values in self._positions(pool, 0, range(count))]
         for run in np.split(slots, np.flatnonzero(np.diff(slots) != 1) + 1) if len(slots) else ():
             for some in np.split(run, range(SLOTS_AT_ONCE, len(run), SLOTS_AT_ONCE)):
@@ -209,9 +212,9 @@ class CaseRunner:
         return self.map.slot_ranges(pool, region, visible)
 
     def _touchable(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
-        """The slots that rows of the probe, or drafts past its end, may write."""
-        size = self.shape.pools[pool].region_slots
-        end = min(probe.positions.stop + self.shape.block, self.shape.context)
+        """The slots that rows of the probe, or drafts and pads past its end, may write; no spare ones."""
+        size = self.shape.pools[pool].token_slots
+        end = min(probe.positions.stop + self._rows_past_the_end, self.shape.context)
         if end - probe.start >= size:
             return self.map.slot_ranges(pool, region, range(size))
         return self.map.slot_ranges(pool, region, range(probe.start, end))
@@ -220,8 +223,8 @@ class CaseRunner:
         """The K/V of those positions whose home slots are still theirs in every pool."""
         reach = min(
             self.shape.context
-            if pool.region_slots >= self.shape.context
-            else pool.region_slots - self.shape.block + 1
+            if pool.token_slots >= self.shape.context
+            else pool.token_slots - self._rows_past_the_end + 1
             for pool in self.shape.pools
         )
         kept = range(max(positions.start, positions.stop - reach), positions.stop)
@@ -229,6 +232,11 @@ class CaseRunner:
         for pool in self._pools:
             arrays += self._positions(pool, region, kept)
         return {position: tuple(a[:, :, i] for a in arrays) for i, position in enumerate(kept)}
+
+    @property
+    def _rows_past_the_end(self) -> int:
+        """The most rows that a case writes behind a probe: drafts, or pads where those write."""
+        return self.shape.t_max if self.shape.side_by_side else self.shape.block
 
     def _all_slots(self) -> Iterator[tuple[int, int, int]]:
         """Every slot as (pool, first, count), at most SLOTS_AT_ONCE at a time."""

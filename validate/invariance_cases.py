@@ -4,13 +4,14 @@ A *probe* says which tokens stand at which positions. A *case* defines the passe
 the requested results and the span. Every case of a probe must leave the same bits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from anespec.manifests.formatting import counted
 from anespec.runtime.passes import ALL_LOGITS, Need, PassPlan, Row, RowKind, RowSlots, VerifierShape
+from anespec.runtime.planner import least_spans
 from anespec.runtime.regions import RegionMap
 
 
@@ -55,9 +56,17 @@ class CasePass:
 
     def plan(self, shape: VerifierShape, region_map: RegionMap) -> PassPlan:
         """The pass for a verifier of that shape."""
-        wanted = dict.fromkeys(range(len(self.rows)), ALL_LOGITS) if self.wanted is None else self.wanted
         rows = tuple(planned.row(region_map) for planned in self.rows)
-        return PassPlan(rows, self.width, self.spans or shape.whole_spans, wanted)
+        spans = self.spans or shape.whole_spans
+        if shape.side_by_side:
+            # Its pads write, too, which may take it beyond the span that its rows see.
+            spans = tuple(map(max, spans, least_spans(rows, self.width, shape)))
+        return PassPlan(rows, self.width, spans, self.needs)
+
+    @property
+    def needs(self) -> Mapping[int, Need]:
+        """What is wanted of each lane."""
+        return dict.fromkeys(range(len(self.rows)), ALL_LOGITS) if self.wanted is None else self.wanted
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,27 @@ class InvarianceCase:
 
     name: str
     passes: tuple[CasePass, ...]
+
+
+def side_by_side(planned: CasePass, region_map: RegionMap) -> Iterator[CasePass]:
+    """A pass as a verifier runs it that writes rows side by side (see VerifierShape): maybe several passes.
+
+    Each has rows of one sequence from lane 0 on, and behind them the pads that stood anywhere in the pass. So
+    a row's lane is told by the rows before it: where passes are cut otherwise, rows stand in other lanes.
+    """
+    needs = planned.needs
+    real = [(row, needs.get(lane)) for lane, row in enumerate(planned.rows) if row.kind is not RowKind.PAD]
+    pads = [row for row in planned.rows if row.kind is RowKind.PAD]
+    while real:
+        first, count = real[0][0], 1
+        while count < min(len(real), region_map.longest_run_from(first.position)) and (
+            real[count][0].region == first.region and real[count][0].position == first.position + count
+        ):
+            count += 1
+        run, real = real[:count], real[count:]
+        rows = (*(row for row, _ in run), *pads[: planned.width - count])
+        wanted = {lane: need for lane, (_, need) in enumerate(run) if need is not None}
+        yield replace(planned, rows=rows, wanted=wanted)
 
 
 def padded(rows: Sequence[CaseRow], width: int, lane: int = 0) -> CasePass:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anespec.manifests.schema import Manifest
-from anespec.runtime.passes import PoolShape, Row, RowKind, RowSlots
+from anespec.runtime.backends.verifier import shape_of
+from anespec.runtime.passes import Row, RowKind, RowSlots
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import pad_rows
 from anespec.validate.figures import Stimulus
@@ -21,7 +22,10 @@ class ShardPass:
 
 @dataclass(frozen=True)
 class ShardPasses:
-    """The passes of one stimulus; row i of hidden stands at `positions[i]`."""
+    """The passes of one stimulus; row i of hidden stands at `positions[i]`.
+
+    `home_slots` has the slots that they write, by pool, those of pads that write included.
+    """
 
     stimulus: Stimulus
     passes: tuple[ShardPass, ...]
@@ -35,9 +39,8 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     Random rows jump to the far end of the last region after two blocks, since slow rope frequencies
     only show over a long distance; embeddings stand at the start of region 0 without a gap.
     """
-    block = manifest.block
-    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
-    region_map = RegionMap(pools, block, manifest.context, manifest.sequences)
+    block, shape = manifest.block, shape_of(manifest)
+    region_map = RegionMap.of(shape)
     narrowest, wider = manifest.widths[0], next((w for w in manifest.widths if w > block), block)
     # The reference computes every real row, and pads are rows of the same function.
     filled = min(wider, 2 * block, max(1, manifest.context - 4 * block))
@@ -52,7 +55,10 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     near = min(2 * block, total) if stimulus == "random" else total
     positions = (*range(near), *range(manifest.context - total + near, manifest.context))
     region = manifest.sequences - 1 if stimulus == "random" else 0
+    if shape.side_by_side:
+        fitting = _side_by_side(fitting, positions, region_map)
     passes, done = [], 0
+    homes: dict[str, set[int]] = {pool.name: set() for pool in manifest.pools}
     for width, real in fitting:
         rows = [_row(region_map, positions[: index + 1], region) for index in range(done, done + real)]
         passes.append(
@@ -62,12 +68,24 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
                 real,
             )
         )
+        for number, pool in enumerate(manifest.pools):
+            written = [row.slots[number].home or 0 for row in rows]
+            homes[pool.name].update(range(written[0], written[0] + width) if shape.side_by_side else written)
         done += real
-    homes = {
-        pool.name: frozenset(region_map.slots(region, p)[number].home or 0 for p in positions)
-        for number, pool in enumerate(pools)
-    }
-    return ShardPasses(stimulus, tuple(passes), positions, homes)
+    frozen = {name: frozenset(slots) for name, slots in homes.items()}
+    return ShardPasses(stimulus, tuple(passes), positions, frozen)
+
+
+def _side_by_side(
+    sizes: Sequence[tuple[int, int]], positions: Sequence[int], region_map: RegionMap
+) -> list[tuple[int, int]]:
+    """The widths of passes and their rows, cut where positions leave a gap or a ring ends."""
+    found, done = [], 0
+    for width, real in sizes:
+        for gapless in _runs(positions[done : done + real]):
+            found += [(width, len(run)) for run in region_map.runs(gapless, real)]
+        done += real
+    return found
 
 
 def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:

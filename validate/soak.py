@@ -62,6 +62,7 @@ class SoakCount(Record):
 
     def unused(self, proven: Proven, shape: VerifierShape) -> list[str]:
         """What is proven of a verifier of that shape and was never made use of."""
+        shares = proven.region_independent and not shape.side_by_side
         wanted = {
             "drafts accepted": (proven.speculate, self.accepted),
             "drafts refused": (proven.speculate, self.proposed - self.accepted),
@@ -70,7 +71,7 @@ class SoakCount(Record):
             "narrow passes": (proven.widths[0] < shape.block, self.narrow),
             "wide passes": (proven.widths[-1] > shape.block, self.wide),
             "short spans": (any(len(spans) > 1 for spans in usable_spans(shape, proven)), self.short_span),
-            "passes of several sequences": (proven.region_independent and shape.sequences > 1, self.shared),
+            "passes of several sequences": (shares and shape.sequences > 1, self.shared),
         }
         return [name for name, (possible, count) in wanted.items() if possible and not count]
 

@@ -54,7 +54,7 @@ def span_edges(shape: VerifierShape) -> list[SpanEdge]:
 
 def _spans(shape: VerifierShape, home: RegionMap, region: int, end: int) -> tuple[int, ...]:
     """The least spans that hold the slots of `end` positions of a region, and all before the last of them."""
-    lasts = (home.slot(number, region, min(end, p.region_slots) - 1) for number, p in enumerate(shape.pools))
+    lasts = (home.slot(number, region, min(end, p.token_slots) - 1) for number, p in enumerate(shape.pools))
     return tuple(
         next(step for step in shape.span_steps(number) if step > last) for number, last in enumerate(lasts)
     )

@@ -76,9 +76,9 @@ def _run(
     block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
     total = len(prompt) + max(0, greedy_tokens - 1)
     found: list[Logits] = []
-    for done in range(0, len(prompt), block):
-        progress(f"{name}, {done} of {total} tokens")
-        rows = chain_rows(region_map, 0, done, RowKind.PROMPT, prompt[done : done + block])
+    for run in region_map.runs(range(len(prompt)), block):
+        progress(f"{name}, {run.start} of {total} tokens")
+        rows = chain_rows(region_map, 0, run.start, RowKind.PROMPT, prompt[run.start : run.stop])
         found.append(run_rows(verifier, rows, block))
     greedy: list[int] = []
     while len(greedy) < greedy_tokens:

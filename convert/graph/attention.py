@@ -66,13 +66,12 @@ class Rotation:
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The inputs of a layer in addition to the hidden state: rope rows, and the masks of its pool."""
+    """The inputs of a layer beside the hidden state: rope rows, its pool's mask and the rows' slots."""
 
     query_rope: Rotation | None
     key_rope: Rotation | None
     attn_mask: Var
-    write_mask: Var
-    kept: Var
+    homes: kv.Homes
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,8 @@ def write_keys_values(
     if sizes.norm_values:
         v = rms_norm(v, None, sizes.epsilon, f"{name}_v_norm", HEAD)
     return WrittenKV(
-        k=kv.write(cells.k, k, inputs.write_mask, inputs.kept, form, f"{name}_keys"),
-        v=kv.write(cells.v, v, inputs.write_mask, inputs.kept, form, f"{name}_values"),
+        k=kv.write(cells.k, k, inputs.homes, form, f"{name}_keys"),
+        v=kv.write(cells.v, v, inputs.homes, form, f"{name}_values"),
     )
 
 

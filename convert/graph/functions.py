@@ -59,9 +59,10 @@ def _function(
 ) -> Function:
     """One function of so many rows, its types noted on it."""
     symbol = getattr(rows, "symbol", rows)
-    placeholders = {spec.name: mb.TensorSpec(_shape(spec, symbol), dtype=types.fp16) for spec in inputs} | {
-        spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in states
-    }
+    placeholders = {
+        spec.name: mb.TensorSpec(_shape(spec, symbol), dtype=types.numpy_type_to_builtin_type(_dtype(spec)))
+        for spec in inputs
+    } | {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in states}
     # Operations without a name are numbered over a whole process: neither what it built before may show, nor
     # may one function's names differ from another's, by which the writer knows what they share.
     mb.name_count.clear()
@@ -72,10 +73,14 @@ def _function(
             value.name = value.op.name = name
         function.set_outputs(made)
     function.set_input_types(
-        tuple(ct.TensorType(spec.name, _shape(spec, rows), dtype=np.float16) for spec in inputs)
+        tuple(ct.TensorType(spec.name, _shape(spec, rows), dtype=_dtype(spec)) for spec in inputs)
     )
     function.set_output_types([ct.TensorType(name, dtype=np.float16) for name in outputs])
     return function
+
+
+def _dtype(spec: TensorSpec) -> type[np.float16] | type[np.int32]:
+    return np.int32 if spec.dtype == "int32" else np.float16
 
 
 def _shape(spec: TensorSpec, rows: object) -> tuple[object, ...]:

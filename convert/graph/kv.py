@@ -1,7 +1,9 @@
-"""K/V in their slots: written by a mask blend, never by a scatter, which leaves the Neural Engine.
+"""K/V in their slots: written by a mask blend or side by side, never by a scatter, which leaves the Neural
+Engine.
 
 The forms (manifests.schema.KVForm) differ in where the slots are kept, in what is written back and in what
-attention reads. Every one of them computes the same blend, so all give the same bits.
+attention reads. All but AT_POSITION compute the same blend over all slots; AT_POSITION replaces the slots of
+the pass's rows alone. What attention reads is the same in all of them, so all give the same bits.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +39,25 @@ class LayerCells:
 
     k: Cell
     v: Cell
+
+
+@dataclass(frozen=True)
+class MaskedHomes:
+    """The slots of a pass's rows: a mask [1, 1, S, T], and 1 for each slot that none writes [1, 1, S, 1]."""
+
+    mask: Var
+    kept: Var
+
+
+@dataclass(frozen=True)
+class SideBySideHomes:
+    """The slots of a pass's rows, from `begin` to before `end`: bounds int32 [4] of a slice of a state."""
+
+    begin: Var
+    end: Var
+
+
+Homes = MaskedHomes | SideBySideHomes
 
 
 @dataclass(frozen=True)
@@ -84,20 +105,39 @@ def layer_cells(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Mappi
     return {layer: LayerCells(*both) for layer, both in cells.items()}
 
 
-def kept_slots(write_mask: Var) -> Var:
-    """1 for every slot that no row of the block writes, else 0: [1, 1, S, T] -> [1, 1, S, 1]."""
-    return mb.sub(x=np.float16(1), y=mb.reduce_sum(x=write_mask, axes=[3], keep_dims=True))
+def homes_of(written: Var, form: KVForm) -> Homes:
+    """The slots of a pass's rows, of a pool's input that says which those are (see Pool.write_spec)."""
+    if form is KVForm.AT_POSITION:
+        return _side_by_side(written)
+    kept = mb.sub(x=np.float16(1), y=mb.reduce_sum(x=written, axes=[3], keep_dims=True))
+    return MaskedHomes(written, kept)
 
 
-def write(cell: Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str) -> Written:
+def _side_by_side(slots: Var) -> SideBySideHomes:
+    """The bounds from the first to behind the last of the slots [T], which T does not change."""
+    first = mb.slice_by_index(x=slots, begin=[0], end=[1])
+    last = mb.slice_by_index(x=slots, begin=[-1], end=[0], end_mask=[True])
+    none = np.zeros(1, np.int32)
+    begin = mb.concat(values=[none, none, first, none], axis=0)
+    end = mb.concat(values=[none, none, mb.add(x=last, y=np.ones(1, np.int32)), none], axis=0)
+    return SideBySideHomes(begin, end)
+
+
+def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> Written:
     """Put row t of `new` [1, n_kv, T, head_dim] into its slot.
 
-    A column of the mask that is all zero writes nowhere. Every value must be finite: 0 x infinity
-    is not a number.
+    A column of a mask that is all zero writes nowhere; side by side, every row writes. Every value must be
+    finite: 0 x infinity is not a number.
     """
     whole = cell.store if form is KVForm.OUTSIDE else mb.read_state(input=cell.store)
+    if isinstance(homes, SideBySideHomes):
+        everything = [True, True, False, True]
+        masks = {"begin_mask": everything, "end_mask": everything}
+        updated = mb.slice_update(x=whole, update=new, begin=homes.begin, end=homes.end, **masks)
+        mb.coreml_update_state(state=cell.store, value=updated, name=name)
+        return Written(updated, new)
     old = mb.slice_by_index(x=whole, **_bounds(cell.entry)) if form is KVForm.PACKED else whole
-    blended = mb.add(x=mb.mul(x=old, y=kept), y=mb.matmul(x=write_mask, y=new))
+    blended = mb.add(x=mb.mul(x=old, y=homes.kept), y=mb.matmul(x=homes.mask, y=new))
     match form:
         case KVForm.REREAD:
             return Written(mb.coreml_update_state(state=cell.store, value=blended, name=name), new)
@@ -106,7 +146,7 @@ def write(cell: Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: 
         case KVForm.SLICE_UPDATE | KVForm.PACKED:
             updated = mb.slice_update(x=whole, update=blended, **_bounds(cell.entry))
             mb.coreml_update_state(state=cell.store, value=updated, name=name)
-        case KVForm.OUTSIDE:
+        case _:
             pass  # the new rows are outputs
     return Written(blended, new)
 

@@ -133,7 +133,7 @@ class LayerShardPlan:
             specs += [TensorSpec(name=name, shape=shape) for name in (table.cos_input, table.sin_input)]
         for pool in self.pools:
             specs.append(TensorSpec(name=pool.mask_input, shape=(1, 1, None, pool.slots)))
-            specs.append(TensorSpec(name=pool.write_input, shape=(1, 1, pool.slots, None)))
+            specs.append(pool.write_spec(self.kv_form))
         if self.per_layer_input is not None:
             width = len(self.layers) * self.per_layer_width
             specs.append(TensorSpec(name=EMBEDDED, shape=(1, self.d, None, 1)))
@@ -192,7 +192,7 @@ def layer_shard(
     hosted = tuple(spec for spec in plan.states if spec.held == "host")
 
     def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
-        kept = {pool.name: kv.kept_slots(by_name[pool.write_input]) for pool in plan.pools}
+        homes = {pool.name: kv.homes_of(by_name[pool.write_input], plan.kv_form) for pool in plan.pools}
         cells, written = kv.layer_cells(plan.states, by_name), dict[int, WrittenKV]()
         own = None
         if mix is not None and plan.per_layer_input is not None:
@@ -203,8 +203,7 @@ def layer_shard(
                 query_rope=_rotation(layer.query_rope, by_name),
                 key_rope=_rotation(layer.key_rope, by_name),
                 attn_mask=by_name[layer.pool.mask_input],
-                write_mask=by_name[layer.pool.write_input],
-                kept=kept[layer.pool.name],
+                homes=homes[layer.pool.name],
             )
             name = f"layer_{layer.index}"
             x, written[layer.index] = decoder_layer(

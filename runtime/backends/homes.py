@@ -21,6 +21,18 @@ def homes_of(written: Tensor | Homes) -> Homes:
     return homes
 
 
+def side_by_side(homes: Homes) -> Homes:
+    """The slots that all lanes write where those of a pass are side by side: pads write behind the last row.
+
+    Raises:
+        ValueError: lane 0 writes nowhere, or a lane another slot than that behind the slot of the last lane.
+    """
+    slots: Homes = (homes[0] + np.arange(len(homes))).astype(np.int32)
+    if homes[0] < 0 or ((homes >= 0) & (homes != slots)).any():
+        raise ValueError(f"the slots {homes.tolist()} are not side by side from lane 0 on")
+    return slots
+
+
 def _homes_of_mask(mask: NDArray[Any]) -> Homes:
     slots, lanes = np.nonzero(mask[0, 0])
     if np.unique(lanes).size < lanes.size or (mask[0, 0, slots, lanes] != 1).any():

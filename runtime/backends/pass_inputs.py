@@ -2,24 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.manifests.errors import ArtifactError
-from anespec.manifests.schema import HIDDEN_IN, Manifest, Pool, RopeTable
+from anespec.manifests.schema import HIDDEN_IN, KVForm, Manifest, Pool, RopeTable
+from anespec.runtime.backends.homes import side_by_side
 from anespec.runtime.backends.masks import AttentionMask, WriteMask
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
 
 NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
-NO_PLACES: Mapping[int, Mapping[str, Tensor]] = MappingProxyType({})
+NO_PLACED: Mapping[str, NDArray[Any]] = MappingProxyType({})
+NO_PLACES: Mapping[int, Mapping[str, NDArray[Any]]] = MappingProxyType({})
 
 
 class PassInputs:
     """Builds a pass's inputs by the manifest's names. Rope rows are computed once for all positions.
 
-    With `homes` the slots that rows write are numbers, without it one-hot masks. Masks are kept from pass to
-    pass and changed only where rows differ, so what `of` returns is good until its next call.
+    With `homes` the slots that rows write are numbers, without it one-hot masks. An artifact that writes rows
+    side by side takes numbers in any case, of pads too. Masks are kept from pass to pass and changed only
+    where rows differ, so what `of` returns is good until its next call.
 
     `places` has arrays that the inputs of a pass over T rows are to lie in, by T and by name; masks in them
     are over all slots. What is not in them lies in arrays of its own.
@@ -30,7 +35,7 @@ class PassInputs:
         manifest: Manifest,
         *,
         homes: bool = False,
-        places: Mapping[int, Mapping[str, Tensor]] = NO_PLACES,
+        places: Mapping[int, Mapping[str, NDArray[Any]]] = NO_PLACES,
     ) -> None:
         self.pools = manifest.pools
         self.rope_rows = {
@@ -38,6 +43,7 @@ class PassInputs:
         } | {table.sin_input: _rope_rows(table, manifest.context, np.sin) for table in manifest.ropes}
         self.context = manifest.context
         self._homes = homes
+        self._side_by_side = manifest.kv_form is KVForm.AT_POSITION
         self._places = places
         self._masks: dict[int, list[tuple[AttentionMask, WriteMask]]] = {}
 
@@ -62,23 +68,30 @@ class PassInputs:
         inputs: dict[str, Tensor | Homes] = {HIDDEN_IN: hidden, **layer_inputs}
         for name, table in self.rope_rows.items():
             inputs[name] = table[positions]
-        for name, place in self._places.get(len(rows), NO_INPUTS).items():
-            if name in inputs:
-                place[...] = inputs[name]
-                inputs[name] = place
+        places = self._places.get(len(rows), NO_PLACED)
+        for name in places.keys() & inputs.keys():
+            places[name][...] = inputs[name]
+            inputs[name] = places[name]
         spans = spans or [pool.slots for pool in self.pools]
         for index, (pool, span, (attention, write)) in enumerate(
             zip(self.pools, spans, self._masks_of(len(rows)), strict=True)
         ):
-            _require_within(rows, index, pool, span)
-            inputs[pool.mask_input] = attention.of([row.slots[index].visible for row in rows], span)
             homes = np.array([-1 if (s := row.slots[index].home) is None else s for row in rows], np.int32)
-            inputs[pool.write_input] = homes if self._homes else write.of(homes, span)
+            if self._side_by_side:
+                homes = _side_by_side(homes, pool)
+            _require_within(rows, homes, index, pool, span)
+            inputs[pool.mask_input] = attention.of([row.slots[index].visible for row in rows], span)
+            if self._side_by_side and pool.write_input in places:
+                places[pool.write_input][...] = homes
+                inputs[pool.write_input] = places[pool.write_input]
+            else:
+                numbers = self._homes or self._side_by_side
+                inputs[pool.write_input] = homes if numbers else write.of(homes, span)
         return inputs
 
     def _masks_of(self, width: int) -> list[tuple[AttentionMask, WriteMask]]:
         """The masks of passes so wide; those without a place are kept for one width at a time."""
-        places = self._places.get(width, NO_INPUTS)
+        places = self._places.get(width, NO_PLACED)
         kept = width if places else 0
         if kept not in self._masks:
             self._masks[kept] = [
@@ -97,12 +110,19 @@ def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
     return rows
 
 
-def _require_within(rows: Sequence[Row], index: int, pool: Pool, span: int) -> None:
+def _side_by_side(homes: Homes, pool: Pool) -> Homes:
+    try:
+        return side_by_side(homes)
+    except ValueError as error:
+        raise ArtifactError(f"in the pool {pool.name!r} {error}") from None
+
+
+def _require_within(rows: Sequence[Row], homes: Homes, index: int, pool: Pool, span: int) -> None:
     if span > pool.slots:
         raise ArtifactError(f"a span of {span} leaves the pool {pool.name!r} of {pool.slots}")
-    for row in rows:
+    for row, home in zip(rows, homes.tolist(), strict=True):
         own = row.slots[index]
         slots = [slot for run in own.visible if run for slot in (run[0], run[-1])]
-        slots += [] if own.home is None else [own.home]
+        slots += [] if home == -1 else [home]
         if not all(0 <= slot < span for slot in slots):
             raise ArtifactError(f"slots {slots} leave the pool {pool.name!r} of {span}")

@@ -13,7 +13,8 @@ Homes = NDArray[np.int32]
 """The slot that each lane writes, -1 where it writes none."""
 
 Inputs = Mapping[str, Tensor | Homes]
-"""A shard's inputs by name. A write mask [1, 1, S, T] may be replaced by its `Homes` [T]."""
+"""A shard's inputs by name. A write mask [1, 1, S, T] may be replaced by its `Homes` [T]; where rows are
+written side by side, `Homes` are the input itself."""
 
 Channels = NDArray[np.float16] | NDArray[np.float32]
 """One lane of an output, [C]; rounded to fp16 it is what the shard returns."""

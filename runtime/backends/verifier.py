@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.manifests.errors import ArtifactError
-from anespec.manifests.schema import HIDDEN_IN, Manifest, StateSpec
+from anespec.manifests.schema import HIDDEN_IN, KVForm, Manifest, StateSpec
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Channels, Homes, Outputs, ShardRunner, Tensor
@@ -53,8 +53,11 @@ def shape_of(
         context=manifest.context,
         sequences=(sequences if partial_spans else None) or manifest.sequences,
         vocabulary=manifest.hyperparameters.vocabulary,
-        pools=tuple(PoolShape(p.name, p.region_slots, p.window) for p in manifest.pools),
+        pools=tuple(
+            PoolShape(p.name, p.region_slots, p.window, manifest.spare_slots) for p in manifest.pools
+        ),
         partial_spans=partial_spans,
+        side_by_side=manifest.kv_form is KVForm.AT_POSITION,
     )
 
 

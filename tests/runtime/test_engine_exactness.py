@@ -9,7 +9,7 @@ from drafting import HostileSession, OracleSession, SourceByReference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepping import Clock
-from toy import GLOBAL, ToyVerifier, everything, sequential_text, toy_shape
+from toy import GLOBAL, ToyVerifier, everything, sequential_text, side_by_side, toy_shape
 
 from anespec.runtime.drafters import DraftSession
 from anespec.runtime.drafters.lookup import LookupSource
@@ -147,7 +147,7 @@ def check_slots(engine: Engine, verifier: ToyVerifier) -> None:
         for number, pool in enumerate(verifier.shape.pools):
             oldest = engine._store.held_from(region, number)
             for position in range(oldest, len(held)):
-                home = region * pool.region_slots + position % pool.region_slots
+                home = region * pool.region_slots + position % pool.token_slots
                 assert verifier.held(number, home) == (position, held[position])
 
 
@@ -204,7 +204,7 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         )
     )
     longest = 60 if pools == (GLOBAL,) else 120
-    return toy_shape(
+    shape = toy_shape(
         block=block,
         t_max=draw(st.integers(block, 4 * block)),
         context=draw(st.integers(8, longest)),
@@ -212,6 +212,7 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         vocabulary=VOCABULARY,
         pools=pools,
     )
+    return side_by_side(shape) if draw(st.booleans()) else shape
 
 
 @settings(max_examples=100, deadline=None)

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from numpy.typing import NDArray
-from toy import ToyVerifier, sequential_text, toy_shape
+from toy import ToyVerifier, sequential_text, side_by_side, toy_shape
 
 from anespec.runtime.drafters import DraftSession
 from anespec.runtime.drafters.lookup import LookupSource
@@ -78,6 +78,8 @@ class EngineMachine(RuleBasedStateMachine):
             pools=data.draw(st.sampled_from(POOLS)),
             partial_spans=True,
         )
+        if data.draw(st.booleans()):
+            shape = side_by_side(shape)
         proven = Proven(
             speculate=True,
             widths=data.draw(st.sampled_from([(block,), shape.wide_widths, shape.widths])),
@@ -205,7 +207,7 @@ class EngineMachine(RuleBasedStateMachine):
             held = store.tokens(region)
             for number, pool in enumerate(self.shape.pools):
                 for position in range(store.held_from(region, number), len(held)):
-                    slot = region * pool.region_slots + position % pool.region_slots
+                    slot = region * pool.region_slots + position % pool.token_slots
                     assert self.verifier.held(number, slot) == (position, held[position])
 
     @invariant()

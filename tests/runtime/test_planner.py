@@ -44,7 +44,7 @@ def planner(*widths: int, shape: VerifierShape = SHAPE) -> Planner:
 def test_everyone_gets_a_row_before_anyone_gets_two(demands: list[Demand], widths: tuple[int, ...]) -> None:
     plan = planner(*widths)
     shares = plan.share(demands)
-    most = [min(demand.rows, plan.longest_run) for demand in demands]
+    most = [min(demand.rows, plan.longest_run_from(demand.position)) for demand in demands]
     assert all(0 <= share <= limit for share, limit in zip(shares.rows, most, strict=True))
     scheduled = sum(shares.rows)
     assert 1 <= scheduled <= widths[-1]
@@ -64,7 +64,7 @@ def test_no_lane_that_somebody_wants_stays_empty(demands: list[Demand], widths: 
     hungry = [
         demand
         for demand, share in zip(demands, shares.rows, strict=True)
-        if share < min(demand.rows, plan.longest_run)
+        if share < min(demand.rows, plan.longest_run_from(demand.position))
     ]
     prompt_rows = sum(s for d, s in zip(demands, shares.rows, strict=True) if d.is_prompt)
     if hungry:

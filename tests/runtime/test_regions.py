@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import toy_shape
+from toy import side_by_side, toy_shape
 
 from anespec.manifests.errors import ArtifactError
 from anespec.runtime.passes import PoolShape
@@ -76,6 +76,36 @@ def test_the_longest_run_never_overwrites_what_its_first_row_sees(
     beyond = region_map.slots(0, run.stop)[0].home
     if start >= window - 1 > 0:
         assert beyond in slots(first.visible)
+
+
+@given(windows, st.integers(1, 32), st.integers(0, 3), st.integers(0, 199), st.integers(1, 199))
+def test_runs_side_by_side_stay_in_their_region_and_their_pads_where_nobody_looks(
+    window: int | None, widest: int, region: int, start: int, count: int
+) -> None:
+    """Rows, positions, pads and rings: whatever a pass writes beyond its rows is nobody's."""
+    shape = toy_shape(
+        t_max=widest,
+        context=200,
+        sequences=4,
+        pools=(PoolShape("pool", 256 if window is None else 64, window),),
+    )
+    shape = side_by_side(shape)
+    (pool,), region_map = shape.pools, RegionMap.of(shape)
+    positions = range(start, min(start + count, 200))
+    runs = list(region_map.runs(positions, widest))
+    assert [position for run in runs for position in run] == [*positions]
+    for run in runs:
+        assert 1 <= len(run) <= widest
+        homes = [region_map.slot(0, region, position) for position in run]
+        assert homes == [*range(homes[0], homes[0] + len(run))]
+        written = range(homes[0], homes[0] + shape.t_max)
+        base = region * pool.region_slots
+        assert base <= written.start and written.stop <= base + pool.region_slots
+        pads = set(written) - set(homes)
+        for position in (*run, run.stop):
+            seen = range(region_map.first_visible(0, position), min(position + 1, run.stop))
+            assert not pads & set(slots(region_map.slot_ranges(0, region, seen)))
+    assert slots(region_map.all_slots(0, region)) == [*range(base, base + pool.region_slots)]
 
 
 def test_a_ring_as_long_as_the_context_has_no_limit() -> None:

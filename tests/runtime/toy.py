@@ -7,13 +7,13 @@ when a later row looks, just as in a transformer.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
-from anespec.manifests.schema import range_widths
+from anespec.manifests.schema import aligned, range_widths
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
 from anespec.runtime.proven import Proven
@@ -40,6 +40,18 @@ def toy_shape(
     return VerifierShape(
         block, widths, context, sequences, vocabulary, tuple(pools), partial_spans=partial_spans
     )
+
+
+def side_by_side(shape: VerifierShape) -> VerifierShape:
+    """The same where passes write rows side by side: spare slots behind those of tokens, and rings that hold
+    what the pads of the widest pass write."""
+    spare = aligned(shape.t_max - 1)
+
+    def pool(one: PoolShape) -> PoolShape:
+        rows = 0 if one.window is None else aligned(one.window + shape.t_max)
+        return replace(one, region_slots=max(one.region_slots, rows) + spare, spare_slots=spare)
+
+    return replace(shape, pools=tuple(pool(one) for one in shape.pools), side_by_side=True)
 
 
 def everything(shape: VerifierShape) -> Proven:
@@ -85,6 +97,7 @@ class ToyVerifier(WholePasses):
         self.layers = [i % len(shape.pools) for i in range(len(shape.pools) + 1)]
         self.state = [[0] * (shape.pools[pool].region_slots * shape.sequences) for pool in self.layers]
         self.origins: dict[int, tuple[int, int]] = {}
+        self.rubbish = 0
         self.passes_run: list[PassPlan] = []
 
     @property
@@ -116,6 +129,9 @@ class ToyVerifier(WholePasses):
                 if (slot := row.slots[pool].home) is not None:
                     self.state[layer][slot] = tag + self.salt(lane, plan)
                     self.origins[self.state[layer][slot]] = (row.position, row.token)
+                elif self._shape.side_by_side:
+                    self.rubbish -= 1
+                    self.state[layer][(plan.rows[0].slots[pool].home or 0) + lane] = self.rubbish
         if not plan.wanted:
             return None
         last = len(self.layers) - 1
@@ -135,6 +151,12 @@ class ToyVerifier(WholePasses):
             assert plan.spans[pool] in shape.span_steps(pool)
             assert all(span.stop <= plan.spans[pool] for place in places for span in place.visible)
             assert len(set(written)) == len(written), "two rows write the same slot"
+            if shape.side_by_side:
+                assert [place.home for place in places[: len(written)]] == written
+                assert written == [*range(written[0], written[0] + len(written))]
+                last = written[0] + plan.width - 1
+                assert last < plan.spans[pool]
+                assert self.region_of(pool_shape, last) == self.region_of(pool_shape, written[0])
             for row, place in zip(plan.rows, places, strict=True):
                 self.check_place(row.kind, place, pool_shape)
 
@@ -154,7 +176,7 @@ class ToyVerifier(WholePasses):
 
     def region_of(self, pool: PoolShape, slot: int) -> int:
         """Whose a slot is: regions take turns by pages of 256 where passes look at the first slots only."""
-        paged = (
+        paged = not self._shape.side_by_side and (
             self._shape.partial_spans and self._shape.sequences in (2, 4, 8) and not pool.region_slots % 256
         )
         return slot // 256 % self._shape.sequences if paged else slot // pool.region_slots
@@ -217,7 +239,7 @@ def sequential_text(
         pool = pools[layer]
         first = 0 if pool.window is None else max(0, position - pool.window + 1)
         return [
-            layers[layer][p] for p in sorted(range(first, position + 1), key=lambda p: p % pool.region_slots)
+            layers[layer][p] for p in sorted(range(first, position + 1), key=lambda p: p % pool.token_slots)
         ]
 
     tokens = list(prompt)

@@ -25,9 +25,10 @@ def run(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Lo
 def run_tokens(verifier: Verifier, tokens: Sequence[int], start: int = 0, width: int | None = None) -> Logits:
     """Prompt rows in full passes; logits of every token."""
     width = width or verifier.shape.block
+    runs = RegionMap.of(verifier.shape).runs(range(start, start + len(tokens)), width)
     parts = [
-        run(verifier, rows_for(verifier, tokens[i : i + width], start + i), width)
-        for i in range(0, len(tokens), width)
+        run(verifier, rows_for(verifier, tokens[part.start - start : part.stop - start], part.start), width)
+        for part in runs
     ]
     return np.concatenate(parts)
 

@@ -97,13 +97,13 @@ def flattened_without_transpose(x: Var, sizes: AttentionSizes) -> Var:
 
 
 def written_one_slot_late(
-    cell: kv.Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str
+    cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
 ) -> kv.Written:
     """Every row's K/V goes to the slot after its own."""
-    slots = write_mask.shape[2]
-    rest, last = mb.split(x=write_mask, split_sizes=[slots - 1, 1], axis=2)
+    slots = homes.mask.shape[2]
+    rest, last = mb.split(x=homes.mask, split_sizes=[slots - 1, 1], axis=2)
     shifted = mb.concat(values=[last, rest], axis=2)
-    return WRITE(cell, new, shifted, kv.kept_slots(shifted), form, name)
+    return WRITE(cell, new, kv.homes_of(shifted, form), form, name)
 
 
 def rotated_with_swapped_pair(x: Var, cos: Var, sin: Var, rotary_dim: int, head_dim: int) -> Var:

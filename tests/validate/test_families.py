@@ -1,7 +1,8 @@
 """Every family in some weight formats and K/V forms, and all of those: the gates hold on all backends.
 
 The whole matrix takes minutes; here each family meets two formats and two forms in turn, one on torch and one
-on OpenVINO, so that seven families in a row meet all formats, and three all forms.
+on OpenVINO, so that seven families in a row meet all formats, and three all forms. Every three families a
+form moves on to another backend and target.
 """
 
 import json
@@ -31,6 +32,8 @@ PAIRS = [
     for weight_format in (FORMATS[number % len(FORMATS)], FORMATS[(number + 3) % len(FORMATS)])
 ]
 
+FORMS = [form for first in range(len(KVForm)) for form in (*list(KVForm)[first:], *list(KVForm)[:first])]
+
 BACKENDS = ("torch", OPENVINO, OPENVINO, TORCH_FLUSH)
 """The two of a family, then those of the next."""
 
@@ -58,7 +61,7 @@ def divergence(expected: np.ndarray, found: np.ndarray) -> float:
     [
         (gguf, weights, target if fits(weights, target) else Target.CPU, form, backend)
         for (gguf, weights), target, form, backend in zip(
-            PAIRS, cycle((Target.MAC, Target.CPU)), cycle(KVForm), cycle(BACKENDS), strict=False
+            PAIRS, cycle((Target.MAC, Target.CPU)), cycle(FORMS), cycle(BACKENDS), strict=False
         )
     ],
     ids=lambda value: value.stem if isinstance(value, Path) else str(value),

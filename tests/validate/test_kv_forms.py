@@ -1,6 +1,7 @@
-"""The five forms of K/V: the same bits on torch, and for each a planted bug that the golden gate finds."""
+"""The six forms of K/V: the same bits on torch, and for each a planted bug that the golden gate finds."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,18 @@ from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
 from anespec.manifests.schema import AttentionShape, KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Invariance
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends import open_verifier
+from anespec.runtime.backends import circumstances, open_verifier, pass_inputs
 from anespec.runtime.backends.host_caches import HostCache
 from anespec.runtime.backends.runner import Homes, Tensor
+from anespec.validate.exactness import exactness_gate
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 LLAMA = FAMILIES / "llama.gguf"
 TOKENS = list(range(3, 17))
-HELD = 16
-"""Slots of each pool whose K/V are compared; the sliding pools of these models hold more."""
+HELD = len(TOKENS)
+"""Slots of each pool whose K/V are compared: those of tokens, behind which pads may have written."""
 
 BitsOfLayers = Mapping[int, list[np.ndarray]]
 
@@ -71,29 +74,28 @@ def test_all_forms_leave_the_same_bits_on_torch(family: str, shape: AttentionSha
 
 
 WRITE, BOUNDS, PUT = kv.write, kv._bounds, HostCache.put
+SIDE_BY_SIDE, STRETCH = kv._side_by_side, pass_inputs.side_by_side
 
 
-def attend_to_what_was(
-    cell: kv.Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str
-) -> kv.Written:
+def attend_to_what_was(cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str) -> kv.Written:
     """Attention reads the slots as they were before the write."""
     old = mb.read_state(input=cell.store)
-    WRITE(cell, new, write_mask, kept, form, name)
+    WRITE(cell, new, homes, form, name)
     return kv.Written(old, new)
 
 
-def keep_nothing(cell: kv.Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str) -> kv.Written:
+def keep_nothing(cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str) -> kv.Written:
     """What attention reads is never written back."""
     old = mb.read_state(input=cell.store)
-    return kv.Written(mb.add(x=mb.mul(x=old, y=kept), y=mb.matmul(x=write_mask, y=new)), new)
+    return kv.Written(mb.add(x=mb.mul(x=old, y=homes.kept), y=mb.matmul(x=homes.mask, y=new)), new)
 
 
 def update_one_slot_off(
-    cell: kv.Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str
+    cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
 ) -> kv.Written:
     """The bounds of the slice_update leave out the last slot, so that all others move by one."""
     whole = mb.read_state(input=cell.store)
-    blended = mb.add(x=mb.mul(x=whole, y=kept), y=mb.matmul(x=write_mask, y=new))
+    blended = mb.add(x=mb.mul(x=whole, y=homes.kept), y=mb.matmul(x=homes.mask, y=new))
     n, heads, slots, size = whole.shape
     all_but_first = mb.slice_by_index(x=blended, begin=[0, 0, 1, 0], end=[n, heads, slots, size])
     end = [n, heads, slots - 1, size]
@@ -103,28 +105,43 @@ def update_one_slot_off(
 
 
 def update_the_next_entry(
-    cell: kv.Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str
+    cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
 ) -> kv.Written:
     """K goes where V belongs, and V where the next layer's K does."""
     whole = mb.read_state(input=cell.store)
     old = mb.slice_by_index(x=whole, **BOUNDS(cell.entry))
-    blended = mb.add(x=mb.mul(x=old, y=kept), y=mb.matmul(x=write_mask, y=new))
+    blended = mb.add(x=mb.mul(x=old, y=homes.kept), y=mb.matmul(x=homes.mask, y=new))
     bounds = BOUNDS((cell.entry + 1) % whole.shape[0])
     updated = mb.slice_update(x=whole, update=blended, **bounds)
     mb.coreml_update_state(state=cell.store, value=updated, name=name)
     return kv.Written(blended, new)
 
 
-def return_other_rows(
-    cell: kv.Cell, new: Var, write_mask: Var, kept: Var, form: KVForm, name: str
-) -> kv.Written:
+def return_other_rows(cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str) -> kv.Written:
     """The rows for the host are not those that attention sees."""
-    return kv.Written(WRITE(cell, new, write_mask, kept, form, name).slots, mb.mul(x=new, y=np.float16(2)))
+    return kv.Written(WRITE(cell, new, homes, form, name).slots, mb.mul(x=new, y=np.float16(2)))
 
 
 def put_one_slot_late(self: HostCache, rows: Tensor, homes: Homes) -> None:
     """The host writes every row to the slot after its own."""
     PUT(self, rows, np.where(homes >= 0, (homes + 1) % self.slots.shape[2], homes).astype(np.int32))
+
+
+def one_slot_late(slots: Var) -> kv.SideBySideHomes:
+    """The position is off by one."""
+    return SIDE_BY_SIDE(mb.add(x=slots, y=np.ones(1, np.int32)))
+
+
+def one_slot_early(homes: Homes) -> Homes:
+    """The position is off by one, where there is a slot before it."""
+    return np.maximum(STRETCH(homes) - 1, np.arange(len(homes), dtype=np.int32))
+
+
+def attend_to_old_slots(cell: kv.Cell, new: Var, homes: kv.Homes, form: KVForm, name: str) -> kv.Written:
+    """Attention reads the slots as they were before rows were written side by side."""
+    old = mb.read_state(input=cell.store)
+    WRITE(cell, new, homes, form, name)
+    return kv.Written(old, new)
 
 
 BUGS: Mapping[str, tuple[KVForm, str, object, Callable[..., object]]] = {
@@ -134,6 +151,8 @@ BUGS: Mapping[str, tuple[KVForm, str, object, Callable[..., object]]] = {
     "wrong entry": (KVForm.PACKED, "write", kv, update_the_next_entry),
     "other rows returned": (KVForm.OUTSIDE, "write", kv, return_other_rows),
     "rows put one slot late": (KVForm.OUTSIDE, "put", HostCache, put_one_slot_late),
+    "position one too far": (KVForm.AT_POSITION, "_side_by_side", kv, one_slot_late),
+    "old slots attended": (KVForm.AT_POSITION, "write", kv, attend_to_old_slots),
 }
 
 
@@ -144,6 +163,21 @@ def test_a_bug_in_a_form_is_found(bug: str, tmp_path: Path) -> None:
         patch.setattr(where, name, planted)
         faulty = converted(tmp_path / "faulty", LLAMA, form, AttentionShape.GROUPED)
         assert not golden_of(faulty, LLAMA, greedy_tokens=2).passed
+
+
+@pytest.mark.parametrize("bug", ["late", "early"])
+def test_a_position_off_by_one_fails_the_exactness_gate(
+    bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bug == "late":
+        monkeypatch.setattr(kv, "_side_by_side", one_slot_late)
+    else:
+        monkeypatch.setattr(pass_inputs, "side_by_side", one_slot_early)
+    faulty = converted(tmp_path, LLAMA, KVForm.AT_POSITION, AttentionShape.GROUPED)
+    with closing(open_verifier(faulty, "torch", threads=1)) as verifier:
+        verdict = exactness_gate(verifier, circumstances(faulty, "torch", 1), form="quick")
+    failed = {v.invariance for v in verdict.invariances if v.unequal}
+    assert {Invariance.PARTITION, Invariance.STALE} & failed, verdict.invariances
 
 
 def test_rows_that_attention_does_not_see_are_found_on_openvino_too(

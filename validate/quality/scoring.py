@@ -109,10 +109,10 @@ def _logits(
     step = min(widths[-1], region_map.longest_run)
     held: list[NDArray[np.float16]] = []
     first = 0
-    for start in range(0, len(ids), step):
-        rows = chain_rows(region_map, 0, start, RowKind.PROMPT, ids[start : start + step])
+    for run in region_map.runs(range(len(ids)), step):
+        rows = chain_rows(region_map, 0, run.start, RowKind.PROMPT, ids[run.start : run.stop])
         held.append(run_rows(verifier, rows, next(width for width in widths if width >= len(rows))))
         count = sum(len(part) for part in held)
-        if count + step > ROWS_AT_ONCE or start + step >= len(ids):
+        if count + step > ROWS_AT_ONCE or run.stop == len(ids):
             yield first, np.concatenate(held)
             first, held = first + count, []

@@ -5,7 +5,7 @@ that it asks for before the clock starts.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from anespec.runtime.backends.coreml.library import (
     has_neural_engine,
 )
 from anespec.runtime.backends.coreml.library import LoadedModel as LibraryModel
+from anespec.runtime.backends.runner import Inputs
 from anespec.runtime.backends.worker.build import built_worker
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
@@ -66,9 +67,12 @@ class CoreMLModel:
         """See LoadedModel."""
         return CoreMLState(self._model.make_state())
 
-    def predict(self, inputs: Mapping[str, Tensor], state: DeviceState | None) -> Prediction:
+    def predict(self, inputs: Inputs, state: DeviceState | None) -> Prediction:
         """See LoadedModel."""
-        given = {name: np.array(value, dtype=np.float32, order="C") for name, value in inputs.items()}
+        given = {
+            name: np.array(value, np.int32 if value.dtype == np.int32 else np.float32, order="C")
+            for name, value in inputs.items()
+        }
         own = state.state if isinstance(state, CoreMLState) else None
         began = time.perf_counter()
         found = self._model.predict(given, own)

@@ -13,6 +13,7 @@ from anespec.manifests.errors import AnespecError, MissingPackageError
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Record, Shard, Target
 from anespec.manifests.store import Artifact
+from anespec.runtime.backends.runner import Inputs
 from anespec.runtime.backends.worker.build import build_worker
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
@@ -84,7 +85,7 @@ class LoadedModel(Protocol):
         """States of zeros."""
         ...
 
-    def predict(self, inputs: Mapping[str, Tensor], state: DeviceState | None) -> Prediction:
+    def predict(self, inputs: Inputs, state: DeviceState | None) -> Prediction:
         """Execute once, `state` written to; None where the function has no states."""
         ...
 

@@ -3,7 +3,7 @@
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,7 @@ from anespec.runtime.backends.portable.package_predictor import (
     PredictorState,
 )
 from anespec.runtime.backends.portable.package_server import LIBRARY_VARIABLE
+from anespec.runtime.backends.runner import Inputs
 from anespec.runtime.backends.worker.backend import STAND_IN
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
@@ -29,7 +30,6 @@ from anespec.validate.selftest.device import (
     DeviceState,
     NotHereError,
     Prediction,
-    Tensor,
     Units,
     worker_here,
 )
@@ -45,7 +45,7 @@ class PortableModel:
         """See LoadedModel."""
         return self._predictor.make_state()
 
-    def predict(self, inputs: Mapping[str, Tensor], state: DeviceState | None) -> Prediction:
+    def predict(self, inputs: Inputs, state: DeviceState | None) -> Prediction:
         """See LoadedModel."""
         own = state if isinstance(state, PredictorState) else None
         began = time.perf_counter()

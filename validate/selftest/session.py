@@ -11,6 +11,7 @@ from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Manifest
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.host_caches import HostCache, empty_caches
 from anespec.runtime.backends.pass_inputs import PassInputs
+from anespec.runtime.backends.runner import Homes
 from anespec.validate.closeness import closeness
 from anespec.validate.selftest.device import DeviceState, LoadedModel, Tensor, Units
 from anespec.validate.selftest.records import Comparison, PassTime
@@ -59,8 +60,11 @@ class ShardSession:
     def run(self, step: Pass) -> tuple[Tensor, float]:
         """One pass: hidden states out [1, d, T, 1], and the seconds of the prediction."""
         made = self._inputs.of(step.rows, step.hidden)
-        inputs = {name: value.astype(np.float16, copy=False) for name, value in made.items()}
-        given = {name: inputs[name] for name in self._taken if name in inputs}
+        given: dict[str, Tensor | Homes] = {
+            name: value if value.dtype == np.int32 else value.astype(np.float16, copy=False)
+            for name, value in made.items()
+            if name in self._taken
+        }
         given |= {name: cache.slots for name, cache in self._caches.items()}
         found = self.model.predict(given, self.state)
         for cache in self._caches.values():

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.manifests.schema import Manifest
-from anespec.runtime.passes import PoolShape, Row, RowKind
+from anespec.runtime.backends.verifier import shape_of
+from anespec.runtime.passes import Row, RowKind
 from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 from anespec.validate.selftest.device import Tensor
@@ -22,8 +23,7 @@ class Pass:
 
 def region_map(manifest: Manifest) -> RegionMap:
     """Where the rows of an artifact's sequences live."""
-    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in manifest.pools)
-    return RegionMap(pools, manifest.block, manifest.context, manifest.sequences)
+    return RegionMap.of(shape_of(manifest))
 
 
 def passes(
@@ -31,10 +31,14 @@ def passes(
 ) -> Iterator[Pass]:
     """`count` passes of `width` rows of one sequence, from position `first` on; at the context's end it
     begins again at `first`, over what it wrote. Hidden states are normal, of standard deviation `size`.
+
+    Positions at the end of a ring are left out where a pass may not reach over it.
     """
     rng = np.random.default_rng(seed)
     where, position = region_map(manifest), first
     for _ in range(count):
+        while (room := where.longest_run_from(position)) < width:
+            position += room
         if position + width > manifest.context:
             position = first
         hidden = (size * rng.standard_normal((width, manifest.hyperparameters.d))).astype(np.float16)

@@ -160,12 +160,11 @@ def _pass_time(verifier: Verifier, rows: int) -> PassTime:
     shape, home = verifier.shape, RegionMap.of(verifier.shape)
     past = max(0, min(PAST, shape.context - rows) // shape.block * shape.block)
     tokens = [position % shape.vocabulary for position in range(past + rows)]
-    for start in range(0, past, shape.block):
-        part = tokens[start : start + shape.block]
-        plan = whole_plan(shape, chain_rows(home, 0, start, RowKind.PROMPT, part), wants_logits=False)
-        run_pass(verifier, plan)
+    for run in home.runs(range(past), shape.block):
+        part = chain_rows(home, 0, run.start, RowKind.PROMPT, tokens[run.start : run.stop])
+        run_pass(verifier, whole_plan(shape, part, width=shape.block, wants_logits=False))
     plan = whole_plan(shape, chain_rows(home, 0, past, RowKind.PROMPT, tokens[past:]), wants_logits=False)
-    layers_alone = replace(plan, spans=least_spans(plan.rows, shape.spans))
+    layers_alone = replace(plan, spans=least_spans(plan.rows, plan.width, shape))
     with_head = replace(layers_alone, wanted=dict.fromkeys(range(rows), BEST_LOGIT))
     layers = _median(lambda: run_pass(verifier, layers_alone))
     whole = _median(lambda: run_pass(verifier, with_head))

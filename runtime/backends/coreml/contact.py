@@ -27,7 +27,7 @@ class Contact(Record):
     """A compiled shard to be loaded and run once at each of its widths.
 
     `masks` are the inputs that have 0 for a visible slot and MASKED for others; the first slot is visible.
-    `writes` are the inputs that are one-hot at the slot that a row writes: row t at slot t.
+    `writes` are the inputs that say which slot a row writes, row t slot t: one-hot, or as integers [T].
     """
 
     shard: str
@@ -91,10 +91,13 @@ def try_shard(contact: Contact, library: CoreMLLibrary) -> None:
                 raise FloatingPointError(f"{NOT_A_NUMBER}: {name}")
 
 
-def made_up_inputs(contact: Contact, tried: TriedPass) -> dict[str, NDArray[np.float16]]:
+def made_up_inputs(contact: Contact, tried: TriedPass) -> dict[str, NDArray[np.float16] | NDArray[np.int32]]:
     """Rows of plain numbers, each of which writes a slot of its own and sees the first."""
-    inputs = {}
+    inputs: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {}
     for name, shape in tried.inputs.items():
+        if name in contact.writes and len(shape) == 1:
+            inputs[name] = np.arange(*shape, dtype=np.int32)
+            continue
         value = np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape).astype(np.float16)
         if name in contact.masks:
             value[...] = MASKED

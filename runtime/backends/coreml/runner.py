@@ -59,7 +59,7 @@ class CoreMLRunner:
         self.models = dict(models)
         self.carries = isinstance(shard, LayerShard)
         self.states = {state.name: state.shape for state in shard.program_states}
-        self.inputs = tuple(spec.name for spec in shard.program_inputs)
+        self.inputs = shard.program_inputs
         self.outputs = tuple(spec.name for spec in shard.program_outputs)
         self._state = self._new_state()
         self._inputs: Inputs = {}
@@ -111,7 +111,13 @@ class CoreMLRunner:
         return {name: outputs.tensor(name) for name in self.outputs}
 
     def _predict(self, inputs: Inputs) -> CoreMLOutputs:
-        given = {name: np.ascontiguousarray(inputs[name], np.float16) for name in self.inputs}
+        given: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {
+            spec.name: np.ascontiguousarray(inputs[spec.name], np.float16)
+            for spec in self.inputs
+            if spec.dtype == "fp16"
+        }
+        for spec in (spec for spec in self.inputs if spec.dtype == "int32"):
+            given[spec.name] = np.ascontiguousarray(inputs[spec.name], np.int32)
         model = self._model(given[HIDDEN_IN].shape[2])
         try:
             values = model.predict(given, self._state)

@@ -38,6 +38,10 @@ class Arguments(Generic[ValueT]):
         """Whether the operation has this input."""
         return key in self.operation.inputs
 
+    def is_constant(self, key: str) -> bool:
+        """Whether an input is a constant of the program."""
+        return self._name(key) in self.constants
+
     def values(self, key: str) -> list[ValueT]:
         """All tensors of an input that takes several."""
         return [self._known(name) for name in self._names(key)]

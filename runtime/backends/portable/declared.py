@@ -42,10 +42,16 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
                     f"{_described(found.get(name))} in the program, but {_described(declared.get(name))} in "
                     "the manifest; convert the model again"
                 )
-    strange = [name for name, value in program.interface.items() if value.element is not ElementType.FP16]
+    integers = {spec.name for spec in shard.program_inputs if spec.dtype == "int32"}
+    strange = [
+        name
+        for name, value in program.interface.items()
+        if value.element is not (ElementType.INT32 if name in integers else ElementType.FP16)
+    ]
     if strange or len(program.outputs) != len(shard.program_outputs):
         raise ArtifactError(
-            f"{artifact.root}: {shard.path} has inputs, outputs or states that are not fp16 or have one name "
+            f"{artifact.root}: {shard.path} has inputs, outputs or states of another type than the manifest "
+            "says, or of one name "
             f"({printable(', '.join(strange or program.outputs))}); convert the model again"
         )
     return program

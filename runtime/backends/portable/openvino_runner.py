@@ -31,7 +31,7 @@ from anespec.runtime.backends.portable.slot_writes import (
 from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, slot_axes, with_spans
 from anespec.runtime.backends.portable.state_entries import split_states
-from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames, Tensor
+from anespec.runtime.backends.runner import Channels, Homes, Inputs, Outputs, PoolNames, Tensor
 
 PROBE = np.float16(7)
 PROBED_SLOTS = 64
@@ -134,29 +134,37 @@ class OpenVINORunner:
     def _warm(self) -> None:
         self.run(self._ones(self.program))
 
-    def _ones(self, program: Program) -> dict[str, Tensor]:
-        """Inputs of one row, or of as many as the program takes, of which the first writes slot 0."""
-        inputs = {
+    def _ones(self, program: Program) -> dict[str, Tensor | Homes]:
+        """Inputs of one row, or of as many as the program takes, of which the first writes slot 0.
+
+        Where rows are written side by side, all of them write.
+        """
+        inputs: dict[str, Tensor | Homes] = {
             name: np.ones([size or 1 for size in shape], np.float16) for name, shape in program.inputs.items()
         }
         for name in self.masks:
-            inputs[name][...] = 0
-            inputs[name][:, :, 0, 0] = 1
+            if inputs[name].ndim == 1:
+                inputs[name] = np.arange(len(inputs[name]), dtype=np.int32)
+            else:
+                inputs[name][...] = 0
+                inputs[name][:, :, 0, 0] = 1
         return inputs
 
     def _writes_in_place(self) -> bool:
-        """Return whether a write to slot 0 of marked states (few slots) changes that slot alone."""
+        """Return whether a write to the first slots of marked states (few slots) changes those alone."""
         probe = self.program
         if self.axes is not None:
             probe = with_spans(probe, self.pools, [min(pool.slots, PROBED_SLOTS) for pool in self.pools])
         for name, shape in probe.states.items():
             self.states.stretch(name, shape[STATE_AXIS])
             self.states.write(name, 0, np.full(shape, PROBE))
-        self.run(self._ones(probe))
+        ones = self._ones(probe)
+        written = max((1 + int(homes_of(ones[name]).max()) for name in self.masks), default=1)
+        self.run(ones)
         held = True
         for name, shape in probe.states.items():
             state = self.states.read(name, 0, shape[STATE_AXIS])
-            held &= bool((state[:, :, 0] != PROBE).any() and (state[:, :, 1:] == PROBE).all())
+            held &= bool((state[:, :, 0] != PROBE).any() and (state[:, :, written:] == PROBE).all())
             self.states.write(name, 0, np.zeros(shape, np.float16))
         return held
 

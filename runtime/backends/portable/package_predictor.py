@@ -7,12 +7,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError, RequestError
 from anespec.manifests.formatting import quoted
 from anespec.manifests.residency import shape_text
 from anespec.runtime.backends.portable.mil_package import read_package
 from anespec.runtime.backends.portable.program import Program, load_program
-from anespec.runtime.backends.runner import ShardRunner, Tensor
+from anespec.runtime.backends.runner import Inputs, ShardRunner, Tensor
 
 COMPILED = ".mlmodelc"
 PACKAGE_OF_COMPILED = "package"
@@ -126,13 +127,11 @@ class PackagePredictor:
         """States of zeros. Any function of the package that has the same states takes them."""
         return PredictorState(self.states)
 
-    def predict(
-        self, inputs: Mapping[str, NDArray[np.float16]], state: PredictorState | None = None
-    ) -> dict[str, Tensor]:
+    def predict(self, inputs: Inputs, state: PredictorState | None = None) -> dict[str, Tensor]:
         """All outputs, fp16 and their own; `state` is written to.
 
         Raises:
-            RequestError: an input or a state is missing, too many or of another shape.
+            RequestError: an input or a state is missing, too many or of another shape or type.
             ArtifactError: the library fails.
         """
         self._require_inputs(inputs)
@@ -147,7 +146,7 @@ class PackagePredictor:
             state.move_to(self._runner)
         return {name: np.asarray(value) for name, value in self._runner.run(inputs).items()}
 
-    def _require_inputs(self, inputs: Mapping[str, NDArray[np.float16]]) -> None:
+    def _require_inputs(self, inputs: Inputs) -> None:
         if strange := sorted(inputs.keys() ^ self.inputs.keys()):
             raise RequestError(f"the input {quoted(strange[0])} is missing, or the function has none")
         widths: set[int] = set()
@@ -160,6 +159,10 @@ class PackagePredictor:
                 raise RequestError(
                     f"the input {quoted(name)} is of shape {shape_text(found)}, not {shape_text(shape)}"
                 )
+            integral = self._program.interface[name].element is ElementType.INT32
+            if integral is not (inputs[name].dtype.kind == "i"):
+                kind = "int32" if integral else "fp16"
+                raise RequestError(f"the input {quoted(name)} is {inputs[name].dtype}, not {kind}")
             widths |= {got for size, got in zip(shape, found, strict=True) if size is None}
         if len(widths) > 1:
             raise RequestError(f"inputs differ in their rows: {sorted(widths)}")

@@ -4,10 +4,11 @@ What `swift/Sources/StandIn` asks where Core ML's classes would compute. Nothing
 states come with a question and go back with its answer, so one server may serve workers that die.
 
 A question and an answer are alike: two little-endian u64, the bytes of a JSON object and of the tensors
-behind it; then both. Tensors are fp16, contiguous, in the order that the object lists them.
+behind it; then both. Tensors are contiguous, in the order that the object lists them, and fp16 but for an
+input whose "dtype" is "int32".
 
     {"op": "open", "path", "function"} -> {"model", "inputs", "outputs", "states"}
-    {"op": "predict", "model", "inputs": [{"name", "shape"}], "states": [{"name", "shape"}]}
+    {"op": "predict", "model", "inputs": [{"name", "shape", "dtype"}], "states": [{"name", "shape"}]}
         -> {"outputs": [{"name", "shape"}]}, the tensors of outputs, then of states
     anything that fails -> {"error": text}
 """
@@ -28,7 +29,7 @@ import numpy as np
 
 from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.backends.portable.package_predictor import Library, PackagePredictor
-from anespec.runtime.backends.runner import Tensor
+from anespec.runtime.backends.runner import Homes, Tensor
 
 LIBRARY_VARIABLE = "ANESPEC_STANDIN_LIBRARY"
 """The environment variable for the library that computes: torch (the default) or openvino."""
@@ -111,13 +112,14 @@ def listen(packages: Packages, path: Path) -> None:
         server.serve_forever()
 
 
-def _tensors(listed: Sequence[Mapping[str, Any]], tensors: bytes) -> Iterator[tuple[str, Tensor]]:
+def _tensors(listed: Sequence[Mapping[str, Any]], tensors: bytes) -> Iterator[tuple[str, Tensor | Homes]]:
     at = 0
     for tensor in listed:
         count = prod(tensor["shape"])
-        if (end := at + count * np.float16().itemsize) > len(tensors):
+        kind = np.dtype(np.int32 if tensor.get("dtype") == "int32" else np.float16)
+        if (end := at + count * kind.itemsize) > len(tensors):
             raise RequestError("there are fewer bytes than the tensors have")
-        values = np.frombuffer(tensors, np.float16, count, at).copy()
+        values = np.frombuffer(tensors, kind, count, at).copy()
         yield tensor["name"], values.reshape(tensor["shape"])
         at = end
 

@@ -173,9 +173,20 @@ def _slice(a: Arguments[Shape]) -> Shape:
 
 
 def _slice_update(a: Arguments[Shape]) -> Shape:
-    if a.value("update") != _slice(a):
-        raise a.refused(f"replaces {_slice(a)} of {a.value('x')} by {a.value('update')}")
-    return a.value("x")
+    x, update = a.value("x"), a.value("update")
+    if a.is_constant("begin") and a.is_constant("end"):
+        replaced = _slice(a)
+    elif a.value("begin") == a.value("end") == (len(x),) and len(update) == len(x):
+        # What the pass's own numbers bound is looked at when it runs.
+        whole = [a.flags(f"{name}_mask", len(x)) for name in ("begin", "end")]
+        replaced = tuple(
+            size if all(masks) else rows for size, rows, *masks in zip(x, update, *whole, strict=True)
+        )
+    else:
+        raise a.refused(f"has bounds {a.value('begin')} and {a.value('end')} of {x} for {update}")
+    if update != replaced:
+        raise a.refused(f"replaces {replaced} of {x} by {update}")
+    return x
 
 
 def _one_result(a: Arguments[Shape], shape: Shape) -> tuple[Shape, ...]:

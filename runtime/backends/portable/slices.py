@@ -1,5 +1,6 @@
-"""The bounds of slice_by_index and slice_update, which are constants here."""
+"""The bounds of slice_by_index and slice_update: constants, or of a slice_update also values of the pass."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from anespec.runtime.backends.portable.arguments import Arguments
@@ -7,15 +8,19 @@ from anespec.runtime.backends.portable.arguments import Arguments
 ValueT = TypeVar("ValueT")
 
 
-def slices_of(a: Arguments[ValueT], shape: tuple[int, ...]) -> tuple[slice, ...]:
+def slices_of(
+    a: Arguments[ValueT], shape: tuple[int, ...], bounds: tuple[Sequence[int], Sequence[int]] | None = None
+) -> tuple[slice, ...]:
     """Return the part of a value of `shape` that the operation reads or replaces; every slice has explicit
     ends.
+
+    `bounds` are where it begins and ends, by axis, if those are no constants.
 
     Raises:
         ArtifactError: it takes nothing, more than there is, every other number, or drops an axis.
     """
     rank = len(shape)
-    begins, ends = a.integers("begin"), a.integers("end")
+    begins, ends = bounds or (a.integers("begin"), a.integers("end"))
     strides = a.integers("stride") if a.has("stride") else [1] * rank
     from_start, to_end, dropped = (a.flags(f"{name}_mask", rank) for name in ("begin", "end", "squeeze"))
     if not len(begins) == len(ends) == rank or strides != [1] * rank or any(dropped):

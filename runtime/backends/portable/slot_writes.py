@@ -1,36 +1,52 @@
-"""Recognises the graph's mask blend and names it as what it is: a write of T rows into slots.
+"""Recognises the graph's writes of T rows into slots, and names each as what it is.
 
 `state * (1 - sum_t mask) + mask @ new` touches all S slots to change T of them, because a scatter
 leaves the Neural Engine. A library that has a cheap scatter may run the write as one: the result is
 the same, bit for bit but for the sign of a zero, whenever each column of the mask is one-hot or zero,
 no two columns share a slot, and the state is finite. That is the contract of kv_write_mask (DESIGN.md
 section 4).
+
+A slice_update from the first to behind the last of the slots [T] that an input has is such a write, too, if
+those are side by side. That is the contract of kv_position (see manifests.schema.Pool.write_spec).
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.program import Operation, Program
+from anespec.runtime.backends.portable.slices import slices_of
 
 SLOT_WRITE = "slot_write"
-"""The operation put in the blend's place: inputs `state` (what was read of one, or an input in its place),
-`mask` [1, 1, S, T], `new` [1, n, T, m]."""
+"""The operation put in the place of either: inputs `state` (what was read of one, or an input in its place),
+`mask` [1, 1, S, T] or in its place slots [T], `new` [1, n, T, m]."""
+
+ALL_BUT_SLOTS = [True, True, False, True]
+"""The axes of a state [1, n_kv, S, head_dim] that a write of rows side by side takes whole."""
+
+LANES_TRIED = (1, 2, 5)
+"""T for which bounds of slots are followed."""
 
 
 def fuse_slot_writes(program: Program) -> Program:
-    """`program` with every blend's `add` replaced by a `slot_write`; other operations stay.
+    """`program` with every blend's `add`, and every slice_update of slots side by side, replaced by a
+    `slot_write`; other operations stay.
 
-    The blend's other operations remain in the list, unused.
+    Those that made their inputs remain in the list, unused.
     """
     producers = {name: op for op in program.operations for name in op.outputs}
-    operations = tuple(_fused(op, producers, program) for op in program.operations)
+    fusing = {"add": _fused, "slice_update": _fused_update}
+    operations = tuple(
+        fusing[op.kind](op, producers, program) if op.kind in fusing else op for op in program.operations
+    )
     return replace(program, operations=operations)
 
 
 def write_masks(program: Program) -> frozenset[str]:
-    """The program inputs that are masks of slot writes."""
+    """The program inputs that are masks of slot writes, or slots."""
     return frozenset(op.inputs["mask"][0] for op in program.operations if op.kind == SLOT_WRITE)
 
 
@@ -58,8 +74,6 @@ def pruned(program: Program) -> Program:
 
 
 def _fused(add: Operation, producers: Mapping[str, Operation], program: Program) -> Operation:
-    if add.kind != "add":
-        return add
     kept_part, new_part = (producers.get(add.inputs[side][0]) for side in ("x", "y"))
     if kept_part is None or new_part is None or (kept_part.kind, new_part.kind) != ("mul", "matmul"):
         return add
@@ -84,6 +98,56 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
         return add
     inputs = {"state": (held,), "mask": (mask,), "new": new_part.inputs["y"]}
     return Operation(SLOT_WRITE, add.name, inputs, add.outputs)
+
+
+def _fused_update(update: Operation, producers: Mapping[str, Operation], program: Program) -> Operation:
+    held, new = update.inputs["x"][0], update.inputs["update"][0]
+    old = producers.get(held)
+    is_state = held in program.inputs or (old is not None and old.kind == "read_state")
+    if not is_state or update.inputs.keys() != {"x", "update", "begin", "end", "begin_mask", "end_mask"}:
+        return update
+    masks = [_constant(update, key, program) for key in ("begin_mask", "end_mask")]
+    first, end = (_bound(update.inputs[key][0], producers) for key in ("begin", "end"))
+    if masks != [ALL_BUT_SLOTS] * 2 or first is None or end is None or end.kind != "add":
+        return update
+    slots, last = first.inputs["x"][0], producers.get(end.inputs["x"][0])
+    if (
+        len(program.inputs.get(slots, ())) != 1
+        or last is None
+        or last.inputs["x"] != (slots,)
+        or not _is_one_of(first, 0, program)
+        or not _is_one_of(last, -1, program)
+        or _constant(end, "y", program) != [1]
+    ):
+        return update
+    inputs = {"state": (held,), "mask": (slots,), "new": (new,)}
+    return Operation(SLOT_WRITE, update.name, inputs, update.outputs)
+
+
+def _constant(operation: Operation, key: str, program: Program) -> list[Any] | None:
+    """A constant input as a list; None where it is none."""
+    value = program.constants.get(operation.inputs[key][0])
+    return list(value.ravel().tolist()) if isinstance(value, np.ndarray) else None
+
+
+def _bound(name: str, producers: Mapping[str, Operation]) -> Operation | None:
+    """The operation that makes the bound of slots in a bound [4] of a slice of a state; None for another."""
+    joined = producers.get(name)
+    if joined is None or joined.kind != "concat" or len(joined.inputs["values"]) != len(ALL_BUT_SLOTS):
+        return None
+    return producers.get(joined.inputs["values"][ALL_BUT_SLOTS.index(False)])
+
+
+def _is_one_of(cut: Operation, place: int, program: Program) -> bool:
+    """Whether an operation takes the number at `place` of an input [T], for several T."""
+    if cut.kind != "slice_by_index":
+        return False
+    arguments = Arguments[object](cut, {}, program.constants, program.source)
+    (fixed,) = program.inputs[cut.inputs["x"][0]]
+    return all(
+        slices_of(arguments, (lanes,)) == (slice(place % lanes, place % lanes + 1),)
+        for lanes in (LANES_TRIED if fixed is None else (fixed,))
+    )
 
 
 def _is_over_lanes(summed: Operation, program: Program) -> bool:

@@ -98,8 +98,11 @@ class ShapesSoFar(Mapping[str, Shape]):
 
 
 def _is_value(constant: Constant) -> TypeGuard[NDArray[Any]]:
-    """Return whether operations may use a constant as a value: a non-empty array of fp16."""
-    return isinstance(constant, np.ndarray) and constant.dtype == np.float16 and constant.size > 0
+    """Return whether operations may use a constant as a value: a non-empty array of fp16, or one integer."""
+    if not isinstance(constant, np.ndarray):
+        return False
+    is_bound = constant.dtype == np.int32 and constant.shape == (1,)
+    return is_bound or (constant.dtype == np.float16 and constant.size > 0)
 
 
 def _follow(program: Program, t: int) -> None:

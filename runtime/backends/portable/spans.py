@@ -27,7 +27,7 @@ LANES_TRIED = 5
 """T for which shapes are followed: no usual number of heads."""
 
 MASK_AXES = 3, 2
-"""The axis of slots in attn_mask [1, 1, T, S] and in kv_write_mask [1, 1, S, T]."""
+"""The axis of slots in attn_mask [1, 1, T, S] and in kv_write_mask [1, 1, S, T]; kv_position [T] has none."""
 
 STATE_AXIS = 2
 """The axis of slots in a state [1, n_kv, S, head_dim]."""
@@ -112,7 +112,7 @@ def with_spans(program: Program, pools: Sequence[PoolNames], spans: Sequence[int
     inputs, states = dict(program.inputs), dict(program.states)
     for pool, span in zip(pools, spans, strict=True):
         for name, axis in zip((pool.mask_input, pool.write_input), MASK_AXES, strict=True):
-            if name in inputs:
+            if name in inputs and len(inputs[name]) > 1:
                 inputs[name] = (*inputs[name][:axis], span, *inputs[name][axis + 1 :])
         for name in pool.states:
             if name in inputs:
@@ -129,7 +129,7 @@ def _are_of_slots(program: Program, pools: Sequence[PoolNames]) -> bool:
         (program.inputs[name], axis, pool.slots)
         for pool in pools
         for name, axis in zip((pool.mask_input, pool.write_input), MASK_AXES, strict=True)
-        if name in program.inputs
+        if name in program.inputs and len(program.inputs[name]) > 1
     ]
     held = {**program.inputs, **program.states}
     states = [(held[name], STATE_AXIS, pool.slots) for pool in pools for name in pool.states]

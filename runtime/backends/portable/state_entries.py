@@ -125,6 +125,9 @@ def _entry_of(
     others = [name for key, names in op.inputs.items() if key != "x" for name in names]
     if op.kind not in ("slice_by_index", "slice_update") or any(name in reads for name in others):
         return None
-    first, *rest = slices_of(Arguments(op, {}, program.constants, program.source), shape)
+    arguments = Arguments[object](op, {}, program.constants, program.source)
+    if not (arguments.is_constant("begin") and arguments.is_constant("end")):
+        return None
+    first, *rest = slices_of(arguments, shape)
     whole = all(part == slice(0, size) for part, size in zip(rest, shape[1:], strict=True))
     return int(first.start) if whole and first.stop - first.start == 1 else None

@@ -114,8 +114,9 @@ class TorchRunner:
         known = self._known
         known.update(self.constants)
         for name in self.program.inputs:
-            given = np.ascontiguousarray(self._inputs[name], dtype=np.float16)
-            known[name] = self.settled(torch.from_numpy(given))
+            given = self._inputs[name]
+            kind = np.int32 if given.dtype.kind == "i" else np.float16
+            known[name] = self.settled(torch.from_numpy(np.ascontiguousarray(given, kind)))
         spans = {
             name: self._inputs[pool.mask_input].shape[MASK_AXES[0]]
             for pool in self.pools

@@ -102,8 +102,10 @@ def _split(a: Arguments[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _slice_update(a: Arguments[Tensor]) -> Tensor:
-    updated = a.value("x").clone()
-    updated[slices_of(a, tuple(updated.shape))] = a.value("update")
+    updated, bounds = a.value("x").clone(), None
+    if not (a.is_constant("begin") and a.is_constant("end")):
+        bounds = a.value("begin").tolist(), a.value("end").tolist()
+    updated[slices_of(a, tuple(updated.shape), bounds)] = a.value("update")
     return updated
 
 

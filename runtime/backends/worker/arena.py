@@ -1,7 +1,7 @@
 """The memory that this process and its workers share: a header, a table of named parts, and the parts.
 
-Everything is little-endian. A tensor is contiguous fp16 in C order; one that depends on T exists once per
-width, under the name that `at_width` gives it.
+Everything is little-endian. A tensor is contiguous in C order, fp16 or int32; one that depends on T exists
+once per width, under the name that `at_width` gives it.
 """
 
 import errno
@@ -10,7 +10,7 @@ import os
 import struct
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from math import prod
 from typing import BinaryIO
@@ -34,7 +34,7 @@ NO_BUILD = bytes(32)
 """In place of the build of a worker that is not to be compared."""
 
 NAME_BYTES = 64
-ITEM = np.dtype("<f2")
+FP16, INT32 = np.dtype("<f2"), np.dtype("<i4")
 
 Shape = tuple[int, ...]
 
@@ -50,8 +50,10 @@ class Arena:
     Its room is taken at once: a write to a page for which none is left would kill the process.
     """
 
-    def __init__(self, parts: Mapping[str, Shape], build: bytes = NO_BUILD) -> None:
-        """Make room for zeros of these shapes.
+    def __init__(
+        self, parts: Mapping[str, Shape], build: bytes = NO_BUILD, integers: Collection[str] = ()
+    ) -> None:
+        """Make room for zeros of these shapes; those named `integers` are int32.
 
         Raises:
             ArtifactError: a name is too long for the table.
@@ -67,7 +69,7 @@ class Arena:
         end = _aligned(HEADER_BYTES + _ENTRY.size * len(parts))
         for name, shape in parts.items():
             self._parts[name] = (end, shape)
-            end += _aligned(ITEM.itemsize * prod(shape))
+            end += _aligned(self._nbytes(name, shape, integers))
         self.bytes = end
         self._file = _nameless_file(end)
         try:
@@ -82,7 +84,7 @@ class Arena:
             self._memory, 0, MAGIC, PROTOCOL, HEADER_BYTES, end, build, HEADER_BYTES, len(parts), _ENTRY.size
         )
         for index, (name, (offset, shape)) in enumerate(self._parts.items()):
-            size = ITEM.itemsize * prod(shape)
+            size = self._nbytes(name, shape, integers)
             place = HEADER_BYTES + index * _ENTRY.size
             _ENTRY.pack_into(self._memory, place, name.encode(), offset, size)
 
@@ -97,7 +99,16 @@ class Arena:
     def tensor(self, name: str) -> NDArray[np.float16]:
         """A part itself, in its shape: what is written to it, workers see. Good until the arena closes."""
         offset, shape = self._parts[name]
-        return np.frombuffer(self._memory, ITEM, prod(shape), offset).reshape(shape)
+        return np.frombuffer(self._memory, FP16, prod(shape), offset).reshape(shape)
+
+    def integers(self, name: str) -> NDArray[np.int32]:
+        """A part of int32 itself; see `tensor`."""
+        offset, shape = self._parts[name]
+        return np.frombuffer(self._memory, INT32, prod(shape), offset).reshape(shape)
+
+    @staticmethod
+    def _nbytes(name: str, shape: Shape, integers: Collection[str]) -> int:
+        return (INT32 if name in integers else FP16).itemsize * prod(shape)
 
 
 def _aligned(count: int) -> int:

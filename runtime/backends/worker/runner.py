@@ -7,12 +7,12 @@ import numpy as np
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
-from anespec.runtime.backends.worker.arena import Arena, at_width
+from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.crew import Crew
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
-from anespec.runtime.backends.worker.stages import Port, Stage, arena_parts
+from anespec.runtime.backends.worker.stages import Port, Stage, arena_parts, integer_parts
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,11 @@ class WorkerRunner:
         self._stage = stage
         self._write_inputs = [pool.write_input for pool in manifest.pools]
         vocabulary = manifest.hyperparameters.vocabulary
-        self._arena = Arena(arena_parts([stage], manifest.widths, vocabulary), program.expected_build)
+        self._arena = Arena(
+            arena_parts([stage], manifest.widths, vocabulary),
+            program.expected_build,
+            integer_parts([stage], manifest.widths),
+        )
         try:
             self._crew = Crew(program, self._arena, [stage], vocabulary, limits)
         except BaseException:
@@ -75,7 +79,10 @@ class WorkerRunner:
             given = inputs[port.name]
             if None in port.shape:
                 self._rows = given.shape[port.shape.index(None)]
-            self._place(port)[...] = given
+            if port.dtype == "int32":
+                self._arena.integers(port.part(self._rows))[...] = given
+            else:
+                self._place(port)[...] = given
         if self._stage.caches:
             nowhere = [-1] * self._rows
             self._homes = [
@@ -130,7 +137,7 @@ class WorkerRunner:
         self._arena.close()
 
     def _place(self, port: Port) -> Tensor:
-        return self._arena.tensor(at_width(port.buffer, self._rows) if None in port.shape else port.buffer)
+        return self._arena.tensor(port.part(self._rows))
 
     def _state_shape(self, name: str) -> tuple[int, ...]:
         return next(state.shape for state in self._stage.held if state.name == name)

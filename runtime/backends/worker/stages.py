@@ -37,6 +37,11 @@ class Port:
     name: str
     shape: tuple[int | None, ...]
     buffer: str
+    dtype: Literal["fp16", "int32"] = "fp16"
+
+    def part(self, width: int) -> str:
+        """The name of its part of the arena in passes over `width` rows."""
+        return at_width(self.buffer, width) if None in self.shape else self.buffer
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,18 @@ def _state(spec: StateSpec, pool: int) -> StageState:
 
 
 def _port(spec: TensorSpec, buffer: str) -> Port:
-    return Port(spec.name, spec.shape, buffer)
+    return Port(spec.name, spec.shape, buffer, spec.dtype)
+
+
+def integer_parts(stages: Iterable[Stage], widths: Sequence[int]) -> frozenset[str]:
+    """The parts of an arena that are int32."""
+    return frozenset(
+        port.part(width)
+        for stage in stages
+        for port in stage.inputs
+        for width in widths
+        if port.dtype == "int32"
+    )
 
 
 def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int) -> dict[str, Shape]:

@@ -9,15 +9,15 @@ from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
-from anespec.runtime.backends.runner import Tensor
+from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.backends.verifier import head_lanes, shape_of
-from anespec.runtime.backends.worker.arena import Arena, at_width
+from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.crew import Crew, Reply
 from anespec.runtime.backends.worker.merging import SliceRow, merged
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
-from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts
+from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts, integer_parts
 from anespec.runtime.passes import Need, PassPlan, PassResult, VerifierShape
 from anespec.runtime.rows import pad_rows
 
@@ -46,7 +46,8 @@ class WorkerVerifier:
         self.embedding = embedding
         self._shape = shape_of(manifest)
         widths, vocabulary = self._shape.widths, self._shape.vocabulary
-        self.arena = Arena(arena_parts(stages, widths, vocabulary), program.expected_build)
+        parts = arena_parts(stages, widths, vocabulary)
+        self.arena = Arena(parts, program.expected_build, integer_parts(stages, widths))
         try:
             self.pass_inputs = PassInputs(
                 manifest, places={width: input_places(self.arena, stages, width) for width in widths}
@@ -163,12 +164,13 @@ class WorkerVerifier:
         self.embedding.close()
 
 
-def input_places(arena: Arena, stages: Sequence[Stage], width: int) -> dict[str, Tensor]:
+def input_places(arena: Arena, stages: Sequence[Stage], width: int) -> dict[str, Tensor | Homes]:
     """Return the places of a pass's inputs, except for hidden states that another stage returns."""
     given = {port.buffer for stage in stages for port in stage.outputs}
-    places: dict[str, Tensor] = {}
+    places: dict[str, Tensor | Homes] = {}
     for port in (port for stage in stages for port in stage.inputs if port.buffer not in given):
-        places[port.name] = arena.tensor(at_width(port.buffer, width) if None in port.shape else port.buffer)
+        read = arena.integers if port.dtype == "int32" else arena.tensor
+        places[port.name] = read(port.part(width))
     return places
 
 

@@ -1,14 +1,27 @@
 /// An input or output of a shard and the entry of the arena that it is.
 struct TensorSpec: Equatable {
+    /// The type of its numbers.
+    enum Element: String {
+        case fp16, int32
+
+        var bytes: Int { self == .fp16 ? 2 : 4 }
+    }
+
     let name: String
     let shape: Shape
     let buffer: String
+    let element: Element
 
     init(_ value: JSON, _ what: String) throws(WorkerError) {
         var fields = try Fields(value, what)
         name = try fields.string("name")
         shape = try Shape(try fields.required("shape"), "\(what) \"\(name)\"")
         buffer = try fields.string("buffer")
+        let named = try fields.optionalString("dtype") ?? Element.fp16.rawValue
+        guard let element = Element(rawValue: named) else {
+            throw WorkerError(.request, "\(what) \"\(name)\" is of the unknown type \"\(named)\"")
+        }
+        self.element = element
         try fields.finish()
     }
 
@@ -116,8 +129,9 @@ struct StageSpec: Equatable {
             throw WorkerError(.request, "\(what) names a tensor twice")
         }
         guard !outputs.isEmpty else { throw WorkerError(.request, "\(what) has no output") }
+        guard outputs.allSatisfy({ $0.element == .fp16 }) else { throw WorkerError(.request, "\(what) has an output that is not fp16") }
         guard kind == .head else { return }
-        guard states.isEmpty, caches.isEmpty, inputs.count == 1, inputs[0].shape.sizes.filter({ $0 == nil }).count == 1 else {
+        guard states.isEmpty, caches.isEmpty, inputs.count == 1, inputs[0].element == .fp16, inputs[0].shape.sizes.filter({ $0 == nil }).count == 1 else {
             throw WorkerError(.request, "\(what) is a head and takes more than a hidden state")
         }
         for output in outputs where output.shape.sizes.count != 4 || output.shape.sizes[0] != 1 || output.shape.sizes[1] == nil

@@ -93,7 +93,7 @@ final class StageLoader {
     private func bind(_ spec: StageSpec, _ model: MLModel, _ rows: Int) throws(WorkerError) -> Stage.Binding {
         var inputs: [String: MLFeatureValue] = [:]
         for input in spec.inputs {
-            inputs[input.name] = MLFeatureValue(multiArray: try output(input.entry(rows), input.shape.at(rows), spec).array)
+            inputs[input.name] = MLFeatureValue(multiArray: try self.input(input, rows, spec))
         }
         for cache in spec.caches {
             inputs[cache.name] = MLFeatureValue(multiArray: try output(cache.cache!.buffer, cache.sizes, spec).array)
@@ -109,6 +109,14 @@ final class StageLoader {
         } catch {
             throw WorkerError(.load, error, stage: spec.path)
         }
+    }
+
+    /// An input's numbers at a width: an entry of the arena.
+    private func input(_ input: TensorSpec, _ rows: Int, _ spec: StageSpec) throws(WorkerError) -> MLMultiArray {
+        let sizes = input.shape.at(rows)
+        guard input.element == .int32 else { return try output(input.entry(rows), sizes, spec).array }
+        let memory = try arena.pointer(input.entry(rows), bytes: try tensorBytes(sizes, input.element, input.name))
+        return try array(memory, sizes, .int32, spec, deallocator: nil)
     }
 
     /// The tensor over an entry of the arena.
@@ -132,12 +140,18 @@ final class StageLoader {
         _ memory: UnsafeMutableRawPointer, _ sizes: [Int], _ spec: StageSpec,
         deallocator: (@Sendable (UnsafeMutableRawPointer) -> Void)?
     ) throws(WorkerError) -> Stage.Output {
-        let strides = contiguousStrides(sizes)
+        let array = try array(memory, sizes, .float16, spec, deallocator: deallocator)
+        return Stage.Output(array: array, tensor: StridedTensor(memory, sizes))
+    }
+
+    private func array(
+        _ memory: UnsafeMutableRawPointer, _ sizes: [Int], _ type: MLMultiArrayDataType, _ spec: StageSpec,
+        deallocator: (@Sendable (UnsafeMutableRawPointer) -> Void)?
+    ) throws(WorkerError) -> MLMultiArray {
         do {
-            let array = try MLMultiArray(
-                dataPointer: memory, shape: sizes.map { NSNumber(value: $0) }, dataType: .float16,
-                strides: strides.map { NSNumber(value: $0) }, deallocator: deallocator)
-            return Stage.Output(array: array, tensor: StridedTensor(memory, sizes, strides: strides))
+            return try MLMultiArray(
+                dataPointer: memory, shape: sizes.map { NSNumber(value: $0) }, dataType: type,
+                strides: contiguousStrides(sizes).map { NSNumber(value: $0) }, deallocator: deallocator)
         } catch {
             throw WorkerError(.load, error, stage: spec.path)
         }
@@ -148,8 +162,13 @@ final class StageLoader {
 ///
 /// - Throws: a `request` WorkerError where no memory holds so many.
 func fp16Bytes(_ sizes: [Int], _ what: String) throws(WorkerError) -> Int {
+    try tensorBytes(sizes, .fp16, what)
+}
+
+/// Bytes of a tensor; throws as `fp16Bytes` does.
+func tensorBytes(_ sizes: [Int], _ element: TensorSpec.Element, _ what: String) throws(WorkerError) -> Int {
     guard let count = elementCount(sizes), count < 1 << 44 else {
         throw WorkerError(.request, "\"\(what)\" of \(sizes) is larger than any tensor")
     }
-    return count * 2
+    return count * element.bytes
 }

@@ -1,6 +1,6 @@
 import Foundation
 
-/// Core ML's (MLMultiArray.h); only fp16 ever holds numbers here.
+/// Core ML's (MLMultiArray.h); only fp16 and, for inputs, int32 ever hold numbers here.
 public enum MLMultiArrayDataType: Int, Sendable {
     case double = 0x10040
     case float32 = 0x10020

@@ -148,7 +148,10 @@ final class OpenedPackage {
         let held = states.map { (name: $0.key, tensor: TensorBytes($0.value)) }
         let question: [String: Any] = [
             "op": "predict", "model": handle,
-            "inputs": given.map { ["name": $0.name, "shape": $0.tensor.sizes] as [String: Any] },
+            "inputs": given.map { name, tensor in
+                let type = inputs[name]?.dataType == .int32 ? "int32" : "fp16"
+                return ["name": name, "shape": tensor.sizes, "dtype": type] as [String: Any]
+            },
             "states": held.map { ["name": $0.name, "shape": $0.tensor.sizes] as [String: Any] },
         ]
         let (answer, bytes) = try server.ask(question, (given + held).map(\.tensor.bytes))

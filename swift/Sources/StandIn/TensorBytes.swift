@@ -1,6 +1,6 @@
 import Foundation
 
-/// An fp16 tensor as contiguous bytes, on its way to or from a package server.
+/// A tensor as contiguous bytes, on its way to or from a package server: fp16, or int32 where an input is.
 struct TensorBytes {
     let sizes: [Int]
     let bytes: [UInt8]
@@ -13,6 +13,11 @@ struct TensorBytes {
     /// A copy in C order.
     init(_ array: MLMultiArray) {
         let sizes = array.shape.map(\.intValue)
+        if array.dataType == .int32 {
+            // Only the worker's own arrays are int32, and those are contiguous.
+            self.init(sizes: sizes, bytes: array.withUnsafeBytes(Array.init))
+            return
+        }
         var copy = [UInt16](repeating: 0, count: array.count)
         array.withUnsafeMutableBytes { memory, strides in
             let numbers = memory.bindMemory(to: UInt16.self)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
+from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, KVForm, StateSpec, TensorSpec
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
@@ -76,7 +77,7 @@ def values_of(seed: int, lanes: int) -> NDArray[np.float16]:
 def write(state: Var, new: Var, mask: Var) -> Var:
     """All slots of a state of one entry, read again after the write."""
     cell = kv.Cell(state, 0)
-    return kv.write(cell, new, mask, kv.kept_slots(mask), KVForm.REREAD, "written").slots
+    return kv.write(cell, new, kv.homes_of(mask, KVForm.REREAD), KVForm.REREAD, "written").slots
 
 
 LANES = st.lists(st.integers(0, SLOTS - 1) | st.none(), min_size=1, max_size=6).filter(
@@ -193,6 +194,63 @@ def test_what_only_looks_like_a_write_stays_as_it_is(tmp_path: Path, change: str
         runner.write_state("k_0", np.ones(STATE.shape, np.float16))
         runner.run(feed)
     np.testing.assert_allclose(*(runner.read_state("k_0") for runner in runners), rtol=1e-3)
+
+
+SLOTS_IN = TensorSpec(name="kv_position", shape=(None,), dtype="int32")
+
+
+def stretch(values: Mapping[str, Var], shift: int = 0) -> Var:
+    """A program's write of `new` side by side, `shift` slots behind the position that it is given."""
+    slots = values[SLOTS_IN.name]
+    slots = mb.add(x=slots, y=np.array([shift], np.int32)) if shift else slots
+    homes = kv.homes_of(slots, KVForm.AT_POSITION)
+    cell = kv.Cell(values[STATE.name], 0)
+    return kv.write(cell, values[NEW.name], homes, KVForm.AT_POSITION, "written").slots
+
+
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    shard = program_of(stretch, (NEW, SLOTS_IN), "held", (STATE,))
+    return reloaded(shard, tmp_path_factory.mktemp("stretch"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    passes=st.lists(
+        st.tuples(st.integers(0, SLOTS - 1), st.integers(1, SLOTS), st.integers(0, 1 << 30)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_rows_side_by_side_are_written_where_they_belong_and_nowhere_else(
+    side_by_side: Program, passes: list[tuple[int, int, int]]
+) -> None:
+    runners = TorchRunner(side_by_side, 1), OpenVINORunner(side_by_side, 1)
+    assert runners[1].takes_homes
+    expected = values_of(len(passes), SLOTS)
+    for runner in runners:
+        runner.write_state("k_0", expected)
+    for first, lanes, seed in passes:
+        lanes = min(lanes, SLOTS - first)
+        new = values_of(seed, lanes)
+        expected[:, :, first : first + lanes] = new
+        given_slots = np.arange(first, first + lanes, dtype=np.int32)
+        for runner in runners:
+            held = runner.run({"new": new, "kv_position": given_slots})["held"]
+            assert (bits(held) == bits(expected)).all()
+            assert (bits(runner.read_state("k_0")) == bits(expected)).all()
+
+
+def test_a_position_beyond_the_state_is_refused(side_by_side: Program) -> None:
+    slots = np.arange(SLOTS - 1, SLOTS + 1, dtype=np.int32)
+    with pytest.raises(ArtifactError, match="slices"):
+        TorchRunner(side_by_side, 1).run({"new": values_of(0, 2), "kv_position": slots})
+
+
+def test_a_stretch_that_begins_elsewhere_is_no_slot_write(side_by_side: Program, tmp_path: Path) -> None:
+    assert write_masks(fuse_slot_writes(side_by_side)) == {"kv_position"}
+    shifted = program_of(lambda values: stretch(values, 1), (NEW, SLOTS_IN), "held", (STATE,))
+    assert not write_masks(fuse_slot_writes(reloaded(shifted, tmp_path)))
 
 
 def test_a_sum_over_slots_is_no_write(written: Program) -> None:

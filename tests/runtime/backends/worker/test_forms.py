@@ -33,6 +33,7 @@ LIMITS = WorkerLimits(pass_seconds=60)
         (KVForm.SLICE_UPDATE, Shapes.RANGE),
         (KVForm.PACKED, Shapes.STATIC),
         (KVForm.OUTSIDE, Shapes.FUNCTIONS),
+        (KVForm.AT_POSITION, Shapes.FUNCTIONS),
     ],
 )
 def test_kv_held_in_any_form_and_functions_of_any_shapes(
