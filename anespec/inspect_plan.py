@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
     """The plan for a program: shards with their ranges, reasons and warnings."""
+    from anespec.convert.kv_traffic import contexts_beside, kv_traffic
     from anespec.convert.plan_report import explain
 
     report = explain(plan.sharding)
@@ -31,6 +32,17 @@ def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
         "weight_bytes": report.total_bytes,
         "process_bytes": report.process_bytes,
         "state_bytes": plan.state_bytes(),
+        "kv_traffic": [
+            {
+                "kv_form": each.form.value,
+                "context": each.context,
+                "written_bytes": each.written,
+                "touched_bytes": each.touched,
+                "share_of_pass": round(each.share, 4),
+            }
+            for context in contexts_beside(plan)
+            for each in kv_traffic(plan, context)
+        ],
         "preset": preset.preset.model_dump(mode="json") | {"differences": list(preset.differences)}
         if preset
         else None,
@@ -55,12 +67,14 @@ def size_range_facts(size_range: "SizeRange") -> dict[str, Any]:
 
 
 def show_plan(plan: "ConversionPlan") -> None:
-    """Print the plan: a table of shards, the totals, the reasons, and the warnings with their fixes."""
+    """Print the plan: shards, the cost of K/V, the totals, the reasons, and the warnings with their fixes."""
     from anespec.convert.plan_report import explain
 
     report = explain(plan.sharding)
     out().print()
     out().print(_shard_table(report))
+    out().print()
+    out().print(_kv_table(plan))
     out().print()
     for sentence in (_memory_sentence(plan, report), *report.reasons):
         out().print(f"- {sentence}")
@@ -89,6 +103,33 @@ def _shard_table(report: "PlanReport") -> Table:
         bytes_text(widest.bytes),
         str(widest.size_range),
     )
+    return table
+
+
+def _kv_table(plan: "ConversionPlan") -> Table:
+    """What K/V cost a decoding pass in every form, and what they touch at shorter contexts."""
+    from anespec.convert.kv_traffic import contexts_beside, kv_traffic
+
+    here, *shorter = (kv_traffic(plan, context) for context in contexts_beside(plan))
+    table = Table(box=None)
+    table.add_column("K/V form", no_wrap=True)
+    for title in (
+        f"writes a pass at {plan.context}",
+        "touches (counted, not measured)",
+        "of a pass's bytes",
+        *(f"touches at {at_context[0].context}" for at_context in shorter),
+    ):
+        table.add_column(title)
+    for number, each in enumerate(here):
+        chosen = " (chosen)" if each.form is plan.kv_form else ""
+        touched = (bytes_text(at_context[number].touched) for at_context in shorter)
+        table.add_row(
+            f"{each.form}{chosen}",
+            bytes_text(each.written),
+            bytes_text(each.touched),
+            f"{each.share:.0%}",
+            *touched,
+        )
     return table
 
 

@@ -1,6 +1,7 @@
 """A million tokens by every means that the gates have proven, against the same text without: none may differ.
 
     python benchmarks/soak.py [--tokens 1000000] [--drafts all] [--seed 0] [--work build/soak] [--models DIR]
+        [--kv-form FORM]
 
 Drafts come from prompt lookup, from one who knows the text, and from `auto` with an empty memory and with
 one of all earlier rounds; with --drafts auto from `auto` alone, twice each way. Goes round several models,
@@ -30,7 +31,7 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.draft_memory import memory_for_measuring
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_verifier
@@ -126,15 +127,16 @@ class Report:
 class Bench:
     """A subject that is open: its verifier, what is proven of it, and tokens to cut prompts from."""
 
-    def __init__(self, subject: Subject, gguf: Path, work: Path) -> None:
+    def __init__(self, subject: Subject, gguf: Path, work: Path, form: KVForm | None) -> None:
         self.subject = subject
-        output = work / f"{subject.name}.anespec"
+        output = work / f"{subject.name}{f'-{form}' if form is not None else ''}.anespec"
         if not output.exists():
             options = ConvertOptions(
                 target=subject.target,
                 block=subject.block,
                 context=subject.context,
                 sequences=subject.sequences,
+                kv_form=form,
                 weights=WeightChoice(subject.weights),
             )
             with GGUFFile(gguf) as file:
@@ -179,13 +181,13 @@ class Bench:
         return source
 
 
-def benches(models: Path, work: Path, subjects: Sequence[Subject]) -> Iterator[Bench]:
-    """The subjects whose models are there, opened."""
+def benches(models: Path, work: Path, subjects: Sequence[Subject], form: KVForm | None) -> Iterator[Bench]:
+    """The subjects whose models are there, opened, with K/V in a form; None is the target's own."""
     folders = (ROOT / "embedded", models, ROOT / "tests" / "data" / "families")
     for subject in subjects:
         paths = [path for folder in folders if (path := folder / f"{subject.model}.gguf").exists()]
         if paths:
-            yield Bench(subject, paths[0], work)
+            yield Bench(subject, paths[0], work, form)
         else:
             print(f"left out: {subject.model}.gguf is in none of {', '.join(map(str, folders))}")
 
@@ -217,6 +219,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "soak")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
+    parser.add_argument("--kv-form", type=KVForm, choices=list(KVForm), help="give it a --work of its own")
     parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
     parser.add_argument("--subjects", type=int, default=len(SUBJECTS), help="so many of them, the first")
     smoke = ("--tokens", 1, "--subjects", 1, "--again", "--work", FOLDER / "soak")
@@ -227,7 +230,7 @@ def main() -> None:
     if options.again:
         (options.work / "soak.json").unlink(missing_ok=True)
     report = Report(options.work / "soak.json", options.drafts, options.seed)
-    opened = list(benches(options.models, options.work, SUBJECTS[: options.subjects]))
+    opened = list(benches(options.models, options.work, SUBJECTS[: options.subjects], options.kv_form))
     soak(opened, report, options.tokens)
     unused = {
         bench.key: missing

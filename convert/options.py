@@ -77,8 +77,8 @@ class ConvertOptions(Options):
     ] = Field(
         default=None,
         description="How keys and values are kept: in states that attention reads again (reread) or not "
-        "(blended; slice_update, written with constant bounds), in one or two states a shard (packed), or by "
-        "the host (outside).",
+        "(blended; slice_update, written with constant bounds), in one or two states a shard (packed), by "
+        "the host (outside), or in states of which a pass writes no more than its own rows (at_position).",
     )
     topology: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,

@@ -76,10 +76,10 @@ class PassInputs:
         for index, (pool, span, (attention, write)) in enumerate(
             zip(self.pools, spans, self._masks_of(len(rows)), strict=True)
         ):
+            _require_within(rows, index, pool, span)
             homes = np.array([-1 if (s := row.slots[index].home) is None else s for row in rows], np.int32)
             if self._side_by_side:
-                homes = _side_by_side(homes, pool)
-            _require_within(rows, homes, index, pool, span)
+                homes = _side_by_side(homes, pool, span)
             inputs[pool.mask_input] = attention.of([row.slots[index].visible for row in rows], span)
             if self._side_by_side and pool.write_input in places:
                 places[pool.write_input][...] = homes
@@ -110,19 +110,22 @@ def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
     return rows
 
 
-def _side_by_side(homes: Homes, pool: Pool) -> Homes:
+def _side_by_side(homes: Homes, pool: Pool, span: int) -> Homes:
     try:
-        return side_by_side(homes)
+        slots = side_by_side(homes)
     except ValueError as error:
         raise ArtifactError(f"in the pool {pool.name!r} {error}") from None
+    if slots[-1] >= span:
+        raise ArtifactError(f"pads up to slot {slots[-1]} leave the pool {pool.name!r} of {span}")
+    return slots
 
 
-def _require_within(rows: Sequence[Row], homes: Homes, index: int, pool: Pool, span: int) -> None:
+def _require_within(rows: Sequence[Row], index: int, pool: Pool, span: int) -> None:
     if span > pool.slots:
         raise ArtifactError(f"a span of {span} leaves the pool {pool.name!r} of {pool.slots}")
-    for row, home in zip(rows, homes.tolist(), strict=True):
+    for row in rows:
         own = row.slots[index]
         slots = [slot for run in own.visible if run for slot in (run[0], run[-1])]
-        slots += [] if home == -1 else [home]
+        slots += [] if own.home is None else [own.home]
         if not all(0 <= slot < span for slot in slots):
             raise ArtifactError(f"slots {slots} leave the pool {pool.name!r} of {span}")

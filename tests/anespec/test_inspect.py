@@ -14,6 +14,7 @@ from commands import run
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.architectures import FAMILIES
+from anespec.manifests.schema import KVForm
 
 
 def sparse_gguf(
@@ -75,6 +76,27 @@ def test_a_large_model_is_explained(tmp_path: Path) -> None:
     assert plan["process_bytes"] == 3_000_000_000
     assert plan["state_bytes"] == 2 * 2 * 30 * 8 * 128 * 2048
     assert any("one process holds" in warning for warning in plan["warnings"])
+
+
+def test_what_kv_cost_a_pass_is_told_for_every_form_and_shorter_contexts(tmp_path: Path) -> None:
+    """30 layers with 8 KV heads of 128, 2048 slots, a block of 4: K and V of a slot take 4 KiB a layer."""
+    facts = run("inspect", big_llama(tmp_path / "m.gguf"), "--target", "mac", "--plan", "--json").json
+    found = {(each["kv_form"], each["context"]): each for each in facts["plan"]["kv_traffic"]}
+    assert {form for form, _ in found} == set(KVForm)
+    assert {context for _, context in found} == {2048, 1024, 512}
+    slot, weights = 30 * 4096, facts["plan"]["weight_bytes"]
+    for context in (2048, 1024, 512):
+        for form in set(KVForm) - {KVForm.OUTSIDE, KVForm.AT_POSITION}:
+            assert found[form, context]["written_bytes"] == slot * context
+            assert found[form, context]["touched_bytes"] == 3 * slot * context
+        for form in (KVForm.OUTSIDE, KVForm.AT_POSITION):
+            assert found[form, context]["written_bytes"] == slot * 4
+        assert found[KVForm.OUTSIDE, context]["touched_bytes"] == slot * (4 + 3 * context)
+        assert found[KVForm.AT_POSITION, context]["touched_bytes"] == slot * (4 + context + 64)
+    share = found[KVForm.BLENDED, 2048]["share_of_pass"]
+    assert share == pytest.approx(3 * slot * 2048 / (3 * slot * 2048 + weights), abs=1e-4)
+    text = run("inspect", tmp_path / "m.gguf", "--target", "mac", "--plan").out
+    assert re.search(r"at_position +491.5 kB", text)
 
 
 def test_the_explanation_reads_well(tmp_path: Path) -> None:

@@ -121,11 +121,11 @@ class MacPlatform:
         return MACOS, ("", "", ""), "arm64"
 
 
-def as_multi_array(value: Array) -> NDArray[np.float16]:
+def as_multi_array(value: Array) -> NDArray[np.float16] | NDArray[np.int32]:
     """What pybind11 and Core ML make of an array: no fp16, and nothing that cannot be written to."""
     if value.dtype not in (np.float32, np.float64, np.int32, np.int8) or not value.flags.writeable:
         raise RuntimeError("value type not convertible")
-    return value.astype(np.float16)
+    return value if value.dtype == np.int32 else value.astype(np.float16)
 
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:

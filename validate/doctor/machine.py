@@ -70,6 +70,25 @@ def _chip(system: System) -> Iterator[Finding]:
     shape = f", {cores[2]} performance and {cores[3]} efficiency cores" if cores else ""
     model = f" in a {hardware['machine_name']}" if "machine_name" in hardware else ""
     yield _ok("chip", f"{brand}{model}{shape}, with a Neural Engine")
+    yield from _kv_form(brand)
+
+
+def _kv_form(brand: str) -> Iterator[Finding]:
+    """Which form of K/V to try on this chip where a source says so."""
+    if re.search(r"\bM5\b", brand):
+        yield _ok(
+            "K/V form",
+            "states in the graph failed on the engine of M5 with -14 or Code=8 (B: mobius#77, VoxCPMANE#10, "
+            "#15); first try `convert --kv-form outside`, whose cache the graph only reads, and let the "
+            "self-test compare it with the others",
+        )
+    else:
+        yield _ok(
+            "K/V form",
+            "the default is the form that was measured on the engine (B: ane-book journal 093); where K/V "
+            "are much of a pass (`inspect --plan`), try `convert --kv-form at_position`, which others ship "
+            "(B: ANEMLL, CoreML-LLM)",
+        )
 
 
 def _hardware(system: System) -> dict[str, Any]:

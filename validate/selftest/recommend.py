@@ -37,6 +37,7 @@ FORMS_BY_TRUST = (
     KVForm.BLENDED,
     KVForm.REREAD,
     KVForm.PACKED,
+    KVForm.AT_POSITION,
     KVForm.OUTSIDE,
 )
 """Of equals the one that another project measured resident comes first, and the cache in the graph."""

@@ -97,6 +97,12 @@ def test_any_answer_of_system_profiler_is_borne(told: str | None) -> None:
     assert found(system, "chip").text == "Apple M4 Max, with a Neural Engine"
 
 
+def test_the_form_of_kv_to_try_is_told_by_chip() -> None:
+    assert "--kv-form at_position" in found(MAC, "K/V form").text
+    newer = found(MAC.saying("sysctl -n machdep.cpu.brand_string", "Apple M5 Pro"), "K/V form").text
+    assert "--kv-form outside" in newer and "(B: mobius#77" in newer
+
+
 def test_linux_is_no_patient() -> None:
     linux = replace(MAC, name="Linux", processor="x86_64 EPYC", commands={}, python=("3.11.7", "x86_64"))
     assert not has_engine(linux)

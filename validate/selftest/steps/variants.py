@@ -70,7 +70,7 @@ PLANS = Step(
 
 KV = Step(
     id="kv",
-    title="The five forms of keys and values",
+    title="The six forms of keys and values",
     asks="Which can be planned, loaded and run, and how fast?",
     trials=_kv_trials,
     run=measure_variant,
