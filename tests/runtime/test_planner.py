@@ -5,7 +5,7 @@ from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import everything, toy_shape
+from toy import everything, side_by_side, toy_shape
 
 from anespec.runtime.drafters import Draft
 from anespec.runtime.passes import BEST_LOGIT, PoolShape, RowKind, VerifierShape
@@ -154,6 +154,30 @@ def test_without_proof_a_pass_looks_at_every_slot() -> None:
     assert plan.lay_out([run_of(0, 10, 1)]).plan.spans == (3072, 576)
     whole = toy_shape(sequences=2)
     assert Planner(whole, everything(whole)).lay_out([run_of(0, 1, 1)]).plan.spans == (128,)
+
+
+@given(demands, widths)
+def test_a_pass_that_is_written_side_by_side_is_one_sequences(
+    demands: list[Demand], widths: tuple[int, ...]
+) -> None:
+    plan = planner(*widths, shape=side_by_side(SHAPE))
+    shares = plan.share(demands)
+    assert shares.rows[0] >= 1
+    assert not any(shares.rows[1:])
+    assert 1 <= sum(shares.rows) + shares.lanes_left <= widths[-1]
+
+
+def test_no_run_reaches_over_a_rings_end_and_spans_hold_what_pads_write() -> None:
+    """The ring of tokens has 384 slots, for a window of 100 and passes of 256 rows; 256 spare ones follow."""
+    shape = side_by_side(SHAPE)
+    assert [(pool.region_slots, pool.token_slots) for pool in shape.pools] == [(1280, 1024), (640, 384)]
+    plan = planner(4, 64, shape=shape)
+    assert plan.longest_run_from(384 + 380) == 4
+    assert plan.share([Demand(10, False, "", 380)]).rows == (4,)
+    run = Run(0, 250, tuple(PlannedRow(RowKind.PROMPT, 1, None) for _ in range(5)))
+    laid_out = plan.lay_out([run]).plan
+    assert (laid_out.width, laid_out.spans) == (64, (384, 384))
+    assert plan.written_to(run, laid_out) == 250 + 64
 
 
 def test_a_span_that_was_not_proven_gives_way_to_the_next_one_that_was() -> None:

@@ -71,6 +71,10 @@ final class HostileTests: XCTestCase {
         try refused(2, "\"kind\":\"head\"", "\"kind\":\"tail\"", as: "request")
         try refused(0, "\"kind\":\"layers\"", "\"kind\":\"head\"", as: "request")
         try refused(2, "[1,4,null,1]", "[1,null,4,1]", as: "request")
+        try refused(0, "\"buffer\":\"hidden.0\"", "\"dtype\":\"int64\",\"buffer\":\"hidden.0\"", as: "request")
+        try refused(0, "\"buffer\":\"hidden.0\"", "\"dtype\":\"int32\",\"buffer\":\"hidden.0\"", as: "arena")
+        try refused(0, "\"buffer\":\"hidden.1\"", "\"dtype\":\"int32\",\"buffer\":\"hidden.1\"", as: "request")
+        try refused(2, "\"buffer\":\"hidden.2\"", "\"dtype\":\"int32\",\"buffer\":\"hidden.2\"", as: "request")
         XCTAssertEqual(try worker.ask(ToyChain.load())["ok"], .bool(true))
         XCTAssertEqual(kind(try worker.ask(ToyChain.load())), .string("request"))
     }
