@@ -80,10 +80,9 @@ async def answer(
     async with AsyncExitStack() as held:
         leased = await held.enter_async_context(lease(call, name, runs))
         try:
-            async with (
-                asyncio.timeout(call.caller.seconds),
-                call.daemon.preparations.turn(leased, call.caller, call.size, runs),
-            ):
+            async with asyncio.timeout(call.caller.seconds), AsyncExitStack() as preparing:
+                turn = call.daemon.preparations.turn(leased, call.caller, call.size, runs)
+                await call.share.wait_for(preparing.enter_async_context(turn))
                 await call.share.turn()
                 prepared = await asyncio.to_thread(prepare, leased)
                 generation = await held.enter_async_context(Generation(prepared.runs))

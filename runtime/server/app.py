@@ -19,7 +19,7 @@ from anespec.runtime.server.bodies import BodyRoom, read_body
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.endpoint import Call, Endpoint, openai_error
 from anespec.runtime.server.errors import ApiError, api_error
-from anespec.runtime.server.guards import Guard
+from anespec.runtime.server.guards import GONE, Guard
 from anespec.runtime.server.hosts import Hosts
 from anespec.runtime.server.lifecycle import Phase
 from anespec.runtime.server.request_log import CLIENT_GONE, record_of
@@ -155,10 +155,11 @@ class _Serving:
         record.key, record.owner = caller.name, caller.owner
         caller = replace(caller, seconds=daemon.options.request_seconds)
         take = held.enter_context(self._bodies.of(caller.owner))
+        gone = request.scope["state"].get(GONE)
         if endpoint.body is None:
-            share = held.enter_context(daemon.shares.looking(caller.owner))
+            share = held.enter_context(daemon.shares.looking(caller.owner, gone))
             return await endpoint.serve(Call(daemon, request, None, caller, share, take))
-        share = held.enter_context(daemon.shares.of(caller.owner))
+        share = held.enter_context(daemon.shares.of(caller.owner, gone))
         record.is_counted = True
         as_curl, most = endpoint.as_curl, daemon.options.body_bytes
         body, size = await read_body(request, endpoint.body, most, take, share, as_curl)

@@ -25,21 +25,27 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise ApiError(499, "the client went away", "client_gone")
+        raise client_gone()
     finally:
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def unless(gone: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do `work`; it is cancelled where a connection has `gone` before."""
+def client_gone() -> ApiError:
+    """Return the error of a request whose client went away; nobody hears it."""
+    return ApiError(499, "the client went away", "client_gone")
+
+
+async def unless(gone: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Do `work`, and return whether it was done: it is cancelled where a connection has `gone` before."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(gone.wait())
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             working.result()
+        return working.done()
     finally:
         for task in (working, watching):
             task.cancel()

@@ -5,6 +5,7 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
@@ -98,10 +99,9 @@ async def tokenize(call: Call[TokenizeBody]) -> Response:
 async def _worked(call: Call[TextT], work: Callable[[Leased], bytes]) -> Response:
     """The JSON that `work` writes in a thread; it counts among what the caller's requests hold."""
     call.share.pause()
-    async with (
-        lease(call, call.body.model) as leased,
-        call.daemon.preparations.thread(call.caller, call.size),
-    ):
+    async with lease(call, call.body.model) as leased, AsyncExitStack() as preparing:
+        turn = call.daemon.preparations.thread(call.caller, call.size)
+        await call.share.wait_for(preparing.enter_async_context(turn))
         await call.share.turn()
         content = await asyncio.to_thread(work, leased)
         call.take(len(content))

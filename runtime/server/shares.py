@@ -8,14 +8,19 @@ while others are served, an owner gets a SHARE of the time at most. An owner who
 Requests that only look (an open path, a list of models, a refusal) are counted separately, and their answers
 are paced. So they delay no other request of the same owner; requests without a key are counted together, with
 no owner.
+
+A request whose client goes away while it waits ends at once: it keeps neither its place nor its model.
 """
 
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
+
+from anespec.runtime.server.disconnects import client_gone, unless
 
 SHARE = 0.15
 """Seconds in each second that an owner's requests may take while others are served."""
@@ -69,12 +74,12 @@ class Shares:
         self._owners: dict[str, _Owner] = {}
 
     @contextlib.contextmanager
-    def of(self, name: str) -> Iterator["Share"]:
-        """One request of an owner, while it is served."""
+    def of(self, name: str, gone: asyncio.Event | None = None) -> Iterator["Share"]:
+        """One request of an owner, while it is served; `gone` is set once its connection has ended."""
         self._forget_absent()
         owner = self._owners.setdefault(name, _Owner())
         owner.requests += 1
-        share = Share(self, name)
+        share = Share(self, name, gone)
         self.take(name, REQUEST)
         try:
             yield share
@@ -84,9 +89,9 @@ class Shares:
             owner.seen = self._clock()
 
     @contextlib.contextmanager
-    def looking(self, name: str) -> Iterator["Share"]:
+    def looking(self, name: str, gone: asyncio.Event | None = None) -> Iterator["Share"]:
         """A request that only reads the daemon's state: its time counts, but it does not wait."""
-        share = Share(self, name)
+        share = Share(self, name, gone)
         try:
             yield share
         finally:
@@ -94,10 +99,7 @@ class Shares:
 
     def is_turn_to_look(self, name: str) -> bool:
         """Whether `look` would not wait."""
-        looker = self._looker(name)
-        owner = self._owners.setdefault(looker, _Owner())
-        self.take(looker, 0.0)
-        return not owner.turns.locked() and (owner.left > 0.0 or not self._others(looker))
+        return self.is_turn(self._looker(name))
 
     async def look(self, name: str) -> None:
         """Wait until it is an owner's turn to be answered what only looks, and count that."""
@@ -121,6 +123,12 @@ class Shares:
         owner, now = self._owners.setdefault(name, _Owner()), self._clock()
         had = min(BURST, owner.left + SHARE * (now - owner.counted))
         owner.left, owner.counted = max(had - seconds, -DEBT), now
+
+    def is_turn(self, name: str) -> bool:
+        """Whether `turn` would not wait."""
+        owner = self._owners.setdefault(name, _Owner())
+        self.take(name, 0.0)
+        return not owner.turns.locked() and (owner.left > 0.0 or not self._others(name))
 
     async def turn(self, name: str) -> None:
         """Wait while the owner has taken its share and others are served, in the order of asking."""
@@ -154,16 +162,35 @@ class Shares:
 class Share:
     """The time that one request takes; it counts from each of its turns to the next pause."""
 
-    def __init__(self, shares: Shares, owner: str) -> None:
+    def __init__(self, shares: Shares, owner: str, gone: asyncio.Event | None) -> None:
         self._shares = shares
         self._owner = owner
+        self._gone = gone
         self._since: float | None = None
 
     async def turn(self) -> None:
-        """Begin to count, once it is the owner's turn."""
+        """Begin to count, once it is the owner's turn.
+
+        Raises:
+            ApiError: the client went away.
+        """
         self.pause()
-        await self._shares.turn(self._owner)
+        if self._gone is not None and self._gone.is_set():
+            raise client_gone()
+        if not self._shares.is_turn(self._owner):
+            await self.wait_for(self._shares.turn(self._owner))
         self._since = self._shares.now()
+
+    async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
+        """Do what has to be done before the request goes on; where its client goes away, it is cancelled.
+
+        Raises:
+            ApiError: the client went away.
+        """
+        if self._gone is None:
+            await work
+        elif not await unless(self._gone, work):
+            raise client_gone()
 
     def pause(self) -> None:
         """Stop counting: the awaited work takes no processor time."""
