@@ -12,6 +12,7 @@ import socket
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import h11
@@ -22,8 +23,7 @@ from uvicorn.server import ServerState
 
 from anespec.runtime.server.endpoint import openai_error
 from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.guards import GONE, KEY_NEEDED, Intake
-from anespec.runtime.server.request_log import RECORD
+from anespec.runtime.server.guards import GONE, KEY_NEEDED, TAKE, Intake
 
 LONGEST_HEAD = 32 << 10
 """Bytes of a request's line and headers."""
@@ -47,7 +47,8 @@ class Patience:
 
     Of a request that was answered before it was sent completely, `unread` further bytes are accepted.
     `keyless` is the number of connections of one address that may be without a key, None for all: beyond it
-    only requests with a key are served, and a silent connection is closed soon.
+    only requests with a key are served, and a silent connection is closed soon. If all connections are taken,
+    the oldest one without a key is closed for a new one. `keyed` is the number of connections of one key.
     """
 
     most: int
@@ -55,6 +56,7 @@ class Patience:
     send_seconds: float
     unread: int
     keyless: int | None = None
+    keyed: int = sys.maxsize
 
     @property
     def look(self) -> float:
@@ -70,6 +72,12 @@ class ServerConfig(uvicorn.Config):
         self.patience = patience
         self.keyless: Counter[str] = Counter()
         """By address: its connections on which no key has come yet."""
+        self.keyed: Counter[str] = Counter()
+        """By owner of a key: the connections on which it came last."""
+        self.unkeyed: dict[Connection, None] = {}
+        """Those on which no key has come yet, the oldest first, without the unwanted ones."""
+        self.unwanted: dict[Connection, None] = {}
+        """Those of which an address without a key has too many, the oldest first."""
 
 
 class Connection(H11Protocol):
@@ -85,11 +93,13 @@ class Connection(H11Protocol):
         assert isinstance(config, ServerConfig)
         super().__init__(config, server_state, app_state, _loop)
         self._patience = config.patience
-        self._keyless = config.keyless
+        self._holders = config
         self._keyless_at: str | None = None
+        self._owner: str | None = None
         self._key_needed = False
         self._gone = asyncio.Event()
-        self.app_state = {**self.app_state, GONE: self._gone}
+        take = None if self._patience.keyless is None else self._take
+        self.app_state = {**self.app_state, GONE: self._gone, KEY_NEEDED: False, TAKE: take}
         self._looking: asyncio.TimerHandle | None = None
         self._slow_since: float | None = None
         self._stuck_since: float | None = None
@@ -104,7 +114,7 @@ class Connection(H11Protocol):
         if beyond > self._patience.most:
             transport.abort()
             return
-        if beyond > 0:
+        if beyond > 0 and not self._make_room():
             self.app = _refuse
         self._count_keyless(self.client[0] if self.client else None)
         _notice_death(transport.get_extra_info("socket"), self._patience.send_seconds)
@@ -115,7 +125,7 @@ class Connection(H11Protocol):
         if self._looking is not None:
             self._looking.cancel()
         self._gone.set()
-        self._have_key()
+        self._leave_holder()
         super().connection_lost(exc)
         # uvicorn leaves it running after an error.
         self._unset_keepalive_if_required()
@@ -158,9 +168,6 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Begin with the next request; its time is its own."""
         self._slow_since = None
-        record = self.scope["state"].get(RECORD)
-        if record is not None and record.owner:
-            self._have_key()
         super().on_response_complete()
 
     def resume_writing(self) -> None:
@@ -192,21 +199,45 @@ class Connection(H11Protocol):
         if most is None or not address:
             return
         self._keyless_at = address
-        self._keyless[address] += 1
-        self._need_key(self._keyless[address] > most)
+        self._holders.keyless[address] += 1
+        if self._holders.keyless[address] > most:
+            self._key_needed = self.app_state[KEY_NEEDED] = True
+            self._holders.unwanted[self] = None
+        else:
+            self._holders.unkeyed[self] = None
 
-    def _have_key(self) -> None:
-        """Count it there no longer: a key has come, or it ends."""
-        if self._keyless_at is None:
-            return
-        self._keyless[self._keyless_at] -= 1
-        if not self._keyless[self._keyless_at]:
-            del self._keyless[self._keyless_at]
-        self._keyless_at = None
-        self._need_key(False)
+    def _take(self, owner: str) -> bool:
+        """Count the connection as one of a key's owner; return False, and change nothing, if it has too
+        many."""
+        if owner != self._owner:
+            if self._holders.keyed[owner] >= self._patience.keyed:
+                return False
+            self._leave_holder()
+            self._owner = owner
+            self._holders.keyed[owner] += 1
+        return True
 
-    def _need_key(self, needed: bool) -> None:
-        self._key_needed = self.app_state[KEY_NEEDED] = needed
+    def _leave_holder(self) -> None:
+        """Count it no longer for the address or the key that has had it."""
+        for counts, holder in ((self._holders.keyless, self._keyless_at), (self._holders.keyed, self._owner)):
+            if holder is not None:
+                counts[holder] -= 1
+                if not counts[holder]:
+                    del counts[holder]
+        self._keyless_at = self._owner = None
+        self._key_needed = self.app_state[KEY_NEEDED] = False
+        self._holders.unwanted.pop(self, None)
+        self._holders.unkeyed.pop(self, None)
+
+    def _make_room(self) -> bool:
+        """End the oldest connection without a key, an unwanted one if there is any; return whether there was
+        one."""
+        oldest = next(chain(self._holders.unwanted, self._holders.unkeyed), None)
+        if oldest is None:
+            return False
+        oldest._leave_holder()
+        oldest.transport.abort()
+        return True
 
     def _is_receiving(self) -> bool:
         """Whether a part of a request is still to come, including its first bytes on a new connection."""

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -49,6 +50,10 @@ GONE = "gone"
 
 KEY_NEEDED = "key_needed"
 """The same, of whether no request without a key is served on the connection."""
+
+TAKE = "take"
+"""The same, of a function that counts the connection as one of a key's owner. It returns False if the owner
+has too many. None where no keys are needed."""
 
 PAGE_PATH = "/"
 """The only path that a link on another site may lead to: opening the page asks for nothing else."""
@@ -122,7 +127,7 @@ class Guard:
             host, scope["path"] = _absolute(scope["path"])
         refusal = (
             _ambiguous(headers)
-            or self._without_key(scope, headers)
+            or self._beyond_connections(scope["state"], headers)
             or self._refusal(host, origin)
             or self._foreign(scope, headers)
         )
@@ -147,12 +152,20 @@ class Guard:
         else:
             await unless(gone, self._shares.look(owner))
 
-    def _without_key(self, scope: Scope, headers: Headers) -> ApiError | None:
-        if not scope["state"].get(KEY_NEEDED) or self._keys.knows(headers.get("authorization")):
+    def _beyond_connections(self, state: Mapping[str, Any], headers: Headers) -> ApiError | None:
+        """Refuse a request on a connection that its key, or its address without one, has too many of."""
+        take = state.get(TAKE)
+        if take is None:
             return None
+        owner = self._keys.owner(headers.get("authorization"))
+        if owner is None and not state[KEY_NEEDED]:
+            return None
+        if owner is not None and take(owner):
+            return None
+        whose = "from your address without a key" if owner is None else "with your key"
         return ApiError(
             503,
-            "there are too many connections from your address without a key; close those that are not needed",
+            f"there are too many connections {whose}; close those that are not needed",
             "too_many_connections",
             headers={"retry-after": "1", "connection": "close"},
         )

@@ -103,13 +103,12 @@ class KeyRing:
         """Whether some accepted client is an administrator."""
         return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
 
-    def knows(self, authorization: str | None) -> bool:
-        """Whether `caller` would say who sends this Authorization header."""
+    def owner(self, authorization: str | None) -> str | None:
+        """Return the owner of the key in this Authorization header; None if none of the keys is in it."""
         try:
-            self.caller(authorization)
+            return self.caller(authorization).owner
         except ApiError:
-            return False
-        return True
+            return None
 
     def caller(self, authorization: str | None) -> Caller:
         """Return the caller with this Authorization header, in constant time for right and wrong keys.

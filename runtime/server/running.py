@@ -29,6 +29,9 @@ KEYLESS_CONNECTIONS = 64
 """Of one address at a time without a key, where keys are needed. Behind a proxy all clients have its address,
 but those that have a key are not bound by this."""
 
+PART_OF_A_KEY = 4
+"""Of all connections a key has a quarter at most, so that others are never refused for its sake alone."""
+
 OTHER_FILES = 1024
 """Descriptors that are not for connections: for shards, threads, worker processes and refused connections."""
 
@@ -70,6 +73,7 @@ def server_of(app: ASGIApp, options: ServeOptions) -> Server:
         options.send_seconds,
         unread=options.body_bytes,
         keyless=None if options.api_key_file is None else KEYLESS_CONNECTIONS,
+        keyed=max(1, most // PART_OF_A_KEY),
     )
     return Server(
         ServerConfig(

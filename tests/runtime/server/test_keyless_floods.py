@@ -152,3 +152,53 @@ def test_work_is_given_up_where_the_connection_has_gone() -> None:
         assert ended == [0.0, 1000.0]
 
     asyncio.run(scene())
+
+
+SECOND = "second-key-0123456789"
+
+
+@pytest.fixture
+def full(model: Model, tmp_path: Path) -> Iterator[Running]:
+    """A daemon with two keys and eight connections."""
+    (tmp_path / "keys").touch(mode=0o600)
+    (tmp_path / "keys").write_text(f"first:{KEY}\nsecond:{SECOND}\n")
+    ring = KeyRing.of_file(tmp_path / "keys")
+    with running({"chatty": model}, ring, api_key_file=tmp_path / "keys", connections=8) as found:
+        yield found
+
+
+def test_a_key_that_holds_many_connections_leaves_some_to_the_others(full: Running) -> None:
+    with contextlib.ExitStack() as held:
+        own = [held.enter_context(connected(full)) for _ in range(8)]
+        said = [status(client, "/v1/models", **BEARER) for client in own]
+        assert said == [(200, "")] * 2 + [(503, "too_many_connections")] * 6
+        assert status(own[0], "/v1/models", **BEARER) == (200, ""), "those that it has stay"
+        other = held.enter_context(connected(full))
+        assert status(other, "/v1/models", Authorization=f"Bearer {SECOND}") == (200, "")
+        assert status(held.enter_context(connected(full))) == (200, "")
+        assert status(own[0], "/v1/models", Authorization=f"Bearer {SECOND}") == (200, "")
+        assert status(held.enter_context(connected(full)), "/v1/models", **BEARER)[0] == 200, "one is free"
+
+
+def test_a_key_counts_from_a_request_s_head_on(full: Running) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(2):
+            client = held.enter_context(connected(full))
+            client.putrequest("POST", "/v1/completions")
+            client.putheader("Authorization", f"Bearer {KEY}")
+            client.putheader("Content-Type", "application/json")
+            client.putheader("Content-Length", "100")
+            client.endheaders(b"{")
+        until(lambda: full.daemon.lifecycle.answering == 2)
+        assert status(held.enter_context(connected(full)), "/v1/models", **BEARER)[0] == 503
+
+
+def test_where_all_connections_are_taken_silent_ones_give_way_to_new_ones(full: Running) -> None:
+    with contextlib.ExitStack() as held:
+        held.enter_context(contextlib.suppress(OSError))
+        keyed = held.enter_context(connected(full))
+        assert status(keyed, "/v1/models", **BEARER) == (200, "")
+        silent = [held.enter_context(connected(full)) for _ in range(12)]
+        assert status(held.enter_context(connected(full)), "/v1/models", **BEARER) == (200, "")
+        assert silent[0].sock.recv(1) == b"", "the oldest one"
+        assert status(keyed, "/v1/models", **BEARER) == (200, ""), "none with a key"
