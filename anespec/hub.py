@@ -179,7 +179,7 @@ def _receive(name: HubName, facts: _Facts, stream: BufferedRandom, report: "Prog
     """Download the missing bytes of a file and append them; return the number of bytes downloaded."""
     assert name.file is not None
     url = hub_url(f"{name.repo}/resolve", facts.commit, f"/{name.file}")
-    came = vain = 0
+    came = vain = furthest = 0
     while (begun := stream.seek(0, os.SEEK_END)) < facts.size:
         done = begun
         try:
@@ -207,7 +207,10 @@ def _receive(name: HubName, facts: _Facts, stream: BufferedRandom, report: "Prog
                 raise
         if done == facts.size:
             break
-        vain = 0 if done > begun else vain + 1
+        # Beyond all tries: a store may begin anew between two of them that go on.
+        furthest = max(furthest, begun)
+        vain = 0 if done > furthest else vain + 1
+        furthest = max(furthest, done)
         if vain == MOST_TRIES:
             raise StorageError(
                 f"{name}: the connection broke after {bytes_text(done)}; run the same command again, which "

@@ -205,6 +205,28 @@ def test_a_store_that_begins_anew_without_end(hub: type[Handler], monkeypatch: p
     assert len(hub.asked) < 15
 
 
+def test_a_store_that_goes_on_and_begins_anew_in_turn(
+    hub: type[Handler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anespec.hub.RETRY_SECONDS", 0.0)
+
+    def answer(handler: Handler) -> None:
+        if handler.path != "/store":
+            handler.say(302, facts(handler))
+            return
+        begun = len(handler.asked) % 4 < 2 and handler.headers["Range"]
+        first = int(begun.removeprefix("bytes=").rstrip("-")) if begun else 0
+        part = {"Content-Range": f"bytes {first}-{len(CONTENT) - 1}/{len(CONTENT)}"} if begun else {}
+        length = {"Content-Length": str(len(CONTENT) - first)}
+        handler.say(206 if begun else 200, part | length, CONTENT[first : first + 10])
+        handler.close_connection = True
+
+    hub.answer = answer
+    with pytest.raises(StorageError, match="the connection broke"):
+        fetch(NAME)
+    assert len(hub.asked) < 30
+
+
 def test_an_endless_list(hub: type[Handler]) -> None:
     hub.answer = lambda handler: handler.endless(200, {"Content-Type": "application/json"})
     with pytest.raises(StorageError, match="list of its files has no end"):
