@@ -11,7 +11,7 @@ from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import duration_text, named, quoted
 from anespec.runtime.server.errors import ApiError, ending, without_paths
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel, Wait, as_long_as_it_takes
-from anespec.serving.residents import Resident, Residents
+from anespec.serving.residents import TURN_SECONDS, Resident, Residents
 from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Loader, ModelSource, Names
 from anespec.serving.threads import in_own_thread
@@ -50,11 +50,12 @@ class ModelPool:
         *,
         reread: Callable[[], Names] | None = None,
         room_seconds: float = ROOM_SECONDS,
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         """Nothing is loaded yet. `reread` says at a reload what is served then; it is called in a thread."""
         self._served = {name: _served(name, source) for name, source in sources.items()}
         self._loader = loader
-        self._residents = Residents(limit, room_seconds)
+        self._residents = Residents(limit, room_seconds, turn_seconds)
         self._reread = reread
         self._closed = False
 

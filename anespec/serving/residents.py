@@ -18,13 +18,17 @@ from anespec.serving.threads import in_own_thread
 SECONDS_BETWEEN_LOOKS = 1.0
 """At a model's files, while it is asked for."""
 
+TURN_SECONDS = 5.0
+"""A model that was loaded so long ago gives way even if it is in use: its answers are completed, and later
+requests wait until it is loaded again. Otherwise requests that overlap keep all other models out."""
+
 _log = logging.getLogger("anespec.serve")
 
 
 @dataclass(eq=False)
 class Resident:
-    """A model in memory. A retired model is closed after its last use; `used` orders the last uses of all
-    models."""
+    """A model in memory since the time `loaded`. A retired model is closed after its last use; `used` orders
+    the last uses of all models."""
 
     name: str
     found: Found
@@ -32,6 +36,7 @@ class Resident:
     leases: int = 0
     used: int = 0
     is_retired: bool = False
+    loaded: float = field(default_factory=time.monotonic)
     looked: float = field(default_factory=time.monotonic)
     going: asyncio.Task[None] | None = None
 
@@ -52,10 +57,12 @@ class Resident:
 class Residents:
     """All models in memory. Belongs to the event loop."""
 
-    def __init__(self, limit: MemoryLimit | None, room_seconds: float) -> None:
-        """A `limit` of None is none. Whoever needs room waits for it so many seconds."""
+    def __init__(self, limit: MemoryLimit | None, room_seconds: float, turn_seconds: float) -> None:
+        """A `limit` of None is none. Whoever needs room waits for it so many seconds; `turn_seconds` replaces
+        TURN_SECONDS."""
         self._limit = limit
         self._room_seconds = room_seconds
+        self._turn_seconds = turn_seconds
         self._all: list[Resident] = []
         self._reserved = 0
         self._uses = itertools.count(1)
@@ -81,7 +88,8 @@ class Residents:
             self._send_away(resident)
 
     async def reserve(self, name: str, needed: int, give_way: Callable[[Resident], bool]) -> None:
-        """Have so many bytes for a model; those that nobody uses go for it, what was used longest ago first.
+        """Have so many bytes for a model; those that nobody uses go for it, what was used longest ago first,
+        then one that is in use and has had its turn.
 
         `give_way` retires one, unless somebody waits for it. `add` or `give_up` ends the reservation.
 
@@ -97,16 +105,18 @@ class Residents:
             )
         deadline = time.monotonic() + self._room_seconds
         while limit is not None and not limit.holds(self._taken, needed):
-            idle = [each for each in self._all if not (each.leases or each.is_retired)]
-            for each in sorted(idle, key=lambda each: each.used):
+            for each in self._in_turn():
                 if give_way(each):
                     _log.info("%s gives way to %s", each.name, name)
                     break
             taken, change = self._taken, self._changed
+            until = min([deadline, *(end for each in self._all if (end := self._end_of_turn(each)))])
             try:
-                async with asyncio.timeout(deadline - time.monotonic()):
+                async with asyncio.timeout(until - time.monotonic()):
                     await change.wait()
             except TimeoutError:
+                if time.monotonic() < deadline:
+                    continue
                 raise ApiError(
                     503,
                     f"there is no room for {name} while other models are in use (they take "
@@ -139,6 +149,19 @@ class Residents:
             keep(each.model)
         self._all.clear()
         self._tell_change()
+
+    def _in_turn(self) -> list[Resident]:
+        """Return the models that may give way now, the next one first."""
+        idle = [each for each in self._all if not (each.leases or each.is_retired)]
+        if idle or any(each.is_retired for each in self._all):
+            return sorted(idle, key=lambda each: each.used)
+        had = [each for each in self._all if self._end_of_turn(each) is None]
+        return sorted(had, key=lambda each: each.loaded)
+
+    def _end_of_turn(self, resident: Resident) -> float | None:
+        """Return when a model has had its turn; None if it had it."""
+        end = resident.loaded + self._turn_seconds
+        return end if end > time.monotonic() else None
 
     @property
     def _taken(self) -> int:

@@ -248,6 +248,39 @@ def test_one_that_is_held_stays_and_the_other_waits() -> None:
     run(work)
 
 
+def test_requests_that_overlap_do_not_keep_another_model_out() -> None:
+    loader = FakeLoader({"a": 5, "b": 5})
+
+    async def work() -> None:
+        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9), turn_seconds=0.05)
+        served = 0
+
+        async def keep_asking(name: str) -> None:
+            nonlocal served
+            while True:
+                async with pool.lease(name) as leased:
+                    await asyncio.sleep(0.02)
+                    assert cast(Any, leased.model).is_open, "an answer that runs is completed"
+                    served += 1
+
+        asking = [asyncio.create_task(keep_asking("a")) for _ in range(3)]
+        for task in asking[1:]:
+            await asyncio.sleep(0.007)
+            assert not task.done()
+        for _ in range(3):
+            async with pool.lease("b") as leased:
+                before, model = served, cast(Any, leased.model)
+                assert model.name == "b" and model.is_open
+                assert loader.in_memory == ["b"]
+            await until(lambda before=before: served > before)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await pool.close()
+
+    run(work)
+
+
 def test_nobody_waits_for_room_for_ever() -> None:
     loader = FakeLoader({"a": 6, "b": 6})
 
