@@ -1,19 +1,24 @@
 """`anespec selftest`: what this machine does with packages, in a file that can be sent back."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from pydantic import BeforeValidator, Field
 from rich.console import Console
 from rich.table import Table
 
 from anespec.console import json_option, notes, out, print_json, timed_progress
 from anespec.manifests.errors import Interrupted, UsageError
+from anespec.manifests.formatting import duration_text
+from anespec.manifests.options import read_size
+from anespec.option_flags import SIZE, Parsed
 
 if TYPE_CHECKING:
+    from anespec.validate.selftest.course import Progress
     from anespec.validate.selftest.records import SelftestReport, StepReport
-    from anespec.validate.selftest.selftest import Progress
     from anespec.validate.selftest.steps.step import Step
 
 FOLDER_NAME = "selftest"
@@ -40,6 +45,16 @@ MOST_LAYERS = 32
     type=click.IntRange(1, MOST_LAYERS),
     help="Layers of the full model.  [default: 32 where there is a Neural Engine, else 2]",
 )
+@click.option(
+    "--cache-limit",
+    type=Parsed(Annotated[int, BeforeValidator(read_size), Field(ge=1)], SIZE),
+    help="End the run where the system's own caches took so much disk, with what was found.  [default: 60GB]",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Print a line for each trial, with the time left by what this machine took so far.",
+)
 @click.option("--again", is_flag=True, help="Start over instead of resuming an interrupted run.")
 @click.option("--list", "listing", is_flag=True, help="List the steps and exit.")
 @json_option
@@ -48,6 +63,8 @@ def selftest(
     quick: bool,
     only: tuple[str, ...],
     layers: int | None,
+    cache_limit: int | None,
+    watch: bool,
     again: bool,
     listing: bool,
     as_json: bool,
@@ -78,7 +95,7 @@ def selftest(
     if quick and layers is not None:
         raise UsageError("--quick runs no full model, so --layers says nothing beside it")
     target = output or default_output(quick, only)
-    report = _run(quick, only, layers, again, target, as_json)
+    report = _run(_Asked(quick, only, layers, again, cache_limit, watch, as_json), target)
     if as_json:
         print_json(_facts(report, target))
     else:
@@ -107,32 +124,57 @@ def _named(begin: str, quick: bool, steps: Iterable[str]) -> str:
     return "-".join((begin, *dict.fromkeys(steps), *(["quick"] if quick else [])))
 
 
-def _run(
-    quick: bool, only: tuple[str, ...], layers: int | None, again: bool, output: Path, as_json: bool
-) -> "SelftestReport":
+@dataclass(frozen=True)
+class _Asked:
+    """The options of a run, as given."""
+
+    quick: bool
+    only: tuple[str, ...]
+    layers: int | None
+    again: bool
+    cache_limit: int | None
+    watch: bool
+    as_json: bool
+
+
+def _run(asked: _Asked, output: Path) -> "SelftestReport":
     from anespec.manifests.interrupts import ends_as_interrupts
     from anespec.manifests.packages import require_package
     from anespec.manifests.safe_files import require_writable
     from anespec.manifests.user_folders import cache_folder, private_folder
     from anespec.validate.selftest.archive import clean, write_archive
     from anespec.validate.selftest.devices import device_here
+    from anespec.validate.selftest.disk import CACHE_LIMIT
     from anespec.validate.selftest.selftest import Selftest, chosen_scale, chosen_steps
 
-    steps = chosen_steps(only)
+    quick, steps = asked.quick, chosen_steps(asked.only)
     require_writable(output)
     require_package("torch", "what the self-test compares with")
     device = device_here()
     # Else a quick run would begin by removing what an interrupted whole one has found.
-    folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if only else ())
+    folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if asked.only else ())
     with ends_as_interrupts(), private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
-            folder, device.name, chosen_scale(quick, layers, device.engine), quick, steps, again=again
+            folder,
+            device.name,
+            chosen_scale(quick, asked.layers, device.engine),
+            quick,
+            steps,
+            again=asked.again,
+            cache_limit=asked.cache_limit or CACHE_LIMIT,
         )
-        with timed_progress("self-test", shown=not as_json) as shown:
+        with timed_progress("self-test", shown=not (asked.as_json or asked.watch)) as shown:
+            lines = _Lines(shown.notes)
+
+            def watch(progress: "Progress") -> None:
+                shown(_note(progress), (progress.number - 1) / progress.total)
+                if asked.watch:
+                    lines.show(progress)
+
             try:
                 report = test.run(
-                    lambda progress: shown(_note(progress), (progress.number - 1) / progress.total),
-                    (lambda _: None) if as_json else (lambda step: _show_step(step, shown.results)),
+                    watch,
+                    (lambda _: None) if asked.as_json else (lambda step: _show_step(step, shown.results)),
                     lambda kept, total: shown.notes.print(
                         f"note: an interrupted run goes on: {kept} of its {total} tries are there (--again)",
                         style="yellow",
@@ -150,6 +192,24 @@ def _run(
 
 def _note(progress: "Progress") -> str:
     return f"{progress.step.id}: {progress.trial.name}, {progress.stage}"
+
+
+class _Lines:
+    """A line for each trial that begins, for a person who waits."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._number = console, 0
+
+    def show(self, progress: "Progress") -> None:
+        """Print the line where another trial began."""
+        if progress.number == self._number:
+            return
+        self._number = progress.number
+        left = "" if progress.left is None else f", about {duration_text(progress.left)} left"
+        self._console.print(
+            f"{progress.number} of {progress.total}, {progress.step.id}: {progress.trial.name} "
+            f"({duration_text(progress.spent)} so far{left})"
+        )
 
 
 def _show_step(report: "StepReport", console: Console) -> None:

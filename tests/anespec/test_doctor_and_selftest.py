@@ -50,12 +50,12 @@ def test_a_look_at_one_step_does_not_take_the_place_of_the_whole_report() -> Non
 
 def test_the_steps_are_listed_in_their_order() -> None:
     ids = [
+        "shapes",
+        "kv",
         "cpu",
         "table",
         "worker",
         "plans",
-        "kv",
-        "shapes",
         "states",
         "numbers",
         "repeat",

@@ -123,6 +123,23 @@ class PlanningTools(CoreMLTools):
         """See PlanMaker."""
         return measure_shard(artifact.manifest, shard, artifact.shard_path(shard), self)
 
+    def plan_compiled(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
+        """The plan of the default function of a shard that is compiled already.
+
+        Another path would be specialised anew: the system's cache is keyed by path (coremltools#2549).
+        """
+        manifest, function = artifact.manifest, artifact.manifest.functions[0]
+        package = artifact.shard_path(shard)
+        view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
+        if (reason := other_default(view)) is not None:
+            return refused(shard, reason)
+        try:
+            planned = one_function(read_plan(self.load_plan(compiled), view), function.name)
+        except Exception as error:
+            # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+            return refused(shard, error_sentence(str(error)))
+        return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=(planned,))
+
     def load_plan(self, compiled: Path) -> ComputePlan:
         """Needs macOS."""
         ct = coremltools()

@@ -47,17 +47,24 @@ class WorkerPlans:
 
     def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
         """See PlanMaker."""
+        try:
+            compiler = WorkerCompiler(self.program, system_of_core_ml(), self.seconds)
+            compiled = compiled_shard(artifact, shard, compiler, _log.info).path
+        except CompileRefusedError as error:
+            return refused(shard, error_sentence(error.text))
+        except CommandFailedError as error:
+            return refused(shard, error_sentence(str(error)))
+        return self.plan_compiled(artifact, shard, compiled)
+
+    def plan_compiled(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
+        """The same of a shard that is compiled already: another path would be specialised anew."""
         manifest = artifact.manifest
         package = artifact.shard_path(shard)
         view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
         if (reason := other_default(view)) is not None:
             return refused(shard, reason)
         try:
-            compiler = WorkerCompiler(self.program, system_of_core_ml(), self.seconds)
-            compiled = compiled_shard(artifact, shard, compiler, _log.info).path
             functions = tuple(self._function(manifest, each, view, compiled) for each in manifest.functions)
-        except CompileRefusedError as error:
-            return refused(shard, error_sentence(error.text))
         except CommandFailedError as error:
             return refused(shard, error_sentence(str(error)))
         except ValueError as error:

@@ -11,21 +11,32 @@ from typing import Any
 import psutil
 from gguf import GGMLQuantizationType
 
-from anespec.manifests.errors import RequestError, UnsupportedModelError
+from anespec.manifests.errors import AnespecError, RequestError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
-from anespec.manifests.schema import HeadShard, Shard
+from anespec.manifests.schema import HeadShard, KVForm, Shard
 from anespec.manifests.store import Artifact
 from anespec.validate.selftest.device import Device, LoadedModel, NotHereError, Tensor, Units
+from anespec.validate.selftest.failures import failure_of
 from anespec.validate.selftest.portable_device import PortableModel
 from anespec.validate.selftest.random_gguf import write
-from anespec.validate.selftest.records import Build, Comparison, ModelSize, PassTime
+from anespec.validate.selftest.records import (
+    Build,
+    Comparison,
+    FirstUse,
+    Measured,
+    ModelSize,
+    PassTime,
+)
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import ShardSession, compared
 from anespec.validate.selftest.stimulus import Pass, passes
+from anespec.validate.selftest.worker_session import time_in_worker
 
 Say = Callable[[str], None]
+Keep = Callable[[Measured], None]
 COMPARED_PASSES = 6
+LEAST_TIMED = 4
 
 
 @dataclass(frozen=True)
@@ -38,14 +49,27 @@ class Opened:
 
 
 class Bench:
-    """The self-test's folder, its scale and the device. `say` hears what is done next, before it is begun."""
+    """The self-test's folder, its scale and the device.
 
-    def __init__(self, device: Device, scale: Scale, folder: Path, say: Say) -> None:
+    `say` hears what is done next, before it is begun. `keep` is given what was found before the same is tried
+    on the CPU alone: it counts even where that ends the process.
+    """
+
+    def __init__(
+        self, device: Device, scale: Scale, folder: Path, say: Say, keep: Keep = lambda _: None
+    ) -> None:
         self.device = device
         self.scale = scale
         self.folder = folder
-        self.say = say
+        self.say = self._said
+        self._say = say
+        self._keep = keep
+        self._stage = "starting"
         self.facts = device.facts()
+
+    def _said(self, stage: str) -> None:
+        self._stage = stage
+        self._say(stage)
 
     def artifact(self, build: Build) -> Artifact:
         """The artifact, converted where it is not there yet.
@@ -177,16 +201,81 @@ class Bench:
         found = session.outputs(steps)
         return compared(name, "torch", steps, self.truth(build, steps, rows=rows), found)
 
-    def timed(self, session: ShardSession, units: Units, rows: int, *, count: int | None = None) -> PassTime:
-        """How long passes of so many rows take."""
-        self.say(f"timing passes of {rows} rows on {units}")
-        return session.time(list(passes(session.manifest, rows, count or self.scale.timed_passes)), units)
+    def device_time(self, build: Build, session: ShardSession, rows: int) -> PassTime:
+        """How long passes of so many rows take on the device: in the worker where it is built, else here."""
+        return self._timed(build, session, Units.DEVICE, rows, self.scale.timed_passes)
 
-    def both_times(self, build: Build, session: ShardSession, rows: int) -> tuple[PassTime, ...]:
-        """The same passes on the device, by the session, and on the processor alone."""
-        on_device = self.timed(session, Units.DEVICE, rows)
-        with closing(self.open(build, Units.CPU, rows=rows).session) as other:
-            return on_device, self.timed(other, Units.CPU, rows, count=max(4, self.scale.timed_passes // 3))
+    def first_uses(self, build: Build) -> tuple[FirstUse, ...]:
+        """What this process waits for before each width's first pass is done, narrow ones first.
+
+        Nothing may have loaded the build before. A range is loaded once for all widths.
+        """
+        found: list[FirstUse] = []
+        manifest = self.artifact(build).manifest
+        opened: dict[str | None, Opened] = {}
+        try:
+            for rows in manifest.widths:
+                function = self._function(self.artifact(build), rows)
+                known = function in opened
+                if not known:
+                    opened[function] = self.open(build, Units.DEVICE, rows=rows)
+                session = opened[function].session
+                (step,) = passes(manifest, rows, 1, seed=8)
+                self.say(f"the first pass of {rows} rows")
+                found.append(
+                    FirstUse(
+                        rows=rows,
+                        load_seconds=0.0 if known else opened[function].load_seconds,
+                        first_seconds=session.run(step)[1],
+                    )
+                )
+        finally:
+            for each in opened.values():
+                each.session.close()
+        return tuple(found)
+
+    def with_cpu_times(self, build: Build, measured: Measured) -> Measured:
+        """What was found, with the times of the same passes on the CPU alone."""
+
+        def tried(found: Measured) -> Measured:
+            widths = dict.fromkeys(time.rows for time in found.times)
+            times = [self.cpu_time(build, rows) for rows in widths]
+            return found.model_copy(update={"times": (*found.times, *times)})
+
+        return self.with_baseline(measured, tried)
+
+    def with_baseline(self, measured: Measured, on_cpu: Callable[[Measured], Measured]) -> Measured:
+        """What `on_cpu` adds by trying the CPU alone; where that fails, what was found, and why it did."""
+        self._keep(measured)
+        try:
+            return on_cpu(measured)
+        except Exception as error:
+            # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+            return measured.model_copy(update={"baseline": failure_of(error, self._stage)})
+
+    def cpu_time(self, build: Build, rows: int) -> PassTime:
+        """How long passes of so many rows take on the CPU alone, in the form that CPUs are known to run."""
+        plain = on_cpu(build)
+        with closing(self.open(plain, Units.CPU, rows=rows).session) as session:
+            return self._timed(
+                plain, session, Units.CPU, rows, max(LEAST_TIMED, self.scale.timed_passes // 3)
+            )
+
+    def _timed(self, build: Build, session: ShardSession, units: Units, rows: int, count: int) -> PassTime:
+        steps = list(passes(session.manifest, rows, count))
+        program = self.device.built_worker()
+        if program is not None:
+            self.say(f"timing passes of {rows} rows on {units} in the worker")
+            try:
+                compiled, _ = self.compiled(build, session.shard)
+                return time_in_worker(
+                    program, session.manifest, session.shard, compiled, units, self.scale.longest, steps
+                )
+            except AnespecError:
+                # The worker has a step of its own, which tells what is wrong with it.
+                pass
+        self.say(f"timing passes of {rows} rows on {units}")
+        return session.time(steps, units)
 
     def predicted(self, build: Build) -> tuple[ShardComputePlan, tuple[RuleFinding, ...]]:
         """Where the rules place the first shard's operations, and what they found in it."""
@@ -202,13 +291,23 @@ class Bench:
     def planned(self, build: Build) -> ShardComputePlan:
         """Where the device says that the first shard's operations would run; raises NotHereError."""
         artifact = self.artifact(build)
+        shard = artifact.manifest.layer_shards[0]
+        compiled, _ = self.compiled(build, shard)
         self.say("asking for the plan")
-        return self.device.plan(artifact, artifact.manifest.layer_shards[0])
+        return self.device.plan(artifact, shard, compiled)
 
 
 def memory_now() -> int:
     """Bytes that this process holds."""
     return int(psutil.Process().memory_info().rss)
+
+
+def on_cpu(build: Build) -> Build:
+    """The same for the CPU alone.
+
+    `slice_update` and several states were reported broken on CPUs of macOS 26 (Anemll#39, CoreML-LLM; B).
+    """
+    return build.model_copy(update={"kv_form": KVForm.BLENDED})
 
 
 def _name(build: Build) -> str:

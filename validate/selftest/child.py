@@ -2,8 +2,10 @@
 
     python -P -m anespec.validate.selftest.child ASKED.json
 
-Lines of JSON on standard output: `{"stage": …}` before each thing that is begun, and at the end one of
-`{"measured": …}`, `{"failure": …}`, `{"not_here": …}`. It lives as long as its standard input, a pipe.
+Lines of JSON on standard output: `{"stage": …}` before each thing that is begun, `{"kept": …}` before the
+same is tried on the CPU alone, and at the end one of `{"measured": …}`, `{"failure": …}`, `{"not_here": …}`,
+`{"no_room": …}`.
+It lives as long as its standard input, a pipe.
 """
 
 import os
@@ -17,6 +19,7 @@ from anespec.manifests.schema import Record
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import NotHereError
 from anespec.validate.selftest.devices import make_device
+from anespec.validate.selftest.disk import is_full
 from anespec.validate.selftest.failures import failure_of
 from anespec.validate.selftest.records import Failure, Measured, Trial
 from anespec.validate.selftest.scale import Scale
@@ -33,12 +36,17 @@ class Asked(Record):
 
 
 class Told(Record):
-    """One line of what it says; one of the fields is set."""
+    """One line of what it says; one of the fields is set.
+
+    `kept` counts where nothing comes after it: what ends the process then is the fault of the CPU's baseline.
+    """
 
     stage: str | None = None
+    kept: Measured | None = None
     measured: Measured | None = None
     failure: Failure | None = None
     not_here: str | None = None
+    no_room: str | None = None
 
 
 def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
@@ -53,13 +61,20 @@ def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
     say("starting")
     step = next(step for step in STEPS if step.id == asked.trial.step)
     try:
-        bench = Bench(make_device(asked.device), asked.scale, Path(asked.folder), say)
+        bench = Bench(
+            make_device(asked.device),
+            asked.scale,
+            Path(asked.folder),
+            say,
+            lambda measured: tell(Told(kept=measured)),
+        )
         tell(Told(measured=step.run(asked.trial, bench)))
     except NotHereError as error:
         tell(Told(not_here=str(error)))
     except Exception as error:
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
-        tell(Told(failure=failure_of(error, stage)))
+        failure = failure_of(error, stage)
+        tell(Told(no_room=failure.text) if is_full(error) else Told(failure=failure))
 
 
 def _write(stream: BinaryIO, line: Told) -> None:

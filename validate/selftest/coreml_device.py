@@ -113,17 +113,22 @@ class CoreMLDevice:
         """Load, which specialises for the Neural Engine: minutes, the first time."""
         return CoreMLModel(self._core_ml.load(compiled, function, COMPUTE_UNITS[units]))
 
-    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
-        """Core ML's own plan of the package, at the shape that is run: the worker's where it was built.
+    def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
+        """Core ML's own plan at the shape that is run: the worker's where it was built.
 
-        Else it is asked in this process, which is a trial's own.
+        Else it is asked in this process, which is a trial's own, and of the default function alone.
         """
-        program = built_worker()
-        return (PlanningTools() if program is None else WorkerPlans(program)).plan(artifact, shard)
+        if (program := built_worker()) is not None:
+            return WorkerPlans(program).plan_compiled(artifact, shard, compiled)
+        return PlanningTools().plan_compiled(artifact, shard, compiled)
 
     def worker(self, say: Callable[[str], None]) -> WorkerProgram:
         """Built by Swift, which comes with Xcode or its command line tools."""
         return worker_here(say)
+
+    def built_worker(self) -> WorkerProgram | None:
+        """The worker of this installation."""
+        return built_worker()
 
     def open(self, artifact: Artifact) -> Verifier:
         """The backend that runs on a Mac with nothing else built."""

@@ -109,8 +109,8 @@ class Device(Protocol):
         """Load one function; None for the package's only or default one."""
         ...
 
-    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
-        """Where each operation of the shard, as it is shipped, would run.
+    def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
+        """Where each operation of the shard would run, by its compiled model that is there.
 
         Raises:
             NotHereError: only Core ML makes plans.
@@ -124,6 +124,10 @@ class Device(Protocol):
             NotHereError: there is nothing to build it with.
             AnespecError: it does not compile.
         """
+        ...
+
+    def built_worker(self) -> WorkerProgram | None:
+        """The native worker, where it was built before."""
         ...
 
     def open(self, artifact: Artifact) -> Verifier:

@@ -10,6 +10,7 @@ from anespec.validate.findings import Level
 from anespec.validate.page.templating import TEMPLATES as SHARED_TEMPLATES
 from anespec.validate.page.templating import page_environment
 from anespec.validate.selftest.device import Units
+from anespec.validate.selftest.patience import END_COMMAND
 from anespec.validate.selftest.records import Outcome, PassTime, SelftestReport, TrialRecord
 from anespec.validate.selftest.steps import STEPS
 
@@ -27,6 +28,16 @@ class TimeRow:
     device_ms: float | None
     cpu_ms: float | None
     share: float
+
+
+@dataclass(frozen=True)
+class StartRow:
+    """What a process waited for until it had run a width once, in seconds."""
+
+    name: str
+    rows: int
+    load: str
+    first: str
 
 
 @dataclass(frozen=True)
@@ -48,8 +59,10 @@ def render_page(report: SelftestReport) -> str:
         looks={Level.OK: "green", Level.WARN: "noted", Level.FAIL: "red", Level.NOT_HERE: "absent"},
         signs={Level.OK: "✓", Level.WARN: "!", Level.FAIL: "✗", Level.NOT_HERE: "·"},
         verdict=verdict(report),
+        end_command=END_COMMAND,
         options=choice_rows(report.choices),
         times={step.id: _times(step.trials) for step in report.steps},
+        starts={step.id: _starts(step.trials) for step in report.steps},
         trials={step.id: [_row(record) for record in step.trials] for step in report.steps},
     )
 
@@ -67,6 +80,8 @@ def verdict(report: SelftestReport) -> str:
         else f"Without a Neural Engine ({device.device} in its place, {device.cpu} in the CPU's)"
     )
     steps = f"{ran} of {counted(len(report.steps), 'step')} ran"
+    if report.ended_early is not None:
+        steps += f", and the rest did not, since {report.ended_early}"
     if failed:
         return f"{where}, {steps}; something failed in: {', '.join(failed)}."
     return f"{where}, {steps}, and nothing failed."
@@ -104,6 +119,16 @@ def _times(records: Iterable[TrialRecord]) -> list[TimeRow]:
         )
         for name, device, cpu in found
         if (either := device or cpu) is not None
+    ]
+
+
+def _starts(records: Iterable[TrialRecord]) -> list[StartRow]:
+    return [
+        StartRow(
+            record.trial.name, use.rows, duration_text(use.load_seconds), duration_text(use.first_seconds)
+        )
+        for record in records
+        for use in record.measured.first_uses
     ]
 
 

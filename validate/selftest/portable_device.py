@@ -86,7 +86,7 @@ class PortableDevice:
         library: Library = "openvino" if units is Units.DEVICE else "torch"
         return PortableModel(PackagePredictor(compiled, function, library, processors()))
 
-    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
+    def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
         """Core ML alone makes plans."""
         raise NotHereError("only Core ML says where operations would run, on a Mac")
 
@@ -98,6 +98,10 @@ class PortableDevice:
         python = f"{STAND_IN}={sys.executable}"
         command = ("/usr/bin/env", python, f"{LIBRARY_VARIABLE}=openvino", *program.command)
         return replace(program, command=command)
+
+    def built_worker(self) -> WorkerProgram | None:
+        """None: OpenVINO computes behind the worker, and its own times are here."""
+        return None
 
     def open(self, artifact: Artifact) -> Verifier:
         """The fast portable backend."""

@@ -1,10 +1,11 @@
 """Recommend options for this machine: one at a time, each from the trials that ran well, with its reason."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from anespec.manifests.formatting import bytes_text
+from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.presets import find_preset
 from anespec.manifests.schema import KVForm, Shapes, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
@@ -12,6 +13,8 @@ from anespec.runtime.backends import COREML, WORKER
 from anespec.validate.selftest.device import DeviceFacts, Units
 from anespec.validate.selftest.records import BackendAdvice, Outcome, TrialRecord
 from anespec.validate.selftest.scale import FULL, Scale
+from anespec.validate.selftest.steps.shapes import AGAIN, ORDER, waiting
+from anespec.validate.selftest.steps.states import MANY
 from anespec.validate.selftest.steps.step import falls_back, sound, time_of
 
 FORMATS_BY_TRUST = (
@@ -28,6 +31,10 @@ MUCH_FASTER = 0.9
 
 FREE_ROWS = 1.15
 """A block may have as many rows as a pass can take within this share of its least time."""
+
+PROMPT_ROWS, ANSWER_PASSES = 20_000, 5_000
+"""What a start is weighed against: about an hour of questions and answers. A minute at every start then costs
+as much as 12 ms a pass. No source: chosen here."""
 
 WIDEST_BLOCK = 8
 """Drafts beyond it are hardly ever right."""
@@ -98,7 +105,7 @@ def recommend(
     choices: dict[str, Any] = {
         "weights": _weights(found, reasons),
         "kv_form": _kv_form(found, reasons),
-        "shapes": _shapes(found, scale, reasons),
+        "shapes": _shapes(found, reasons),
         **_rows(found, scale, reasons),
         **_topology(found, scale, reasons),
     }
@@ -153,8 +160,17 @@ def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
     return fine[0].value
 
 
+def usable_form(records: Sequence[TrialRecord], facts: DeviceFacts) -> KVForm | None:
+    """How K/V should be kept here, by the trials so far; None where nothing says it."""
+    return _kv_form(Records(records, facts), [])
+
+
 def _kv_form(found: Records, reasons: list[ChoiceReason]) -> KVForm | None:
-    usable = [form for form in FORMS_BY_TRUST if found.sound("kv", form) and found.not_spoilt("states", form)]
+    usable = [
+        form
+        for form in FORMS_BY_TRUST
+        if found.sound("kv", form) and all(found.not_spoilt("states", form + many) for many in ("", MANY))
+    ]
     label = _quickest("kv_form", "kv", [str(form) for form in usable], found, reasons, list(KVForm))
     return None if label is None else KVForm(label)
 
@@ -186,26 +202,68 @@ def _quickest(
     return best[0]
 
 
-def _shapes(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> Shapes | None:
-    """Of those that run a block well, the one whose widest pass reads most rows of a prompt a second."""
-    rates: list[tuple[Shapes, float]] = []
-    for shapes in Shapes:
-        record = found.get("shapes", shapes)
-        if record is None or not sound(record, found.facts):
+def _shapes(found: Records, reasons: list[ChoiceReason]) -> Shapes | None:
+    """The shapes that answer in the least time, the start included; see `_work`."""
+    works: dict[Shapes, Work] = {}
+    tried = [record for record in found.of("shapes") if not record.trial.repeat]
+    for record in sorted(tried, key=lambda record: ORDER.index(record.trial.build.shapes or Shapes.RANGE)):
+        again = record.trial.name + AGAIN
+        if not sound(record, found.facts) or not found.not_spoilt("shapes", again):
             continue
-        widths = {t.rows for t in record.measured.times if not falls_back(record, found.facts, t.rows)}
-        times = [t for t in record.measured.times if t.units is Units.DEVICE and t.rows in widths]
-        if times:
-            rates.append((shapes, max(1000 * t.rows / t.median_ms for t in times)))
-    if not rates:
+        if (work := _work(record, found.get("shapes", again), found.facts)) is not None:
+            works[record.trial.build.shapes or Shapes.RANGE] = work
+    if not works:
         return None
-    best = rates[0]
-    for candidate in rates[1:]:
-        if candidate[1] > best[1] / MUCH_FASTER:
-            best = candidate
-    why = ", ".join(f"{shapes} {rate:.0f} rows" for shapes, rate in rates) + " a second at its best width"
+    best = next(iter(works))
+    for shapes, work in works.items():
+        if work.seconds < MUCH_FASTER * works[best].seconds:
+            best = shapes
+    why = ", ".join(f"{shapes} {work.text}" for shapes, work in works.items())
+    if left := [str(r.trial.build.shapes) for r in tried if r.trial.build.shapes not in works]:
+        why += f"; not to be used here: {', '.join(dict.fromkeys(left))}"
     reasons.append(ChoiceReason(choice="shapes", because=why, measured=True))
-    return best[0]
+    return best
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a start, a number of prompts' rows and a number of answers' passes take with one shape.
+
+    One layer shard is measured; of a whole model all parts grow alike.
+    """
+
+    start: float
+    rows_a_second: float
+    pass_ms: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it together."""
+        return self.start + PROMPT_ROWS / self.rows_a_second + ANSWER_PASSES * self.pass_ms / 1000
+
+    @property
+    def text(self) -> str:
+        """In a sentence's part."""
+        return (
+            f"{duration_text(self.start)} to start, {self.rows_a_second:.0f} rows a second of a prompt, "
+            f"{self.pass_ms:.2f} ms a pass"
+        )
+
+
+def _work(record: TrialRecord, again: TrialRecord | None, facts: DeviceFacts) -> Work | None:
+    """What a shape costs; what a second process waits for is what every start does."""
+    times = [
+        time
+        for time in record.measured.times
+        if time.units is Units.DEVICE and not falls_back(record, facts, time.rows)
+    ]
+    if not times:
+        return None
+    return Work(
+        start=waiting(again if again is not None and again.done else record),
+        rows_a_second=max(1000 * time.rows / time.median_ms for time in times),
+        pass_ms=next((t for t in times if t.rows == record.trial.build.block), times[0]).median_ms,
+    )
 
 
 def _rows(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, int | None]:

@@ -49,6 +49,10 @@ class Trial(Record):
         return f"{self.step}.{self.name}"
 
 
+Route = Literal["library", "worker"]
+"""Who ran a pass: the device's library (coremltools on a Mac) in the trial's process, or a native worker."""
+
+
 class PassTime(Record):
     """How long passes of `rows` rows over `slots` slots took, in milliseconds."""
 
@@ -58,6 +62,23 @@ class PassTime(Record):
     median_ms: float = Field(ge=0)
     least_ms: float = Field(ge=0)
     count: Count
+    through: Route = "library"
+
+
+class FirstUse(Record):
+    """What a process waits for before its first pass of `rows` rows is done, in seconds.
+
+    `load_seconds` is 0 where an earlier width loaded the same function.
+    """
+
+    rows: Count
+    load_seconds: float = Field(ge=0)
+    first_seconds: float = Field(ge=0)
+
+    @property
+    def seconds(self) -> float:
+        """Both together."""
+        return self.load_seconds + self.first_seconds
 
 
 class Comparison(Record):
@@ -108,12 +129,23 @@ class BackendAdvice(Record):
     because: str
 
 
+class Failure(Record):
+    """Why a trial is not done: what it was doing, what was said, what that means and what to do."""
+
+    stage: str
+    text: str
+    meaning: str | None = None
+    mend: str | None = None
+    code: str | None = Field(default=None, description="Core ML's, e.g. -14")
+
+
 class Measured(Record):
     """All that a trial found; what it did not look at is None or empty."""
 
     compile_seconds: float | None = None
     load_seconds: float | None = None
     first_seconds: float | None = Field(default=None, description="of the first prediction")
+    first_uses: tuple[FirstUse, ...] = Field(default=(), description="of each width, in this process")
     weight_bytes: Bytes | None = None
     largest_shard_bytes: Bytes | None = None
     memory_bytes: Bytes | None = Field(default=None, description="what loading and running added")
@@ -128,10 +160,15 @@ class Measured(Record):
     digests: tuple[Digest, ...] = ()
     exactness: ExactnessVerdict | None = None
     worker: WorkerFacts | None = None
+    baseline: Failure | None = Field(
+        default=None, description="why the same on the CPU alone is missing; it says nothing of the device"
+    )
 
 
 class Outcome(StrEnum):
-    """How a trial's process ended. `lost`: the whole machine or self-test ended while it ran."""
+    """How a trial's process ended. `lost`: the whole machine or self-test ended while it ran. `no room`: the
+    disk did not suffice, which says nothing of the device; the next run tries it.
+    """
 
     DONE = "done"
     ERROR = "error"
@@ -139,21 +176,12 @@ class Outcome(StrEnum):
     HUNG = "hung"
     LOST = "lost"
     NOT_HERE = "not here"
+    NO_ROOM = "no room"
 
     @property
     def broke(self) -> bool:
         """Whether something is wrong with what was tried."""
-        return self not in (Outcome.DONE, Outcome.NOT_HERE)
-
-
-class Failure(Record):
-    """Why a trial is not done: what it was doing, what was said, what that means and what to do."""
-
-    stage: str
-    text: str
-    meaning: str | None = None
-    mend: str | None = None
-    code: str | None = Field(default=None, description="Core ML's, e.g. -14")
+        return self not in (Outcome.DONE, Outcome.NOT_HERE, Outcome.NO_ROOM)
 
 
 class TrialRecord(Record):
@@ -164,11 +192,17 @@ class TrialRecord(Record):
     seconds: float = Field(ge=0)
     measured: Measured = Measured()
     failure: Failure | None = None
+    cache_bytes: Bytes = Field(default=0, description="disk that the system's caches took meanwhile, about")
 
     @property
     def done(self) -> bool:
         """Whether it ran to its end."""
         return self.outcome is Outcome.DONE
+
+    @property
+    def baseline_failed(self) -> bool:
+        """Whether the same could not be run on the CPU alone."""
+        return self.measured.baseline is not None
 
 
 class StepReport(Record):
@@ -191,6 +225,8 @@ class SelftestReport(Record):
     effort: Literal["quick", "full"]
     device: DeviceFacts
     steps: tuple[StepReport, ...]
+    cache_bytes: Bytes = Field(default=0, description="disk that the system's own caches took, about")
+    ended_early: str | None = Field(default=None, description="why later trials were not run")
     differences: tuple[Finding, ...] = Field(description="where the rules predicted something else")
     choices: TunedChoices | None = None
     advice: BackendAdvice | None = Field(default=None, description="None where no Neural Engine was tried")

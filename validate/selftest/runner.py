@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from anespec.manifests.child_python import (
     NEUTRAL_FOLDER,
@@ -31,10 +31,12 @@ from anespec.manifests.child_python import (
 from anespec.manifests.errors import StorageError
 from anespec.manifests.formatting import LONGEST_REASON, bytes_text, duration_text, printable
 from anespec.manifests.safe_files import Folder, write_atomically
-from anespec.manifests.schema import Record
+from anespec.manifests.schema import Bytes, Record
 from anespec.manifests.verdicts import Moment
 from anespec.validate.selftest.child import Asked, Told
-from anespec.validate.selftest.records import Failure, Outcome, Trial, TrialRecord
+from anespec.validate.selftest.disk import CACHE_LIMIT, NO_SPACE, CacheWatch, Free, free_disk
+from anespec.validate.selftest.patience import Patience, settle
+from anespec.validate.selftest.records import Failure, Measured, Outcome, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
 
 CHILD = "anespec.validate.selftest.child"
@@ -50,6 +52,7 @@ class End(Enum):
 
     ENDED = 1
     TOO_MUCH = 2
+    SILENT = 3
 
 
 class Identity(Record):
@@ -62,6 +65,20 @@ class Identity(Record):
     libraries: tuple[str, ...]
     scale: Scale
     started_at: Moment
+    free_bytes: Bytes = Field(description="free disk when it began")
+
+    def same_as(self, other: "Identity") -> bool:
+        """Whether they differ only in when and with how much disk they began."""
+        began = {"started_at": self.started_at, "free_bytes": self.free_bytes}
+        return other.model_copy(update=began) == self
+
+
+class Lines(Protocol):
+    """A process's lines as they come."""
+
+    def get(self, *, timeout: float) -> str | End:
+        """The next; raises queue.Empty where none comes in that time."""
+        ...
 
 
 class RunTrial(Protocol):
@@ -73,7 +90,16 @@ class RunTrial(Protocol):
 class Run:
     """A self-test's folder: trials that ended are read from there, others are run."""
 
-    def __init__(self, folder: Path, identity: Identity, run_trial: RunTrial, *, again: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        run_trial: RunTrial,
+        *,
+        again: bool = False,
+        cache_limit: int = CACHE_LIMIT,
+        free_now: Free = free_disk,
+    ) -> None:
         """Open the folder; what lies there of another run, or where `again` asks for it, is removed.
 
         Raises:
@@ -82,9 +108,12 @@ class Run:
         self.folder = folder
         self._run_trial = run_trial
         self._records = folder / "records"
+        self._by_force = False
+        self._free_now = free_now
         known = None if again else _identity(folder)
-        same = known is not None and known.model_copy(update={"started_at": identity.started_at}) == identity
+        same = known is not None and known.same_as(identity)
         self.identity = known if same and known is not None else identity
+        self.caches = CacheWatch(folder, self.identity.free_bytes, cache_limit, free_now)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if not same:
@@ -101,8 +130,11 @@ class Run:
         if (known := self._known(trial)) is not None:
             return known
         kept, begun = self._records / f"{trial.key}.json", self._records / f"{trial.key}.asked"
+        taken = self.caches.taken
         record = self._tried(trial, begun, say)
-        write_atomically(kept, record.model_dump_json())
+        record = record.model_copy(update={"cache_bytes": max(0, self.caches.taken - taken)})
+        if record.outcome is not Outcome.NO_ROOM:
+            write_atomically(kept, record.model_dump_json())
         begun.unlink(missing_ok=True)
         return record
 
@@ -120,12 +152,12 @@ class Run:
         if begun.exists():
             failure = Failure(stage="running", text="it was begun, and nothing came of it")
             return TrialRecord(trial=trial, outcome=Outcome.LOST, seconds=0.0, failure=failure)
-        room = shutil.disk_usage(self.folder).free
+        room = self._free_now(self.folder)
         if trial.needs_bytes > room:
             text = f"it takes {bytes_text(trial.needs_bytes)} of disk, and {bytes_text(room)} are free"
             return TrialRecord(
                 trial=trial,
-                outcome=Outcome.NOT_HERE,
+                outcome=Outcome.NO_ROOM,
                 seconds=0.0,
                 failure=Failure(stage="starting", text=text, mend="free some, and run the same again"),
             )
@@ -135,7 +167,11 @@ class Run:
         )
         write_atomically(begun, asked.model_dump_json())
         try:
-            return self._run_trial(asked, begun, say)
+            if self._by_force:
+                settle(say)
+            record = self._run_trial(asked, begun, say)
+            self._by_force = record.outcome in (Outcome.KILLED, Outcome.HUNG) or record.baseline_failed
+            return record
         except KeyboardInterrupt:
             # It did not end everything: someone else did.
             begun.unlink(missing_ok=True)
@@ -161,24 +197,28 @@ def now() -> datetime:
 
 
 def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
-    """See RunTrial: in a process that is killed where it is silent for too long."""
+    """See RunTrial: in a process that is killed where it is silent and Core ML's compiler rests."""
     began = time.monotonic()
-    stage = "starting"
+    stage, kept = "starting", None
+
+    def ended(outcome: Outcome, text: str) -> TrialRecord:
+        failure = Failure(stage=stage, text=text)
+        if kept is not None:
+            measured = kept.model_copy(update={"baseline": failure})
+            return _record(asked, began, Outcome.DONE, measured=measured)
+        return _record(asked, began, outcome, failure)
+
     with _child(file) as (process, lines):
-        while True:
-            try:
-                line = lines.get(timeout=asked.scale.silence)
-            except queue.Empty:
+        patience = Patience(asked.scale.silence, asked.scale.longest)
+        while (line := next_line(lines, patience)) is not End.ENDED:
+            if line is End.SILENT:
                 _kill(process)
-                text = f"nothing for {duration_text(asked.scale.silence)}"
-                return _ended(asked, began, Outcome.HUNG, Failure(stage=stage, text=text))
+                return ended(Outcome.HUNG, f"nothing for {duration_text(patience.seconds)}")
             if line is End.TOO_MUCH:
-                text = f"it said more than {bytes_text(MOST_SAID)}"
-                return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=text))
-            if line is End.ENDED:
-                break
+                return ended(Outcome.KILLED, f"it said more than {bytes_text(MOST_SAID)}")
             with suppress(ValidationError):
                 told = Told.model_validate_json(line)
+                kept = told.kept or kept
                 if told.stage is not None:
                     stage = told.stage
                     say(stage)
@@ -186,30 +226,47 @@ def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialR
                     return record
         code = process.wait()
         words = printable(" ".join(_last_words(file).split()), LONGEST_REASON)
-    if code < 0:
-        text = f"{signal_name(-code)}{f': {words}' if words else ''}"
-        return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=text))
-    return _ended(asked, began, Outcome.KILLED, Failure(stage=stage, text=f"it ended with {code}: {words}"))
+    how = signal_name(-code) if code < 0 else f"it ended with {code}"
+    return ended(Outcome.KILLED, f"{how}: {words}" if words else how)
+
+
+def next_line(lines: Lines, patience: Patience) -> str | End:
+    """The next line of a process, or why there is none."""
+    patience.heard()
+    while True:
+        try:
+            return lines.get(timeout=patience.interval)
+        except queue.Empty:
+            if patience.hung():
+                return End.SILENT
 
 
 def _told(asked: Asked, began: float, told: Told, stage: str) -> TrialRecord | None:
     if told.measured is not None:
-        return TrialRecord(
-            trial=asked.trial,
-            outcome=Outcome.DONE,
-            seconds=time.monotonic() - began,
-            measured=told.measured,
-        )
+        return _record(asked, began, Outcome.DONE, measured=told.measured)
     if told.not_here is not None:
-        return _ended(asked, began, Outcome.NOT_HERE, Failure(stage=stage, text=told.not_here))
+        return _record(asked, began, Outcome.NOT_HERE, Failure(stage=stage, text=told.not_here))
+    if told.no_room is not None:
+        return _record(asked, began, Outcome.NO_ROOM, Failure(stage=stage, text=told.no_room, code=NO_SPACE))
     if told.failure is not None:
-        return _ended(asked, began, Outcome.ERROR, told.failure)
+        return _record(asked, began, Outcome.ERROR, told.failure)
     return None
 
 
-def _ended(asked: Asked, began: float, outcome: Outcome, failure: Failure) -> TrialRecord:
-    seconds = time.monotonic() - began
-    return TrialRecord(trial=asked.trial, outcome=outcome, seconds=seconds, failure=failure)
+def _record(
+    asked: Asked,
+    began: float,
+    outcome: Outcome,
+    failure: Failure | None = None,
+    measured: Measured | None = None,
+) -> TrialRecord:
+    return TrialRecord(
+        trial=asked.trial,
+        outcome=outcome,
+        seconds=time.monotonic() - began,
+        measured=measured or Measured(),
+        failure=failure,
+    )
 
 
 @contextmanager

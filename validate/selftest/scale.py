@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from anespec.manifests.schema import Bytes, Count, Record
+from anespec.manifests.schema import Bytes, Count, KVForm, Record, Shapes
 from anespec.runtime.backends.worker.sharing import BUDGET
 from anespec.validate.selftest.random_gguf import Sizes, stored_bytes
-from anespec.validate.selftest.records import ModelSize
+from anespec.validate.selftest.records import Build, ModelSize
 
 TINY = Sizes(layers=1, d=64, ff=256, heads=2, kv_heads=1, head_dim=32, vocabulary=512)
 """A probe of these sizes fell to the CPU (ane-book Exp. 27)."""
@@ -24,15 +24,18 @@ PHI_TOPOLOGIES = ((20, 4, 6, 2), (8, 8, 8, 8), (4,) * 8)
 
 
 class Scale(Record):
-    """Sizes and counts. `main` is the model that speed and residency are judged by.
+    """Sizes and counts. `main` is the model that speed and residency are judged by, `kv_form` how it keeps
+    K/V where a step does not ask about that; None for the target's default.
 
     `judges_rows` is whether the main model is large enough to say what rows cost: a small one lies in caches.
-    `silence` is how many seconds a process may take for one thing, such as compiling one shard. A whole
+    `silence` is how many seconds a process may say nothing while Core ML's compiler makes no progress either,
+    and `longest` how many it may take for one thing, such as compiling one shard, in any case. A whole
     artifact of more weights than `worker_budget` is loaded in several processes.
     """
 
     sizes: dict[ModelSize, Sizes]
     main: ModelSize
+    kv_form: KVForm | None = None
     block: Count = 4
     prefill_block: Count = 64
     slots: tuple[Count, ...] = (512, 1024, 2048)
@@ -43,7 +46,23 @@ class Scale(Record):
     repeats: Count = 100
     soak: Count = 500
     silence: float = Field(default=900.0, gt=0)
+    longest: float = Field(default=4 * 3600.0, gt=0)
     worker_budget: Bytes = BUDGET
+
+    def isolated(self, **changes: object) -> Build:
+        """The artifact that steps of one question take, with what they ask about changed.
+
+        It has one shape, the main model's size and the most slots: neither a range, which may take minutes or
+        fail, nor a shard that is too small for a Neural Engine decides what the step finds.
+        """
+        plain = {
+            "size": self.main,
+            "shapes": Shapes.STATIC,
+            "kv_form": self.kv_form,
+            "block": self.block,
+            "context": max(self.slots),
+        }
+        return Build.model_validate(plain | changes)
 
     def room_for(self, size: ModelSize) -> Bytes:
         """Bytes of disk that a model of this size takes: the GGUF, the artifact and what is compiled."""

@@ -1,19 +1,18 @@
 """The whole self-test: every step's trials in order, what they come to, and the report."""
 
 import shutil
-import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from anespec import __version__
 from anespec.manifests.errors import UsageError
-from anespec.validate.findings import Level
-from anespec.validate.selftest.device import Device
+from anespec.validate.selftest.course import Course, Progress
 from anespec.validate.selftest.devices import make_device
 from anespec.validate.selftest.differences import differences
+from anespec.validate.selftest.disk import CACHE_LIMIT, Free, free_disk
 from anespec.validate.selftest.recommend import advise, recommend
-from anespec.validate.selftest.records import SelftestReport, StepReport, Trial, TrialRecord
+from anespec.validate.selftest.records import SelftestReport, StepReport
 from anespec.validate.selftest.runner import Identity, Run, RunTrial, now, run_in_child
 from anespec.validate.selftest.scale import FULL_SCALE, QUICK_SCALE, Scale, shortened
 from anespec.validate.selftest.steps import STEPS
@@ -24,19 +23,11 @@ LAYERS_WITHOUT_ENGINE = 2
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a run is: the trial at work, by its number, and what it is doing."""
-
-    step: Step
-    trial: Trial
-    number: int
-    total: int
-    stage: str
-
-
-@dataclass(frozen=True)
 class Selftest:
-    """What is to be run: which steps, at which scale, on which device, in which folder."""
+    """What is to be run: which steps, at which scale, on which device, in which folder.
+
+    A run ends where the system's caches take more than `cache_limit` bytes of disk, or hardly any is free.
+    """
 
     folder: Path
     device: str
@@ -45,6 +36,8 @@ class Selftest:
     steps: tuple[Step, ...]
     again: bool = False
     run_trial: RunTrial = run_in_child
+    cache_limit: int = CACHE_LIMIT
+    free_now: Free = free_disk
 
     def run(
         self,
@@ -60,9 +53,7 @@ class Selftest:
             StorageError: the folder cannot be used.
             KeyboardInterrupt: what ended is kept, and the next run goes on there.
         """
-        began = time.monotonic()
-        device: Device = make_device(self.device)
-        facts = device.facts()
+        facts = make_device(self.device).facts()
         identity = Identity(
             anespec=__version__,
             device=self.device,
@@ -71,56 +62,39 @@ class Selftest:
             libraries=facts.libraries,
             scale=self.scale,
             started_at=now(),
+            free_bytes=self.free_now(self.folder),
         )
-        run = Run(self.folder, identity, self.run_trial, again=self.again)
-        plans = [(step, step.trials(self.scale, facts)) for step in self.steps]
-        left = [trial for _, trials in plans for trial in trials]
-        total, number = len(left), 0
+        run = Run(
+            self.folder,
+            identity,
+            self.run_trial,
+            again=self.again,
+            cache_limit=self.cache_limit,
+            free_now=self.free_now,
+        )
+        course = Course(self.steps, self.scale, facts, run, watch, ended)
+        left = course.trials()
         if kept := sum(run.knows(trial) for trial in left):
-            resumed(kept, total)
-        reports: list[StepReport] = []
-        records: list[TrialRecord] = []
-        for step, trials in plans:
-            found = []
-            for trial in trials:
-                number += 1
-                progress = Progress(step, trial, number, total, "starting")
-                watch(progress)
-                found.append(run.record(trial, _staged(progress, watch)))
-                left = left[1:]
-                if all(other.build.size != trial.build.size for other in left):
-                    run.free(trial.build.size)
-            findings = tuple(step.judge(found, facts))
-            report = StepReport(
-                id=step.id,
-                title=step.title,
-                level=Level.worst(finding.level for finding in findings),
-                findings=findings,
-                trials=tuple(found),
-            )
-            reports.append(report)
-            records += found
-            ended(report)
+            resumed(kept, len(left))
+        course.go()
         started_at = run.identity.started_at
         return SelftestReport(
             anespec=__version__,
             started_at=started_at,
-            seconds=time.monotonic() - began,
+            seconds=course.seconds,
             effort="quick" if self.quick else "full",
             device=facts,
-            steps=tuple(reports),
-            differences=differences(records, facts),
-            choices=recommend(records, facts, self.scale, started_at),
-            advice=advise(records, facts),
+            steps=tuple(course.reports.values()),
+            cache_bytes=run.caches.taken,
+            ended_early=course.full,
+            differences=differences(course.records, facts),
+            choices=recommend(course.records, facts, self.scale, started_at),
+            advice=advise(course.records, facts),
         )
 
     def finish(self) -> None:
         """Remove models, artifacts and records, once the report is written."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _staged(progress: Progress, watch: Callable[[Progress], None]) -> Callable[[str], None]:
-    return lambda stage: watch(replace(progress, stage=stage))
 
 
 def chosen_steps(names: Collection[str]) -> tuple[Step, ...]:

@@ -1,7 +1,6 @@
 """A layer shard on a device, given passes: inputs made, states or caches handed in, outputs timed."""
 
 import hashlib
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -16,9 +15,7 @@ from anespec.validate.closeness import closeness
 from anespec.validate.selftest.device import DeviceState, LoadedModel, Tensor, Units
 from anespec.validate.selftest.records import Comparison, PassTime
 from anespec.validate.selftest.stimulus import Pass, rows_of
-
-WARMING = 2
-"""Passes that are run before any is timed."""
+from anespec.validate.selftest.worker_session import pass_time
 
 
 class ShardSession:
@@ -77,15 +74,8 @@ class ShardSession:
 
     def time(self, steps: Sequence[Pass], units: Units) -> PassTime:
         """The typical and the least time of the passes after the first few."""
-        seconds = [self.run(step)[1] for step in steps][WARMING:]
-        return PassTime(
-            rows=len(steps[0].rows),
-            slots=self.manifest.pools[0].slots,
-            units=units,
-            median_ms=1000 * statistics.median(seconds),
-            least_ms=1000 * min(seconds),
-            count=len(seconds),
-        )
+        seconds = [self.run(step)[1] for step in steps]
+        return pass_time(seconds, len(steps[0].rows), self.manifest.pools[0].slots, units)
 
     def close(self) -> None:
         """Release the model."""

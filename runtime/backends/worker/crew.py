@@ -87,7 +87,7 @@ class Crew:
         )
         self._loads = [
             {
-                "compute_units": "cpuAndNeuralEngine",
+                "compute_units": limits.units,
                 "vocabulary": vocabulary,
                 "stages": [_as_told(stage) for stage in share],
             }

@@ -5,6 +5,10 @@ About 3 GB, measured by two projects (ane-book Exp. 26, smpanaro; grade B).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+ComputeUnits = Literal["cpuOnly", "cpuAndNeuralEngine"]
+"""Where Core ML may run a shard, by its own names."""
 
 BUDGET = 3_000_000_000
 PASS_SECONDS = 600.0
@@ -15,12 +19,13 @@ class WorkerLimits:
     """The limits of workers: bytes of weights in each, seconds of a pass (or another request) and of loading.
 
     Specialising one shard for the Neural Engine took up to 133 s (ane-book Exp. 26, grade B), at its first
-    load or its first pass.
+    load or its first pass. `units` are where Core ML may run shards.
     """
 
     budget: int = BUDGET
     pass_seconds: float = PASS_SECONDS
     load_seconds: float = 3600.0
+    units: ComputeUnits = "cpuAndNeuralEngine"
 
 
 def shared_out(sizes: Sequence[int], budget: int) -> tuple[range, ...]:

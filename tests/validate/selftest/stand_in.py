@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from anespec.validate.selftest.device import (
     Tensor,
     Units,
 )
+from anespec.validate.selftest.disk import NO_SPACE
 from anespec.validate.selftest.portable_device import PortableDevice
 from anespec.validate.selftest.random_gguf import Sizes
 from anespec.validate.selftest.records import Failure, Outcome, TrialRecord
@@ -82,6 +83,10 @@ class Faults(Record):
     forgets: tuple[str, ...] = Field(default=(), description="a pass clears slots that nobody sees")
     unrepeatable: bool = False
     crashes_after: int | None = Field(default=None, description="killed after so many predictions")
+    specialises: tuple[str, ...] = Field(default=(), description="two minutes for each width, every time")
+    no_states: bool = Field(default=False, description="error -14 where the graph has states, as on an M5")
+    wrong_on_cpu: tuple[str, ...] = Field(default=(), description="numbers are off on the CPU alone")
+    killed_on_cpu: tuple[str, ...] = Field(default=(), description="killed at the CPU's first predict")
     names: str = Field(default="", description="what an error message says beside itself")
 
 
@@ -113,6 +118,7 @@ class StandInModel:
     faults: Faults
     count: int = 0
     last_rows: int | None = None
+    widths: set[int] = field(default_factory=set)
 
     @property
     def states(self) -> Mapping[str, tuple[int, ...]]:
@@ -121,8 +127,8 @@ class StandInModel:
     def make_state(self) -> DeviceState:
         return self.predictor.make_state()
 
-    def _has(self, parts: tuple[str, ...]) -> bool:
-        return self.units is Units.DEVICE and any(f"-{part}-" in f"-{self.place}-" for part in parts)
+    def _has(self, parts: tuple[str, ...], units: Units = Units.DEVICE) -> bool:
+        return self.units is units and any(f"-{part}-" in f"-{self.place}-" for part in parts)
 
     def predict(self, inputs: Mapping[str, Tensor], state: DeviceState | None) -> Prediction:
         self._break()
@@ -135,7 +141,7 @@ class StandInModel:
         for name, value in outputs.items():
             if self._has(self.faults.nan):
                 value[..., 0, 0] = np.nan
-            if self._has(self.faults.wrong):
+            if self._has(self.faults.wrong) or self._has(self.faults.wrong_on_cpu, Units.CPU):
                 outputs[name] = value[:, ::-1].copy()
             if self.units is Units.DEVICE and self.faults.unrepeatable and self.count % 3 == 0:
                 outputs[name] = np.nextafter(value, np.float16(1e4))
@@ -147,7 +153,8 @@ class StandInModel:
             raise RuntimeError(f"Unable to compute: ANE inference error status=0x1d {planted.names}".strip())
         limit = planted.crashes_after
         crashed = limit is not None and self.units is Units.DEVICE and self.count >= limit
-        if self._has(planted.killed) or (crashed and "lut4" in self.place):
+        killed = self._has(planted.killed) or self._has(planted.killed_on_cpu, Units.CPU)
+        if killed or (crashed and "lut4" in self.place):
             if os.environ.get("REALLY"):
                 os.kill(os.getpid(), signal.SIGKILL)
             raise Killed
@@ -178,6 +185,9 @@ class StandInModel:
         changed, self.last_rows = self.last_rows not in (None, rows), rows
         if changed and self._has(self.faults.reshapes):
             return 2.0
+        if rows not in self.widths and self._has(self.faults.specialises):
+            self.widths.add(rows)
+            return 120.0
         factor = next((share for part, share in cost.items() if part in self.place), 1.0)
         return factor * (0.002 + 1e-6 * slots + (0.0002 * max(0, rows - 8)))
 
@@ -208,14 +218,16 @@ class StandInDevice:
     def load(self, compiled: Path, units: Units, function: str | None) -> StandInModel:
         place = compiled.parent.name
         model = StandInModel(PackagePredictor(compiled, function, "torch"), place, units, faults())
-        if model._has(faults().refused):
+        stateful = faults().no_states and units is Units.DEVICE and bool(model.states)
+        if stateful or model._has(faults().refused):
             raise RuntimeError(
                 "Error Domain=com.apple.CoreML Code=0 Failed to build the model execution plan using a model "
                 f"architecture file with error code: -14. {faults().names}".strip()
             )
         return model
 
-    def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
+    def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
+        assert compiled.exists()
         made = predict(view_artifact(artifact), artifact.fingerprint, artifact.manifest.block, rules=())
         plan = next(found for found in made.plan.shards if found.shard == shard.path)
         if any(f"-{part}-" in f"-{artifact.root.stem}-" for part in faults().off_plan):
@@ -240,6 +252,10 @@ class StandInDevice:
         say("1 of 1")
         return WorkerProgram((path,), "by hand", compared=False)
 
+    def built_worker(self) -> WorkerProgram | None:
+        """The one of WORKER, where TIMED_BY_WORKER asks for it: else times are made up."""
+        return self.worker(lambda _: None) if os.environ.get("TIMED_BY_WORKER") else None
+
     def open(self, artifact: Artifact) -> Verifier:
         return open_verifier(artifact, "torch", 1)
 
@@ -262,11 +278,18 @@ def inline(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
         ended = Outcome.HUNG
     stage = next(line.stage for line in reversed(told) if line.stage is not None)
     last = told[-1]
+    kept = next((line.kept for line in told if line.kept is not None), None)
+    if ended is not None and kept is not None:
+        measured = kept.model_copy(update={"baseline": Failure(stage=stage, text="SIGKILL")})
+        return TrialRecord(trial=asked.trial, outcome=Outcome.DONE, seconds=0.0, measured=measured)
     if ended is not None:
         failure = Failure(stage=stage, text="SIGKILL" if ended is Outcome.KILLED else "nothing for 1 min")
         return TrialRecord(trial=asked.trial, outcome=ended, seconds=0.0, failure=failure)
     if last.measured is not None:
         return TrialRecord(trial=asked.trial, outcome=Outcome.DONE, seconds=0.0, measured=last.measured)
+    if last.no_room is not None:
+        failure = Failure(stage=stage, text=last.no_room, code=NO_SPACE)
+        return TrialRecord(trial=asked.trial, outcome=Outcome.NO_ROOM, seconds=0.0, failure=failure)
     outcome = Outcome.NOT_HERE if last.not_here is not None else Outcome.ERROR
     failure = last.failure or Failure(stage=stage, text=last.not_here or "")
     return TrialRecord(trial=asked.trial, outcome=outcome, seconds=0.0, failure=failure)

@@ -228,9 +228,11 @@ def test_only_about_the_processor_s_own_time_looks_like_a_fallback(
 def test_exactness_says_whether_this_machine_may_speculate(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    (record,) = run(monkeypatch, folder, "exactness")
+    record, widths = run(monkeypatch, folder, "exactness")
     assert record.done, record.failure
+    assert said([widths], "exactness") == {"width": ["ok: bit-equal"]}
     told = said([record], "exactness")
+    assert "width" not in told
     assert told["lane"] == ["ok: bit-equal"]
     verdict = record.measured.exactness
     assert verdict is not None

@@ -35,4 +35,4 @@ def test_steps_run_on_openvino(tmp_path: Path, step_id: str, name: str) -> None:
 
 def test_nothing_but_core_ml_makes_a_plan() -> None:
     with pytest.raises(NotHereError):
-        PortableDevice().plan(None, None)  # type: ignore[arg-type]
+        PortableDevice().plan(None, None, Path())  # type: ignore[arg-type]

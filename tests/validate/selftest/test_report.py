@@ -20,7 +20,7 @@ from anespec.validate.selftest import archive, privacy
 from anespec.validate.selftest.archive import clean, write_archive
 from anespec.validate.selftest.child import Asked
 from anespec.validate.selftest.privacy import personal_names, scrubbed
-from anespec.validate.selftest.records import SelftestReport, TrialRecord
+from anespec.validate.selftest.records import FirstUse, SelftestReport, TrialRecord
 from anespec.validate.selftest.selftest import Selftest, chosen_steps
 
 SECRETS = ("jane", "Jane", "janes-macbook", "KXJ2P0QRST", "0A1B2C3D-0000-1111-2222-333344445555", "a4:83:e7")
@@ -102,6 +102,23 @@ def test_the_page_stands_alone_and_says_it_all(report: SelftestReport) -> None:
     assert "--weights" in text
     assert "failed while loading" in text
     assert "something failed in: The plan of the shipped package" in text
+    assert "sudo killall ANECompilerService" in text
+
+
+def test_the_page_tells_what_starts_cost(report: SelftestReport) -> None:
+    (step,) = report.steps
+    first, *others = step.trials
+    uses = (
+        FirstUse(rows=1, load_seconds=3, first_seconds=112),
+        FirstUse(rows=4, load_seconds=0, first_seconds=133),
+    )
+    slow = first.model_copy(update={"measured": first.measured.model_copy(update={"first_uses": uses})})
+    changed = step.model_copy(update={"trials": (slow, *others)})
+    text = archive.render_page(report.model_copy(update={"steps": (changed,), "cache_bytes": 4 * 10**9}))
+    assert "What a process waits for before its first passes" in text
+    assert ">1 min 52 s<" in text
+    assert ">2 min 13 s<" in text
+    assert "caches took about 4.00 GB" in text
 
 
 def test_a_page_of_nothing_is_a_page(report: SelftestReport) -> None:

@@ -11,12 +11,14 @@ from swift_build import SCRATCH, swift
 from workers import STAND_IN_SERVER
 
 from anespec.manifests.errors import MissingPackageError
+from anespec.manifests.schema import KVForm
 from anespec.runtime.backends.portable.package_server import Packages, listen
 from anespec.validate.selftest import device as device_module
 from anespec.validate.selftest.device import NotHereError
 from anespec.validate.selftest.portable_device import PortableDevice
-from anespec.validate.selftest.recommend import advise
+from anespec.validate.selftest.recommend import advise, recommend
 from anespec.validate.selftest.records import Outcome, TrialRecord
+from anespec.validate.selftest.runner import now
 from anespec.validate.selftest.steps import step
 
 FACTS = StandInDevice().facts()
@@ -99,6 +101,38 @@ def test_a_worker_that_fails_or_dies_leads_to_coremltools(
     assert advice is not None
     assert advice.backend == "coreml"
     assert "did not run" in advice.because
+
+
+def test_times_are_the_worker_s_where_it_is_built(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
+) -> None:
+    over_workers.write_text("[]")
+    monkeypatch.setenv("TIMED_BY_WORKER", "1")
+    (record,) = run_steps(folder, "kv", names=("blended",))
+    assert record.done, record.failure
+    assert [(time.units.value, time.through) for time in record.measured.times] == [
+        ("device", "worker"),
+        ("cpu", "worker"),
+    ]
+
+
+def test_a_worker_that_is_killed_in_its_first_pass_spoils_no_choice(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
+) -> None:
+    """Other steps are timed without it, and it is not what models should run on."""
+    over_workers.write_text(json.dumps([{"at": "predict", "action": "kill", "nth": 1}]))
+    monkeypatch.setenv("TIMED_BY_WORKER", "1")
+    records = run_steps(folder, "kv", "worker", names=("slice_update", "one shard"))
+    form, worker = records
+    assert form.done
+    assert {time.through for time in form.measured.times} == {"library"}
+    assert worker.outcome is Outcome.ERROR
+    advice = advise(records, FACTS)
+    assert advice is not None
+    assert advice.backend == "coreml"
+    chosen = recommend(records, FACTS, SCALE, now())
+    assert chosen is not None
+    assert chosen.kv_form is KVForm.SLICE_UPDATE
 
 
 def test_other_numbers_than_the_device_s_are_seen(

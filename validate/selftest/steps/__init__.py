@@ -1,4 +1,4 @@
-"""The self-test's steps, in their order: what later ones rest on comes first."""
+"""The self-test's steps, in their order: what decides most comes first."""
 
 from anespec.validate.selftest.steps.cpu import CPU, TABLE
 from anespec.validate.selftest.steps.exactness import EXACTNESS
@@ -12,6 +12,6 @@ from anespec.validate.selftest.steps.variants import KV, PLANS
 from anespec.validate.selftest.steps.worker import WORKER
 
 STEPS: tuple[Step, ...] = (
-    CPU, TABLE, WORKER, PLANS, KV, SHAPES, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
+    SHAPES, KV, CPU, TABLE, WORKER, PLANS, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
 )  # fmt: skip
 """As people meet them."""

@@ -1,4 +1,4 @@
-"""Steps 1 and 2: do packages compile, load and compute at all, on the processor alone?"""
+"""Do packages compile, load and compute at all, on the processor alone?"""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -7,9 +7,9 @@ import numpy as np
 
 from anespec.manifests.formatting import duration_text
 from anespec.validate.findings import Finding
-from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.bench import Bench, on_cpu
 from anespec.validate.selftest.device import DeviceFacts, Units
-from anespec.validate.selftest.records import Build, Check, Measured, ModelSize, Trial, TrialRecord
+from anespec.validate.selftest.records import Check, Measured, ModelSize, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, judged
 from anespec.validate.selftest.stimulus import passes
@@ -22,7 +22,7 @@ def _load_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
         Trial(
             step="cpu",
             name=f"d={scale.sizes[size].d}",
-            build=Build(size=size),
+            build=on_cpu(scale.isolated(size=size)),
             units=Units.CPU,
             needs_bytes=scale.room_for(size),
         )
@@ -62,7 +62,12 @@ def _judge_load(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Find
 
 def _table_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     return tuple(
-        Trial(step="table", name=f"d={scale.sizes[size].d}", build=Build(size=size), units=Units.CPU)
+        Trial(
+            step="table",
+            name=f"d={scale.sizes[size].d}",
+            build=on_cpu(scale.isolated(size=size)),
+            units=Units.CPU,
+        )
         for size in dict.fromkeys(("small", scale.main))
         if size in scale.sizes
     )

@@ -1,20 +1,27 @@
-"""Step 10: the exactness gate on this device: what speculation needs, and region, width and span."""
+"""The exactness gate on this device: what speculation needs, and region, width and span."""
 
 from collections.abc import Sequence
 from contextlib import closing
 
+from anespec.manifests.schema import Shapes
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, Invariance, Standing
 from anespec.validate.exactness import exactness_gate
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts
-from anespec.validate.selftest.records import Build, Measured, Trial, TrialRecord
+from anespec.validate.selftest.records import Measured, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, broken
 
+INVARIANCES, WIDTHS = "invariances", "widths"
+"""The trial of one shape, and the one that only says whether its functions of several widths agree."""
+
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
-    return (Trial(step="exactness", name="invariances", build=Build(size="small", sequences=2)),)
+    return (
+        Trial(step="exactness", name=INVARIANCES, build=scale.isolated(sequences=2)),
+        Trial(step="exactness", name=WIDTHS, build=scale.isolated(sequences=2, shapes=Shapes.FUNCTIONS)),
+    )
 
 
 def _run(trial: Trial, bench: Bench) -> Measured:
@@ -44,6 +51,8 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
             findings += [found] if (found := broken(record)) is not None else []
             continue
         for invariance in Invariance:
+            if (invariance is Invariance.WIDTH) != (record.trial.name == WIDTHS):
+                continue
             standing = verdict.standing_of(invariance)
             needed = invariance in REQUIRED_FOR_SPECULATION
             detail = next((v.detail for v in verdict.invariances if v.invariance is invariance), "")

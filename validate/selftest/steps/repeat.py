@@ -1,4 +1,4 @@
-"""Step 9: is the same pass the same again, in another process, compiled again, and after 500 others?"""
+"""Is the same pass the same again, in another process, compiled again, and after 500 others?"""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,7 +9,7 @@ from anespec.manifests.schema import WeightFormat
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
-from anespec.validate.selftest.records import Build, Check, Digest, Measured, Trial, TrialRecord
+from anespec.validate.selftest.records import Check, Digest, Measured, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import ShardSession, digest
 from anespec.validate.selftest.steps.step import Step, judged
@@ -20,10 +20,10 @@ SAID_EVERY = 50
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
-    build = Build(size="small")
+    build = scale.isolated()
     same = [Trial(step="repeat", name=name, build=build) for name in (REPEAT, PROCESS, COMPILED)]
     soaks = [
-        Trial(step="repeat", name=f"{SOAK} {weights}", build=Build(size="small", weights=weights))
+        Trial(step="repeat", name=f"{SOAK} {weights}", build=scale.isolated(weights=weights))
         for weights in WeightFormat
     ]
     return (*same, *soaks)

@@ -10,6 +10,7 @@ from anespec.validate.figures import THRESHOLDS
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.patience import END_COMMAND
 from anespec.validate.selftest.records import (
     Comparison,
     Measured,
@@ -93,18 +94,21 @@ def broken(record: TrialRecord) -> Finding | None:
         return None
     failure, subject = record.failure, record.trial.name
     text = failure.text if failure is not None else ""
-    if record.outcome is Outcome.NOT_HERE:
-        return Finding(subject=subject, level=Level.NOT_HERE, text=f"not here: {text}")
+    if record.outcome in (Outcome.NOT_HERE, Outcome.NO_ROOM):
+        return Finding(subject=subject, level=Level.NOT_HERE, text=f"{record.outcome}: {text}")
     stage = failure.stage if failure is not None else "starting"
     meaning = failure.meaning if failure is not None else None
     code = f" ({failure.code})" if failure is not None and failure.code else ""
     said = {
         Outcome.ERROR: f"failed while {stage}{code}: {meaning or text}",
         Outcome.KILLED: f"the process was killed while {stage} ({text})",
-        Outcome.HUNG: f"hung while {stage} ({text})",
+        Outcome.HUNG: f"hung while {stage} ({text}, and no compiler worked for it)",
         Outcome.LOST: f"the machine or the self-test ended while {stage}, so it was not tried again",
     }[record.outcome]
-    return Finding(subject=subject, level=Level.FAIL, text=said, mend=failure.mend if failure else None)
+    mend = failure.mend if failure is not None else None
+    if record.outcome is Outcome.HUNG:
+        mend = f"where `top` shows ANECompilerService at work, `{END_COMMAND}` ends it"
+    return Finding(subject=subject, level=Level.FAIL, text=said, mend=mend)
 
 
 def judged(
@@ -119,7 +123,23 @@ def judged(
     for record in records:
         findings.append(broken(record) or _judge_done(record, facts, describe(record)))
         findings += extra(record) if record.done else []
+        findings += _baseline(record)
     return findings
+
+
+def _baseline(record: TrialRecord) -> list[Finding]:
+    """What the CPU alone could not do; it never is the device's fault."""
+    failure = record.measured.baseline
+    if failure is None:
+        return []
+    return [
+        Finding(
+            subject=f"{record.trial.name} on the CPU alone",
+            level=Level.WARN,
+            text=f"failed while {failure.stage}: {failure.meaning or failure.text}",
+            mend="the device is judged without it",
+        )
+    ]
 
 
 def _judge_done(record: TrialRecord, facts: DeviceFacts, described: str) -> Finding:
@@ -174,4 +194,8 @@ def times_text(record: TrialRecord) -> str:
         parts.append(f"{time.median_ms:.2f} ms a pass of {counted(time.rows, 'row')}{where}")
     if measured.load_seconds is not None:
         parts.append(f"loaded in {duration_text(measured.load_seconds)}")
+    parts += [
+        f"first pass of {counted(use.rows, 'row')} after {duration_text(use.seconds)}"
+        for use in measured.first_uses
+    ]
     return ", ".join(parts) or "ran"

@@ -1,6 +1,5 @@
-"""Step 11: real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
+"""Real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
 
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,14 +8,14 @@ from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.schema import Shapes, Target
 from anespec.runtime.backends.worker.sharing import shared_out
 from anespec.validate.findings import Finding
-from anespec.validate.selftest.bench import Bench, memory_now
+from anespec.validate.selftest.bench import Bench, memory_now, on_cpu
 from anespec.validate.selftest.device import DeviceFacts, Units
 from anespec.validate.selftest.groups import Group, open_groups
-from anespec.validate.selftest.records import Build, Check, Measured, PassTime, Trial, TrialRecord
+from anespec.validate.selftest.records import Build, Check, Measured, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import WARMING
 from anespec.validate.selftest.steps.step import Step, judged, times_text
 from anespec.validate.selftest.stimulus import Pass, passes
+from anespec.validate.selftest.worker_session import pass_time
 
 ROWS, SLOTS, LAYERS = "rows", "slots", "layers"
 FULL_PASSES = 8
@@ -36,10 +35,10 @@ def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
         )
         trials.append(Trial(step="topology", name=f"{rows} rows", build=build, rows=rows))
     for slots in scale.slots:
-        build = Build(size=scale.main, block=scale.block, context=slots)
+        build = scale.isolated(context=slots)
         trials.append(Trial(step="topology", name=f"{slots} slots", build=build, rows=scale.block))
     for topology in scale.topologies:
-        build = Build(size="full", block=scale.block, context=deepest, topology=topology)
+        build = scale.isolated(size="full", topology=topology)
         trials.append(
             Trial(
                 step="topology",
@@ -55,16 +54,17 @@ def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
 def _run(trial: Trial, bench: Bench) -> Measured:
     if trial.build.size == "full":
         return _full(trial, bench)
-    rows, before = trial.rows or trial.build.block, memory_now()
-    opened = bench.open(trial.build, Units.DEVICE, rows=rows)
+    build, rows, before = trial.build, trial.rows or trial.build.block, memory_now()
+    opened = bench.open(build, Units.DEVICE, rows=rows)
     with closing(opened.session) as session:
-        return Measured(
+        measured = Measured(
             compile_seconds=opened.compile_seconds,
             load_seconds=opened.load_seconds,
             weight_bytes=session.shard.bytes,
-            times=bench.both_times(trial.build, session, rows),
+            times=(bench.device_time(build, session, rows),),
             memory_bytes=max(0, memory_now() - before),
         )
+    return bench.with_cpu_times(build, measured)
 
 
 def _full(trial: Trial, bench: Bench) -> Measured:
@@ -72,47 +72,41 @@ def _full(trial: Trial, bench: Bench) -> Measured:
 
     What is more than one process may hold is shared out to several, by the worker's own rule.
     """
-    build, manifest = trial.build, bench.artifact(trial.build).manifest
+    build = trial.build
+    # A processor runs shards of any size: one artifact is the baseline of all topologies.
+    plain = on_cpu(build).model_copy(update={"topology": bench.scale.topologies[-1]})
+    measured = _stack(build, bench, Units.DEVICE)
+
+    def beside_cpu(found: Measured) -> Measured:
+        times = _stack(plain, bench, Units.CPU).times
+        return found.model_copy(update={"times": (*found.times, *times)})
+
+    return bench.with_baseline(measured, beside_cpu)
+
+
+def _stack(build: Build, bench: Bench, units: Units) -> Measured:
+    manifest = bench.artifact(build).manifest
     compiling = sum(bench.compiled(build, shard)[1] for shard in manifest.shards)
     sizes = [shard.bytes * len(manifest.functions) for shard in manifest.shards]
     shares = shared_out(sizes, bench.scale.worker_budget)
-    on_device, on_cpu = (_stack(trial, bench, units, shares) for units in (Units.DEVICE, Units.CPU))
-    return on_device.model_copy(
-        update={
-            "compile_seconds": compiling,
-            "times": (*on_device.times, *on_cpu.times),
-            "processes": tuple(sum(sizes[number] for number in share) for share in shares),
-        }
-    )
-
-
-def _stack(trial: Trial, bench: Bench, units: Units, shares: Sequence[range]) -> Measured:
-    manifest = bench.artifact(trial.build).manifest
     began = time.perf_counter()
-    with open_groups(bench, trial.build, shares, units) as groups:
+    with open_groups(bench, build, shares, units) as groups:
         loaded = [group.loaded() for group in groups]
         loading = time.perf_counter() - began
         bench.say(f"passing through all layers on {units}")
-        found = [_pass(groups, step) for step in passes(manifest, trial.build.block, FULL_PASSES)]
-    times = [1000 * seconds for seconds, _ in found][WARMING:]
+        found = [_pass(groups, step) for step in passes(manifest, build.block, FULL_PASSES)]
+    seconds = [spent for spent, _ in found]
     return Measured(
+        compile_seconds=compiling,
         load_seconds=loading,
+        processes=tuple(sum(sizes[number] for number in share) for share in shares),
         weight_bytes=sum(shard.bytes for shard in manifest.shards),
         largest_shard_bytes=max(shard.bytes for shard in manifest.layer_shards),
         memory_bytes=sum(group.memory_bytes for group in loaded),
         checks=(
             Check(name="every output is finite", held=all(fine for _, fine in found), detail="some are not"),
         ),
-        times=(
-            PassTime(
-                rows=trial.build.block,
-                slots=trial.build.context,
-                units=units,
-                median_ms=statistics.median(times),
-                least_ms=min(times),
-                count=len(times),
-            ),
-        ),
+        times=(pass_time(seconds, build.block, build.context, units),),
     )
 
 

@@ -1,4 +1,4 @@
-"""Steps 4 and 5: each weight format and each form of keys and values, as shipped: plan, numbers and time."""
+"""Each weight format and each form of keys and values, as shipped: plan, numbers and time."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -7,22 +7,29 @@ from anespec.manifests.schema import KVForm, WeightFormat
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
-from anespec.validate.selftest.records import Build, Measured, Trial, TrialRecord
+from anespec.validate.selftest.records import Measured, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, judged, times_text
 
 
 def measure_variant(trial: Trial, bench: Bench, *, rows: int | None = None) -> Measured:
     """The plan of an artifact's first shard, its numbers beside torch's, and the time of a pass."""
+    found = measure_on_device(trial, bench, rows=rows)
+    return bench.with_cpu_times(trial.build, found)
+
+
+def measure_on_device(trial: Trial, bench: Bench, *, rows: int | None = None) -> Measured:
+    """The same without the times on the CPU alone."""
     build, width = trial.build, rows or trial.build.block
     planned, no_plan = None, None
     predicted, findings = bench.predicted(build)
-    try:
-        planned = bench.planned(build)
-    except NotHereError as error:
-        no_plan = str(error)
+    # Loaded before it is planned, which might warm a cache of the system's.
     opened = bench.open(build, Units.DEVICE, rows=width)
     with closing(opened.session) as session:
+        try:
+            planned = bench.planned(build)
+        except NotHereError as error:
+            no_plan = str(error)
         compared = bench.against_torch("the hidden state", build, session, rows=width)
         return Measured(
             compile_seconds=opened.compile_seconds,
@@ -33,7 +40,7 @@ def measure_variant(trial: Trial, bench: Bench, *, rows: int | None = None) -> M
             planned=planned,
             no_plan=no_plan,
             comparisons=(compared,),
-            times=bench.both_times(build, session, width),
+            times=(bench.device_time(build, session, width),),
         )
 
 
@@ -42,7 +49,7 @@ def _format_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
         Trial(
             step="plans",
             name=weights.value,
-            build=Build(size=scale.main, weights=weights),
+            build=scale.isolated(weights=weights),
             needs_bytes=scale.room_for(scale.main),
         )
         for weights in WeightFormat
@@ -50,9 +57,7 @@ def _format_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
 
 
 def _kv_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
-    return tuple(
-        Trial(step="kv", name=form.value, build=Build(size="small", kv_form=form)) for form in KVForm
-    )
+    return tuple(Trial(step="kv", name=form.value, build=scale.isolated(kv_form=form)) for form in KVForm)
 
 
 def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
@@ -70,7 +75,7 @@ PLANS = Step(
 
 KV = Step(
     id="kv",
-    title="The six forms of keys and values",
+    title="The forms of keys and values",
     asks="Which can be planned, loaded and run, and how fast?",
     trials=_kv_trials,
     run=measure_variant,

@@ -1,6 +1,5 @@
-"""Step 3: the native worker: is it built here, and does it compute what the device computes without it?"""
+"""The native worker: is it built here, and does it compute what the device computes without it?"""
 
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -8,33 +7,27 @@ from contextlib import closing
 import numpy as np
 
 from anespec.manifests.formatting import bytes_text, duration_text
-from anespec.manifests.schema import HIDDEN_OUT
-from anespec.runtime.backends.pass_inputs import PassInputs
-from anespec.runtime.backends.worker.runner import WorkerRunner
-from anespec.runtime.backends.worker.sharing import WorkerLimits
-from anespec.runtime.backends.worker.stages import stages_of
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
 from anespec.validate.selftest.records import (
-    Build,
     Check,
     Measured,
-    PassTime,
     Trial,
     TrialRecord,
     WorkerFacts,
 )
 from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import WARMING, compared
+from anespec.validate.selftest.session import compared
 from anespec.validate.selftest.steps.step import Step, judged, time_of
-from anespec.validate.selftest.stimulus import Pass, passes
+from anespec.validate.selftest.stimulus import passes
+from anespec.validate.selftest.worker_session import WARMING, WorkerSession, pass_time
 
 SAME_BITS = "the same bits as without the worker"
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
-    build = Build(size=scale.main)
+    build = scale.isolated()
     return (Trial(step="worker", name="one shard", build=build, needs_bytes=scale.room_for(scale.main)),)
 
 
@@ -51,22 +44,20 @@ def _run(trial: Trial, bench: Bench) -> Measured:
     with closing(bench.open(build, Units.DEVICE).session) as session:
         bench.say("passes without the worker")
         expected, seconds = _both([session.run(step) for step in steps])
-    with closing(bench.open(build, Units.CPU).session) as other:
-        cpu = bench.timed(other, Units.CPU, build.block)
-    (stage,) = stages_of(manifest, (shard,), {shard.path: compiled.absolute()})
     bench.say("loading the shard in the worker")
     began = time.perf_counter()
-    limits = WorkerLimits(pass_seconds=bench.scale.silence, load_seconds=bench.scale.silence)
-    with closing(WorkerRunner(stage, manifest, program, limits)) as runner:
+    longest = bench.scale.longest
+    with closing(WorkerSession(program, manifest, shard, compiled, Units.DEVICE, longest)) as runner:
         load_seconds = time.perf_counter() - began
         bench.say("passes in the worker")
-        inputs = PassInputs(manifest)
-        found, own_seconds = _both([_pass(runner, inputs, step) for step in steps])
+        found, own_seconds = _both([runner.run(step) for step in steps])
         stats = runner.stats()
     wanted, got = np.stack(expected), np.stack(found)
     different = int((wanted.view(np.uint16) != got.view(np.uint16)).sum())
     most = float(np.abs(wanted.astype(np.float32) - got).max())
-    return Measured(
+    slots = manifest.pools[0].slots
+    own = pass_time(own_seconds, build.block, slots, Units.DEVICE).model_copy(update={"through": "worker"})
+    measured = Measured(
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
         weight_bytes=shard.bytes,
@@ -79,38 +70,20 @@ def _run(trial: Trial, bench: Bench) -> Measured:
                 severity=Level.WARN,
             ),
         ),
-        times=(_time(build.block, manifest.pools[0].slots, own_seconds), cpu),
+        times=(own,),
         worker=WorkerFacts(
             build_seconds=building,
             written_bytes=got.nbytes,
             copied_bytes=stats.copied,
             resident_bytes=stats.resident_bytes,
-            median_ms_without=_time(build.block, manifest.pools[0].slots, seconds).median_ms,
+            median_ms_without=pass_time(seconds, build.block, slots, Units.DEVICE).median_ms,
         ),
     )
-
-
-def _pass(runner: WorkerRunner, inputs: PassInputs, step: Pass) -> tuple[Tensor, float]:
-    """The hidden state after a pass, and the seconds of the prediction as the worker counts them."""
-    before = runner.stats().milliseconds
-    output = runner.run(inputs.of(step.rows, step.hidden))[HIDDEN_OUT]
-    return output, (runner.stats().milliseconds - before) / 1000
+    return bench.with_cpu_times(build, measured)
 
 
 def _both(found: Sequence[tuple[Tensor, float]]) -> tuple[list[Tensor], list[float]]:
     return [output for output, _ in found], [seconds for _, seconds in found]
-
-
-def _time(rows: int, slots: int, seconds: Sequence[float]) -> PassTime:
-    timed = [1000 * each for each in seconds[WARMING:]]
-    return PassTime(
-        rows=rows,
-        slots=slots,
-        units=Units.DEVICE,
-        median_ms=statistics.median(timed),
-        least_ms=min(timed),
-        count=len(timed),
-    )
 
 
 def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:

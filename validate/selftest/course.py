@@ -1,0 +1,138 @@
+"""The course of a run: steps one after another, what earlier ones found deciding how later ones build."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from anespec.validate.findings import Level
+from anespec.validate.selftest.device import DeviceFacts
+from anespec.validate.selftest.disk import NO_SPACE
+from anespec.validate.selftest.random_gguf import stored_bytes
+from anespec.validate.selftest.recommend import usable_form
+from anespec.validate.selftest.records import Failure, Outcome, StepReport, Trial, TrialRecord
+from anespec.validate.selftest.runner import Run
+from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.steps.shapes import SHAPES
+from anespec.validate.selftest.steps.step import Step
+from anespec.validate.selftest.steps.variants import KV
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: the trial at work, by its number, and what it is doing.
+
+    `spent` are the seconds since it began, `left` about those that remain; None where nothing says that yet.
+    """
+
+    step: Step
+    trial: Trial
+    number: int
+    total: int
+    stage: str
+    spent: float
+    left: float | None
+
+
+class Course:
+    """Steps at work: their records and reports so far, and why it ended where the disk was full."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        scale: Scale,
+        facts: DeviceFacts,
+        run: Run,
+        watch: Callable[[Progress], None],
+        ended: Callable[[StepReport], None],
+    ) -> None:
+        self.records: list[TrialRecord] = []
+        self.reports: dict[str, StepReport] = {}
+        self.full: str | None = None
+        self._steps, self._scale, self._facts, self._run = list(steps), scale, facts, run
+        self._watch, self._ended = watch, ended
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
+
+    def trials(self) -> list[Trial]:
+        """Those of the steps that are left, as things stand now."""
+        return [trial for step in self._steps for trial in step.trials(self._scale, self._facts)]
+
+    def go(self) -> None:
+        """Run all steps; raises like Selftest.run."""
+        while self._steps:
+            step, trials = self._steps[0], self._steps[0].trials(self._scale, self._facts)
+            del self._steps[0]
+            for number, trial in enumerate(trials):
+                self.records.append(self._record(step, trial, [*trials[number:], *self.trials()]))
+                later = [*trials[number + 1 :], *self.trials()]
+                if all(other.build.size != trial.build.size for other in later):
+                    self._run.free(trial.build.size)
+            self._report(step)
+            if step is KV:
+                self._take_usable_form()
+
+    def _take_usable_form(self) -> None:
+        """Have later steps keep K/V otherwise where no shape ran with the target's default, and try shapes
+        again: it was the form that failed, such as states on an M5 (mobius#77, B)."""
+        tried = [record for record in self.records if record.trial.step == SHAPES.id]
+        if not tried or any(record.done for record in tried):
+            return
+        form = usable_form(self.records, self._facts)
+        if form is not None:
+            self._scale = self._scale.model_copy(update={"kv_form": form})
+            self._steps.insert(0, SHAPES)
+
+    def _record(self, step: Step, trial: Trial, left: Sequence[Trial]) -> TrialRecord:
+        done = len(self.records)
+        progress = Progress(
+            step, trial, done + 1, done + len(left), "starting", self.seconds, self._expected(left)
+        )
+        self._watch(progress)
+        if not self._run.knows(trial):
+            self.full = self.full or self._run.caches.full()
+        if self.full is not None and not self._run.knows(trial):
+            failure = Failure(stage="starting", text=self.full)
+            return TrialRecord(trial=trial, outcome=Outcome.NO_ROOM, seconds=0.0, failure=failure)
+        record = self._run.record(trial, lambda stage: self._watch(replace(progress, stage=stage)))
+        if record.failure is not None and record.outcome is Outcome.NO_ROOM:
+            # One that asked for more than is free leaves room for others.
+            self.full = record.failure.text if record.failure.code == NO_SPACE else None
+        return record
+
+    def _report(self, step: Step) -> None:
+        found = tuple(record for record in self.records if record.trial.step == step.id)
+        findings = tuple(step.judge(found, self._facts))
+        report = StepReport(
+            id=step.id,
+            title=step.title,
+            level=Level.worst(finding.level for finding in findings),
+            findings=findings,
+            trials=found,
+        )
+        self.reports[step.id] = report
+        self._ended(report)
+
+    def _expected(self, left: Sequence[Trial]) -> float | None:
+        """About how many seconds trials take that are not there yet, by what others took on this machine."""
+        took = [record for record in self.records if record.seconds]
+        if not took:
+            return None
+        return sum(self._expected_of(trial, took) for trial in left if not self._run.knows(trial))
+
+    def _expected_of(self, trial: Trial, took: Sequence[TrialRecord]) -> float:
+        size = trial.build.size
+        for alike in (
+            [r for r in took if r.trial.build.size == size and r.trial.step == trial.step],
+            [r for r in took if r.trial.build.size == size],
+        ):
+            if alike:
+                return sum(record.seconds for record in alike) / len(alike)
+        weights = sum(self._weight(record.trial) for record in took)
+        return sum(record.seconds for record in took) * self._weight(trial) / weights
+
+    def _weight(self, trial: Trial) -> int:
+        return stored_bytes(self._scale.sizes[trial.build.size])
