@@ -62,7 +62,7 @@ PROMPTS = (DemoPrompt(TESTS, 0.0), DemoPrompt(METHODS, 0.6))
 
 
 @click.command(short_help="See all of it at work on the embedded model.")
-@flags_of(BackendOptions, without=("threads", "worker_budget", "worker_timeout", "verify"))
+@flags_of(BackendOptions, without=("threads", "worker_budget", "worker_timeout", "worker_loading", "verify"))
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the artifact here.  [default: a temporary folder]"
 )

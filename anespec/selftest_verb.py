@@ -237,6 +237,8 @@ def _show_end(report: "SelftestReport", output: Path) -> None:
         console.print(f"{option} {value}: {why}")
     if report.advice is not None:
         console.print(f"--backend {report.advice.backend}: {report.advice.because}")
+    if report.loading is not None:
+        console.print(f"--worker-loading {report.loading.loading}: {report.loading.because}")
     console.print(verdict(report))
     console.print(f"Written to {output}")
     if rows:

@@ -101,6 +101,13 @@ class BackendOptions(Options):
         le=LONGEST_PASS,
         description="Seconds of a pass after which a native worker is ended and started again.",
     )
+    worker_loading: Annotated[
+        Literal["together", "in-turn"] | None,
+        Flag(choices=("together", "in-turn"), default="together where memory is 16 GB or more"),
+    ] = Field(
+        default=None,
+        description="Whether native workers load their shards together or one after another (in-turn).",
+    )
     verify: bool = Field(
         default=False,
         description="Read all files for their hashes, also those that are the same to the file system.",
@@ -111,7 +118,9 @@ class BackendOptions(Options):
         """The limits of native workers."""
         from anespec.runtime.backends.worker.sharing import BUDGET, PASS_SECONDS, WorkerLimits
 
-        return WorkerLimits(self.worker_budget or BUDGET, self.worker_timeout or PASS_SECONDS)
+        return WorkerLimits(
+            self.worker_budget or BUDGET, self.worker_timeout or PASS_SECONDS, loading=self.worker_loading
+        )
 
 
 class WhenGates(StrEnum):

@@ -122,19 +122,20 @@ class GroupHere:
             model.close()
 
 
-@dataclass(frozen=True)
+@dataclass
 class GroupElsewhere:
     """Shards that another process holds; it was started, and loads."""
 
     process: "subprocess.Popen[bytes]"
     words: IO[bytes]
     say: Callable[[str], None]
+    known: GroupLoaded | None = None
 
     def loaded(self) -> GroupLoaded:
         """See Group; raises GroupFailedError."""
-        while (told := self._line()).loaded is None:
-            continue
-        return told.loaded
+        while self.known is None:
+            self.known = self._line().loaded
+        return self.known
 
     def run(self, step: Pass) -> tuple[Tensor, GroupPassed]:
         """See Group; raises GroupFailedError."""
@@ -171,17 +172,21 @@ class GroupElsewhere:
 
 @contextmanager
 def open_groups(
-    bench: Bench, build: Build, shares: Sequence[range], units: Units
+    bench: Bench, build: Build, shares: Sequence[range], units: Units, *, in_turn: bool = False
 ) -> Iterator[tuple[Group, ...]]:
-    """A group per share: here where there is one alone, else each in a process; these load at once."""
+    """A group per share: here where there is one alone, else each in a process; these load at once, or one
+    after another."""
     with ExitStack() as stack:
         if len(shares) == 1:
             yield (stack.enter_context(closing(GroupHere(bench, build, shares[0], units))),)
             return
-        yield tuple(
-            stack.enter_context(_elsewhere(bench, build, share, units, f"{number} of {len(shares)}"))
-            for number, share in enumerate(shares, 1)
-        )
+        groups = []
+        for number, share in enumerate(shares, 1):
+            place = f"{number} of {len(shares)}"
+            groups.append(stack.enter_context(_elsewhere(bench, build, share, units, place)))
+            if in_turn:
+                groups[-1].loaded()
+        yield tuple(groups)
 
 
 @contextmanager

@@ -10,12 +10,14 @@ from anespec.manifests.presets import find_preset
 from anespec.manifests.schema import KVForm, Shapes, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
 from anespec.runtime.backends import COREML, WORKER
+from anespec.runtime.backends.worker.sharing import Loading, usual_loading
 from anespec.validate.selftest.device import DeviceFacts, Units
-from anespec.validate.selftest.records import BackendAdvice, Outcome, TrialRecord
+from anespec.validate.selftest.records import BackendAdvice, LoadingAdvice, Outcome, TrialRecord
 from anespec.validate.selftest.scale import FULL, Scale
 from anespec.validate.selftest.steps.shapes import AGAIN, ORDER, waiting
 from anespec.validate.selftest.steps.states import MANY
 from anespec.validate.selftest.steps.step import falls_back, sound, time_of
+from anespec.validate.selftest.steps.topology import LOADINGS, loading_name
 
 FORMATS_BY_TRUST = (
     WeightFormat.INT8_CHANNEL,
@@ -136,6 +138,23 @@ def advise(records: Sequence[TrialRecord], facts: DeviceFacts) -> BackendAdvice 
     ms = f"{own.median_ms:.2f} ms a pass in the worker, {worker.median_ms_without:.2f} through coremltools"
     faster = worker.median_ms_without < MUCH_FASTER * own.median_ms
     return BackendAdvice(backend=COREML if faster else WORKER, because=ms)
+
+
+def advise_loading(records: Sequence[TrialRecord], facts: DeviceFacts) -> LoadingAdvice | None:
+    """How workers should load a model of several here; None where it was not found out."""
+    found = Records(records, facts)
+    seconds: dict[Loading, float] = {}
+    for loading in LOADINGS:
+        record = found.get("topology", loading_name(loading))
+        if record is not None and record.done and record.measured.load_seconds is not None:
+            seconds[loading] = record.measured.load_seconds
+    if not facts.engine or len(seconds) < len(LOADINGS):
+        return None
+    usual = usual_loading(facts.memory_bytes)
+    quickest = min(LOADINGS, key=lambda loading: seconds[loading])
+    best = quickest if seconds[quickest] < MUCH_FASTER * seconds[usual] else usual
+    told = ", ".join(f"{loading} in {duration_text(spent)}" for loading, spent in seconds.items())
+    return LoadingAdvice(loading=best, because=f"all shards of the full model were loaded {told}")
 
 
 def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:

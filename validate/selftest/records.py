@@ -9,6 +9,7 @@ from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
 from anespec.manifests.tuned import TunedChoices
 from anespec.manifests.verdicts import ExactnessVerdict, Moment
+from anespec.runtime.backends.worker.sharing import Loading
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.device import DeviceFacts, Units
 
@@ -139,6 +140,13 @@ class Failure(Record):
     code: str | None = Field(default=None, description="Core ML's, e.g. -14")
 
 
+class LoadingAdvice(Record):
+    """Whether workers should load together or in turn, as --worker-loading takes it, and why."""
+
+    loading: Loading
+    because: str
+
+
 class Measured(Record):
     """All that a trial found; what it did not look at is None or empty."""
 
@@ -230,3 +238,4 @@ class SelftestReport(Record):
     differences: tuple[Finding, ...] = Field(description="where the rules predicted something else")
     choices: TunedChoices | None = None
     advice: BackendAdvice | None = Field(default=None, description="None where no Neural Engine was tried")
+    loading: LoadingAdvice | None = Field(default=None, description="None where one process holds all")

@@ -11,7 +11,7 @@ from anespec.validate.selftest.course import Course, Progress
 from anespec.validate.selftest.devices import make_device
 from anespec.validate.selftest.differences import differences
 from anespec.validate.selftest.disk import CACHE_LIMIT, Free, free_disk
-from anespec.validate.selftest.recommend import advise, recommend
+from anespec.validate.selftest.recommend import advise, advise_loading, recommend
 from anespec.validate.selftest.records import SelftestReport, StepReport
 from anespec.validate.selftest.runner import Identity, Run, RunTrial, now, run_in_child
 from anespec.validate.selftest.scale import FULL_SCALE, QUICK_SCALE, Scale, shortened
@@ -90,6 +90,7 @@ class Selftest:
             differences=differences(course.records, facts),
             choices=recommend(course.records, facts, self.scale, started_at),
             advice=advise(course.records, facts),
+            loading=advise_loading(course.records, facts),
         )
 
     def finish(self) -> None:

@@ -194,7 +194,7 @@ class Crew:
         raise WorkersDieError(lost)
 
     def _start_missing(self) -> None:
-        """Start all missing workers and have them load at once; then states and caches are set to zeros.
+        """Start all missing workers and have them load; then states and caches are set to zeros.
 
         Raises:
             WorkerLostError: one died, a LoadLostError where it was loading; it is missing now.
@@ -212,7 +212,9 @@ class Crew:
                     begun.append(WorkerProcess(self._program, self._arena))
                     self._workers[index] = begun[-1]
                     begun[-1].send("load", self._loads[index], self._limits.load_seconds)
-            for worker in begun:
+                    if self._limits.in_turn:
+                        self._await_load(begun[-1])
+            for worker in () if self._limits.in_turn else begun:
                 self._await_load(worker)
             for worker in () if is_first else filter(None, self._workers):
                 worker.ask("reset", {}, self._limits.pass_seconds)

@@ -15,7 +15,8 @@ from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.device import Units
 from anespec.validate.selftest.failures import failure_of
 from anespec.validate.selftest.groups import GroupElsewhere, GroupFailedError, GroupHere, open_groups
-from anespec.validate.selftest.records import Build, Outcome
+from anespec.validate.selftest.recommend import advise_loading
+from anespec.validate.selftest.records import Build, Measured, Outcome
 from anespec.validate.selftest.stimulus import passes
 
 HERE = Path(__file__).parent
@@ -84,3 +85,29 @@ def test_the_step_says_how_shards_were_shared_out(folder: Path, monkeypatch: pyt
     assert sum(record.measured.processes) == record.measured.weight_bytes
     assert record.measured.load_seconds is not None
     assert "in 3 processes (" in said([record], "topology")["2+2 layers"][0]
+
+
+def test_the_step_says_whether_workers_should_load_together(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("loading together", "loading in-turn")
+    records = run_steps(folder, "topology", names=names)
+    assert [record.outcome for record in records] == [Outcome.NOT_HERE] * 2
+    facts = StandInDevice().facts()
+    assert advise_loading(records, facts) is None
+    scale = SCALE.model_copy(update={"worker_budget": 1})
+    records = run_steps(folder, "topology", names=names, scale=scale)
+    assert [record.outcome for record in records] == [Outcome.DONE] * 2
+
+    def advised(together: float, in_turn: float, memory: int) -> str:
+        timed = [
+            record.model_copy(update={"measured": Measured(load_seconds=seconds)})
+            for record, seconds in zip(records, (together, in_turn), strict=True)
+        ]
+        advice = advise_loading(timed, facts.model_copy(update={"memory_bytes": memory}))
+        assert advice is not None
+        return advice.loading
+
+    assert advised(97, 71, 32 << 30) == "in-turn"
+    assert advised(60, 61, 8 << 30) == "in-turn"
+    assert advised(30, 60, 8 << 30) == "together"

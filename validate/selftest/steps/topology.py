@@ -6,10 +6,10 @@ from contextlib import closing
 
 from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.schema import Shapes, Target
-from anespec.runtime.backends.worker.sharing import shared_out
+from anespec.runtime.backends.worker.sharing import Loading, shared_out
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, memory_now, on_cpu
-from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
 from anespec.validate.selftest.groups import Group, open_groups
 from anespec.validate.selftest.records import Build, Check, Measured, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
@@ -17,8 +17,13 @@ from anespec.validate.selftest.steps.step import Step, judged, times_text
 from anespec.validate.selftest.stimulus import Pass, passes
 from anespec.validate.selftest.worker_session import pass_time
 
-ROWS, SLOTS, LAYERS = "rows", "slots", "layers"
 FULL_PASSES = 8
+LOADINGS: tuple[Loading, ...] = ("together", "in-turn")
+
+
+def loading_name(loading: Loading) -> str:
+    """The trial that loads all of the full model in this way."""
+    return f"loading {loading}"
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
@@ -48,10 +53,16 @@ def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
                 needs_bytes=scale.room_for("full"),
             )
         )
+    for topology in scale.topologies[:1]:
+        build = scale.isolated(size="full", topology=topology)
+        trials += [Trial(step="topology", name=loading_name(each), build=build) for each in LOADINGS]
     return tuple(trials)
 
 
 def _run(trial: Trial, bench: Bench) -> Measured:
+    for loading in LOADINGS:
+        if trial.name == loading_name(loading):
+            return _loading(trial.build, bench, loading)
     if trial.build.size == "full":
         return _full(trial, bench)
     build, rows, before = trial.build, trial.rows or trial.build.block, memory_now()
@@ -84,11 +95,35 @@ def _full(trial: Trial, bench: Bench) -> Measured:
     return bench.with_baseline(measured, beside_cpu)
 
 
+def _loading(build: Build, bench: Bench, loading: Loading) -> Measured:
+    """What loading all shards takes that were loaded before, in one way."""
+    shards = bench.artifact(build).manifest.shards
+    for shard in shards:
+        bench.compiled(build, shard)
+    shares = _shares(build, bench)
+    if len(shares) == 1:
+        raise NotHereError("one process holds all of it, so there is nothing to load at the same time")
+    began = time.perf_counter()
+    with open_groups(bench, build, shares, Units.DEVICE, in_turn=loading == "in-turn") as groups:
+        for group in groups:
+            group.loaded()
+        return Measured(load_seconds=time.perf_counter() - began)
+
+
+def _sizes(build: Build, bench: Bench) -> list[int]:
+    """Bytes of weights of each shard, as often as the Neural Engine's memory holds them."""
+    manifest = bench.artifact(build).manifest
+    return [shard.bytes * len(manifest.functions) for shard in manifest.shards]
+
+
+def _shares(build: Build, bench: Bench) -> tuple[range, ...]:
+    return shared_out(_sizes(build, bench), bench.scale.worker_budget)
+
+
 def _stack(build: Build, bench: Bench, units: Units) -> Measured:
     manifest = bench.artifact(build).manifest
     compiling = sum(bench.compiled(build, shard)[1] for shard in manifest.shards)
-    sizes = [shard.bytes * len(manifest.functions) for shard in manifest.shards]
-    shares = shared_out(sizes, bench.scale.worker_budget)
+    sizes, shares = _sizes(build, bench), _shares(build, bench)
     began = time.perf_counter()
     with open_groups(bench, build, shares, units) as groups:
         loaded = [group.loaded() for group in groups]
@@ -122,7 +157,7 @@ def _pass(groups: Sequence[Group], step: Pass) -> tuple[float, bool]:
 def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
     def described(record: TrialRecord) -> str:
         text = times_text(record)
-        if record.trial.build.size == "full":
+        if record.measured.processes:
             compiled = duration_text(record.measured.compile_seconds or 0)
             text += f", compiled in {compiled}, {bytes_text(record.measured.memory_bytes or 0)} of memory"
             text += f", {_processes(record.measured.processes)}"
