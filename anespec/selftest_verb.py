@@ -46,6 +46,12 @@ MOST_LAYERS = 32
     help="Layers of the full model.  [default: 32 where there is a Neural Engine, else 2]",
 )
 @click.option(
+    "--model",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE.gguf",
+    help="Try the first layers of this model, too: trained weights may be slower than random ones.",
+)
+@click.option(
     "--cache-limit",
     type=Parsed(Annotated[int, BeforeValidator(read_size), Field(ge=1)], SIZE),
     help="End the run where the system's own caches took so much disk, with what was found.  [default: 60GB]",
@@ -63,6 +69,7 @@ def selftest(
     quick: bool,
     only: tuple[str, ...],
     layers: int | None,
+    model: Path | None,
     cache_limit: int | None,
     watch: bool,
     again: bool,
@@ -95,7 +102,7 @@ def selftest(
     if quick and layers is not None:
         raise UsageError("--quick runs no full model, so --layers says nothing beside it")
     target = output or default_output(quick, only)
-    report = _run(_Asked(quick, only, layers, again, cache_limit, watch, as_json), target)
+    report = _run(_Asked(quick, only, layers, again, model, cache_limit, watch, as_json), target)
     if as_json:
         print_json(_facts(report, target))
     else:
@@ -132,6 +139,7 @@ class _Asked:
     only: tuple[str, ...]
     layers: int | None
     again: bool
+    model: Path | None
     cache_limit: int | None
     watch: bool
     as_json: bool
@@ -146,18 +154,20 @@ def _run(asked: _Asked, output: Path) -> "SelftestReport":
     from anespec.validate.selftest.devices import device_here
     from anespec.validate.selftest.disk import CACHE_LIMIT
     from anespec.validate.selftest.selftest import Selftest, chosen_scale, chosen_steps
+    from anespec.validate.selftest.trained import with_trained
 
     quick, steps = asked.quick, chosen_steps(asked.only)
     require_writable(output)
     require_package("torch", "what the self-test compares with")
     device = device_here()
+    scale = with_trained(chosen_scale(quick, asked.layers, device.engine), asked.model)
     # Else a quick run would begin by removing what an interrupted whole one has found.
     folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if asked.only else ())
     with ends_as_interrupts(), private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
             folder,
             device.name,
-            chosen_scale(quick, asked.layers, device.engine),
+            scale,
             quick,
             steps,
             again=asked.again,

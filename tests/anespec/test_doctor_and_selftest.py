@@ -56,6 +56,7 @@ def test_the_steps_are_listed_in_their_order() -> None:
         "table",
         "worker",
         "plans",
+        "trained",
         "states",
         "numbers",
         "repeat",
@@ -71,6 +72,11 @@ def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     assert unknown.code == 2
     assert unknown.is_one_sentence()
     assert run("selftest", "--quick", "--layers", 2).code == 2
+    assert run("selftest", "--cache-limit", "much").code == 2
+    assert run("selftest", "--model", tmp_path / "missing.gguf").code == 2
+    (tmp_path / "none.gguf").write_text("no model")
+    other = run("selftest", "--quick", "--model", tmp_path / "none.gguf", "-o", tmp_path / "r.zip")
+    assert (other.code, other.is_one_sentence()) == (3, True)
     assert not (tmp_path / "r.zip").exists()
 
 

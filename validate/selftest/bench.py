@@ -31,6 +31,7 @@ from anespec.validate.selftest.records import (
 from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import ShardSession, compared
 from anespec.validate.selftest.stimulus import Pass, passes
+from anespec.validate.selftest.trained import beginning_of, layers_of
 from anespec.validate.selftest.worker_session import time_in_worker
 
 Say = Callable[[str], None]
@@ -82,7 +83,7 @@ class Bench:
         from anespec.convert.plan import ConversionPlan
         from anespec.convert.source.model import SourceModel
 
-        path = self.folder / "artifacts" / f"{_name(build)}.anespec"
+        path = self.folder / "artifacts" / f"{build.name}.anespec"
         if path.is_dir():
             return Artifact(path)
         gguf = self._gguf(build.size)
@@ -105,14 +106,23 @@ class Bench:
             "sequences": build.sequences,
             "preset": "none",
         }
-        layers = self.scale.sizes[build.size].layers
-        options["topology"] = build.topology or (layers,)
+        options["topology"] = build.topology or (self._layers(build.size),)
         for name in ("kv_form", "shapes", "attention"):
             if (value := getattr(build, name)) is not None:
                 options[name] = value
         return options
 
+    def _layers(self, size: ModelSize) -> int:
+        if size not in self.scale.files:
+            return self.scale.sizes[size].layers
+        with GGUFFile(self._gguf(size)) as file:
+            return layers_of(file)
+
     def _gguf(self, size: ModelSize) -> Path:
+        if (trained := self.scale.files.get(size)) is not None:
+            self.say("reading the trained model")
+            layers = self.scale.sizes[size].layers
+            return beginning_of(Path(trained), size, layers, self.folder / "models", self.facts.target)
         path = self.folder / "models" / f"{size}.gguf"
         if not path.is_file():
             self.say("writing a random model")
@@ -124,7 +134,7 @@ class Bench:
 
     def compiled(self, build: Build, shard: Shard, *, fresh: bool = False) -> tuple[Path, float]:
         """The compiled shard, and the seconds that compiling it took; 0 where it was compiled before."""
-        folder = self.folder / "compiled" / _name(build)
+        folder = self.folder / "compiled" / build.name
         if fresh and folder.exists():
             shutil.rmtree(folder)
         if found := sorted(folder.glob(f"{Path(shard.path).stem}*.mlmodelc")):
@@ -308,12 +318,3 @@ def on_cpu(build: Build) -> Build:
     `slice_update` and several states were reported broken on CPUs of macOS 26 (Anemll#39, CoreML-LLM; B).
     """
     return build.model_copy(update={"kv_form": KVForm.BLENDED})
-
-
-def _name(build: Build) -> str:
-    parts = [build.size, build.weights.value]
-    for value in (build.kv_form, build.shapes, build.attention):
-        parts.append(str(value) if value is not None else "default")
-    parts += [f"t{build.block}", f"s{build.context}", f"n{build.sequences}"]
-    parts += ["+".join(map(str, build.topology))] if build.topology else []
-    return "-".join(parts)

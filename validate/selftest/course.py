@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from anespec.validate.findings import Level
+from anespec.validate.selftest.bench import on_cpu
 from anespec.validate.selftest.device import DeviceFacts
 from anespec.validate.selftest.disk import NO_SPACE
 from anespec.validate.selftest.random_gguf import stored_bytes
@@ -68,12 +69,18 @@ class Course:
             del self._steps[0]
             for number, trial in enumerate(trials):
                 self.records.append(self._record(step, trial, [*trials[number:], *self.trials()]))
-                later = [*trials[number + 1 :], *self.trials()]
-                if all(other.build.size != trial.build.size for other in later):
-                    self._run.free(trial.build.size)
+                self._free(trial, [*trials[number + 1 :], *self.trials()])
             self._report(step)
             if step is KV:
                 self._take_usable_form()
+
+    def _free(self, trial: Trial, later: Sequence[Trial]) -> None:
+        """Remove what a trial made and none of the later ones needs: whole models take gigabytes."""
+        if all(other.build.size != trial.build.size for other in later):
+            self._run.free(trial.build.size)
+        needed = {name for other in later for name in _made(other)}
+        for name in _made(trial) - needed:
+            self._run.free_build(name)
 
     def _take_usable_form(self) -> None:
         """Have later steps keep K/V otherwise where no shape ran with the target's default, and try shapes
@@ -136,3 +143,8 @@ class Course:
 
     def _weight(self, trial: Trial) -> int:
         return stored_bytes(self._scale.sizes[trial.build.size])
+
+
+def _made(trial: Trial) -> set[str]:
+    """The builds that a trial makes: its own, and the one that it tries on the CPU alone."""
+    return {trial.build.name, on_cpu(trial.build).name}

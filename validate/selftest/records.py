@@ -13,7 +13,11 @@ from anespec.runtime.backends.worker.sharing import Loading
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.device import DeviceFacts, Units
 
-ModelSize = Literal["tiny", "small", "layer", "full"]
+ModelSize = Literal[
+    "tiny", "small", "layer", "full", "embedded", "model", "random-embedded", "random-model"
+]  # fmt: skip
+"""Random models by their size; `embedded` and the user's `model`, which are trained, and random ones of the
+same shapes."""
 
 
 class Build(Record):
@@ -28,6 +32,16 @@ class Build(Record):
     context: Count = 512
     sequences: Count = 1
     topology: tuple[Count, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the folders that hold its artifact and what is compiled of that."""
+        parts = [self.size, self.weights.value]
+        for value in (self.kv_form, self.shapes, self.attention):
+            parts.append(str(value) if value is not None else "default")
+        parts += [f"t{self.block}", f"s{self.context}", f"n{self.sequences}"]
+        parts += ["+".join(map(str, self.topology))] if self.topology else []
+        return "-".join(parts)
 
 
 class Trial(Record):

@@ -177,9 +177,15 @@ class Run:
             begun.unlink(missing_ok=True)
             raise
 
+    def free_build(self, name: str) -> None:
+        """Remove an artifact and what is compiled of it, which are not needed any more."""
+        shutil.rmtree(self.folder / "artifacts" / f"{name}.anespec", ignore_errors=True)
+        shutil.rmtree(self.folder / "compiled" / name, ignore_errors=True)
+
     def free(self, size: str) -> None:
         """Remove what was made of models of one size, which are not needed any more."""
-        (self.folder / "models" / f"{size}.gguf").unlink(missing_ok=True)
+        for path in (self.folder / "models").glob(f"{size}*.gguf"):
+            path.unlink(missing_ok=True)
         for name in ("artifacts", "compiled"):
             for path in (self.folder / name).glob(f"{size}-*"):
                 shutil.rmtree(path, ignore_errors=True)

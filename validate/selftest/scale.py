@@ -34,6 +34,7 @@ class Scale(Record):
     """
 
     sizes: dict[ModelSize, Sizes]
+    files: dict[ModelSize, str] = Field(default={}, description="GGUFs of trained models")
     main: ModelSize
     kv_form: KVForm | None = None
     block: Count = 4

@@ -8,18 +8,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import AnespecError, StorageError
 from anespec.manifests.formatting import bytes_text
-from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.validate.child_answer import child_answer
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.trial_process import MODULE, TrialRequest, options_of
-from anespec.validate.tuning.truncated_gguf import write_first_layers
+from anespec.validate.tuning.truncated_gguf import first_layers
 from anespec.validate.tuning.workbench import Measured, Probe
 
 MOST_SECONDS = 1800.0
@@ -121,25 +119,9 @@ class ArtifactBench:
                 path.unlink(missing_ok=True)
 
     def _first_layers(self, layers: int) -> tuple[Path, int]:
-        """A GGUF of so many layers, or of the fewest more that are a sound model; the whole one at last."""
-        for count in range(layers, self.layers):
-            path = self.work / FIRST_LAYERS.format(count)
-            if path.exists() and _plans(path, self.target):
-                return path, count
-            write_first_layers(self.gguf, count, path)
-            if _plans(path, self.target):
-                return path, count
-            path.unlink()
-        return self.gguf, self.layers
-
-
-def _plans(gguf: Path, target: Target) -> bool:
-    try:
-        with GGUFFile(gguf) as file:
-            ConversionPlan(SourceModel(file), ConvertOptions(target=target))
-    except AnespecError:
-        return False
-    return True
+        return first_layers(
+            self.gguf, layers, self.layers, lambda count: self.work / FIRST_LAYERS.format(count), self.target
+        )
 
 
 def _in_a_process(request: TrialRequest, seconds: float) -> Measured:

@@ -1,6 +1,6 @@
 """The first layers of a GGUF as a GGUF of their own: what a probe is converted from."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,12 @@ import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from gguf.gguf_reader import ReaderField
 
-from anespec.manifests.errors import StorageError
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.errors import AnespecError, StorageError
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import Target
 
 LAYER = "blk."
 MADE_BY_WRITER = ("GGUF.", "general.architecture")
@@ -59,6 +64,33 @@ def write_first_layers(source: Path, layers: int, path: Path) -> Path:
             f"{path}: {error.strerror or error}; make room, or choose another folder with --work"
         ) from error
     return path
+
+
+def first_layers(
+    source: Path, layers: int, total: int, place: Callable[[int], Path], target: Target
+) -> tuple[Path, int]:
+    """A GGUF of so many layers of `total`, or of the fewest more that are a sound model; the whole at last.
+
+    `place` says where that of a number of layers lies, or is written. Raises like write_first_layers.
+    """
+    for count in range(layers, total):
+        path = place(count)
+        if path.exists() and _plans(path, target):
+            return path, count
+        write_first_layers(source, count, path)
+        if _plans(path, target):
+            return path, count
+        path.unlink()
+    return source, total
+
+
+def _plans(gguf: Path, target: Target) -> bool:
+    try:
+        with GGUFFile(gguf) as file:
+            ConversionPlan(SourceModel(file), ConvertOptions(target=target))
+    except AnespecError:
+        return False
+    return True
 
 
 def _copied(reader: GGUFReader) -> Iterator[ReaderField]:

@@ -152,6 +152,24 @@ def test_models_go_when_nothing_needs_them_any_more(tmp_path: Path, monkeypatch:
     assert not list((folder / "models").iterdir())
 
 
+def test_artifacts_go_when_no_later_trial_needs_them(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    there: dict[str, set[str]] = {}
+
+    def makes(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+        for kind, ending in (("artifacts", ".anespec"), ("compiled", "")):
+            (folder / kind / f"{asked.trial.build.name}{ending}").mkdir(parents=True, exist_ok=True)
+        there[asked.trial.name] = {path.name for path in (folder / "compiled").iterdir()}
+        return TrialRecord(trial=asked.trial, outcome=Outcome.DONE, seconds=1.0)
+
+    Selftest(folder, DEVICE, SCALE, True, chosen_steps(["topology"]), run_trial=makes).run()
+    full = [name for names in there.values() for name in names if name.startswith("full")]
+    assert len(set(full)) == 2
+    assert all(len(names) == 1 for names in there.values() if any(n.startswith("full") for n in names))
+    assert not list((folder / "compiled").iterdir())
+    assert not list((folder / "artifacts").iterdir())
+
+
 def test_the_full_model_can_be_cut_short() -> None:
     assert [sum(t) for t in shortened(FULL_SCALE, 2).topologies] == [2]
     assert shortened(FULL_SCALE, 22).topologies == ((20, 2), (8, 8, 6), (4, 4, 4, 4, 4, 2))

@@ -13,7 +13,7 @@ from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import StorageError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
-from anespec.validate.tuning import artifact_bench
+from anespec.validate.tuning import artifact_bench, truncated_gguf
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.options import TuneOptions
@@ -187,5 +187,5 @@ def test_a_whole_model_is_timed_in_its_own_shards(
 
 def test_the_model_is_read_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = bench(model, tmp_path)
-    monkeypatch.setattr(artifact_bench, "GGUFFile", None)
+    monkeypatch.setattr(truncated_gguf, "GGUFFile", None)
     assert [tried.topology(CANDIDATE), tried.topology(CANDIDATE)] == [(3,)] * 2

@@ -8,10 +8,11 @@ from anespec.validate.selftest.steps.shapes import SHAPES
 from anespec.validate.selftest.steps.states import STATES
 from anespec.validate.selftest.steps.step import Step
 from anespec.validate.selftest.steps.topology import TOPOLOGY
+from anespec.validate.selftest.steps.trained import TRAINED
 from anespec.validate.selftest.steps.variants import KV, PLANS
 from anespec.validate.selftest.steps.worker import WORKER
 
 STEPS: tuple[Step, ...] = (
-    SHAPES, KV, CPU, TABLE, WORKER, PLANS, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
+    SHAPES, KV, CPU, TABLE, WORKER, PLANS, TRAINED, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
 )  # fmt: skip
 """As people meet them."""

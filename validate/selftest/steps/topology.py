@@ -42,20 +42,13 @@ def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     for slots in scale.slots:
         build = scale.isolated(context=slots)
         trials.append(Trial(step="topology", name=f"{slots} slots", build=build, rows=scale.block))
-    for topology in scale.topologies:
+    for number, topology in enumerate(scale.topologies):
         build = scale.isolated(size="full", topology=topology)
-        trials.append(
-            Trial(
-                step="topology",
-                name=f"{'+'.join(map(str, topology))} layers",
-                build=build,
-                rows=scale.block,
-                needs_bytes=scale.room_for("full"),
-            )
-        )
-    for topology in scale.topologies[:1]:
-        build = scale.isolated(size="full", topology=topology)
-        trials += [Trial(step="topology", name=loading_name(each), build=build) for each in LOADINGS]
+        name = f"{'+'.join(map(str, topology))} layers"
+        room = scale.room_for("full")
+        trials.append(Trial(step="topology", name=name, build=build, rows=scale.block, needs_bytes=room))
+        if number == 0:
+            trials += [Trial(step="topology", name=loading_name(each), build=build) for each in LOADINGS]
     return tuple(trials)
 
 
