@@ -7,7 +7,7 @@ from typing import Any
 
 from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.presets import find_preset
-from anespec.manifests.schema import KVForm, Shapes, WeightFormat
+from anespec.manifests.schema import KVForm, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
 from anespec.runtime.backends import COREML, WORKER
 from anespec.runtime.backends.worker.sharing import Loading, usual_loading
@@ -37,6 +37,9 @@ FREE_ROWS = 1.15
 PROMPT_ROWS, ANSWER_PASSES = 20_000, 5_000
 """What a start is weighed against: about an hour of questions and answers. A minute at every start then costs
 as much as 12 ms a pass. No source: chosen here."""
+
+SHAPE_CHOICES = ("shapes",)
+"""What a way to shape a package (see steps.shapes.variants) sets: fields of Build and of TunedChoices."""
 
 WIDEST_BLOCK = 8
 """Drafts beyond it are hardly ever right."""
@@ -107,7 +110,7 @@ def recommend(
     choices: dict[str, Any] = {
         "weights": _weights(found, reasons),
         "kv_form": _kv_form(found, reasons),
-        "shapes": _shapes(found, reasons),
+        **_shapes(found, reasons),
         **_rows(found, scale, reasons),
         **_topology(found, scale, reasons),
     }
@@ -221,27 +224,27 @@ def _quickest(
     return best[0]
 
 
-def _shapes(found: Records, reasons: list[ChoiceReason]) -> Shapes | None:
-    """The shapes that answer in the least time, the start included; see `_work`."""
-    works: dict[Shapes, Work] = {}
+def _shapes(found: Records, reasons: list[ChoiceReason]) -> dict[str, object]:
+    """The way to shape a package that answers in the least time, the start included; see Work."""
+    works: dict[str, tuple[TrialRecord, Work]] = {}
     tried = [record for record in found.of("shapes") if not record.trial.repeat]
-    for record in sorted(tried, key=lambda record: ORDER.index(record.trial.build.shapes or Shapes.RANGE)):
-        again = record.trial.name + AGAIN
+    for record in sorted(tried, key=lambda record: ORDER.index(record.trial.build.shapes or ORDER[0])):
+        name, again = record.trial.name, record.trial.name + AGAIN
         if not sound(record, found.facts) or not found.not_spoilt("shapes", again):
             continue
         if (work := _work(record, found.get("shapes", again), found.facts)) is not None:
-            works[record.trial.build.shapes or Shapes.RANGE] = work
+            works[name] = record, work
     if not works:
-        return None
-    best = next(iter(works))
-    for shapes, work in works.items():
-        if work.seconds < MUCH_FASTER * works[best].seconds:
-            best = shapes
-    why = ", ".join(f"{shapes} {work.text}" for shapes, work in works.items())
-    if left := [str(r.trial.build.shapes) for r in tried if r.trial.build.shapes not in works]:
-        why += f"; not to be used here: {', '.join(dict.fromkeys(left))}"
+        return {}
+    best, least = next(iter(works.values()))
+    for record, work in works.values():
+        if work.seconds < MUCH_FASTER * least.seconds:
+            best, least = record, work
+    why = ", ".join(f"{name} {work.text}" for name, (_, work) in works.items())
+    if left := [record.trial.name for record in tried if record.trial.name not in works]:
+        why += f"; not to be used here: {', '.join(left)}"
     reasons.append(ChoiceReason(choice="shapes", because=why, measured=True))
-    return best
+    return {choice: getattr(best.trial.build, choice) for choice in SHAPE_CHOICES}
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,14 @@ def test_where_states_fail_the_host_keeps_the_cache_in_every_step(
     assert "not to be used here: reread, blended, slice_update, packed" in why
 
 
+def test_the_form_that_runs_is_what_other_questions_are_asked_with() -> None:
+    scale = SCALE.model_copy(update={"kv_form": KVForm.OUTSIDE})
+    own = {"kv", "states", "cpu", "table"}
+    for step in STEPS:
+        forms = {trial.build.kv_form for trial in step.trials(scale, FACTS)}
+        assert step.id in own or forms <= {KVForm.OUTSIDE}, step.id
+
+
 def test_a_healthy_machine_asks_about_shapes_once(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
 ) -> None:

@@ -41,7 +41,8 @@ SHORTER = 0.5
 def variants(scale: Scale) -> dict[str, Build]:
     """Every way to shape a package that is tried, by name; a range last, since it may take longest or fail.
 
-    What else a conversion lets a range have, such as its default, belongs here.
+    What else a conversion lets a range have, such as its default, belongs here, as a field of Build, and in
+    recommend.SHAPE_CHOICES.
     """
     form = "" if scale.kv_form is None else f", {scale.kv_form}"
     return {f"{shapes}{form}": scale.isolated(shapes=shapes) for shapes in reversed(ORDER)}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from anespec.manifests.formatting import bytes_text, duration_text
-from anespec.manifests.schema import Shapes, Target
+from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import Loading, shared_out
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, memory_now, on_cpu
@@ -27,17 +27,11 @@ def loading_name(loading: Loading) -> str:
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
-    deepest = max(scale.slots)
     trials = []
     for rows in scale.rows:
         # A processor runs any width of one package; on a Neural Engine the default shape alone is sure.
         one = facts.target is Target.CPU
-        build = Build(
-            size=scale.main,
-            block=scale.block if one else rows,
-            context=deepest,
-            shapes=None if one else Shapes.STATIC,
-        )
+        build = scale.isolated(shapes=None) if one else scale.isolated(block=rows)
         trials.append(Trial(step="topology", name=f"{rows} rows", build=build, rows=rows))
     for slots in scale.slots:
         build = scale.isolated(context=slots)
