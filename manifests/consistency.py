@@ -180,7 +180,7 @@ def tiles(edges: Sequence[tuple[int, int]], end: int) -> bool:
 
 
 def _names(manifest: Manifest) -> Iterator[str]:
-    """Yield the names that identify an object, which must be unique."""
+    """Yield the names that identify an object, which must be unique, and outputs that are not fp16."""
     states = [state.name for shard in manifest.layer_shards for state in shard.states]
     kinds: dict[str, Iterable[str]] = {
         "pools are": [pool.name for pool in manifest.pools],
@@ -193,6 +193,9 @@ def _names(manifest: Manifest) -> Iterator[str]:
         if (twice := _repeated(names)) is not None:
             yield f"two {kind} called {quoted(twice)}"
     for shard in manifest.shards:
+        for spec in shard.outputs:
+            if spec.dtype != "fp16":
+                yield f"the output {quoted(spec.name)} of {shard.path} is {spec.dtype}, not fp16"
         for kind, names in {
             "inputs": [spec.name for spec in shard.inputs],
             "projections": [tensor.projection for tensor in shard.tensors],
@@ -253,8 +256,6 @@ def _output(shard: Shard, name: str, shape: Shape) -> Iterator[str]:
     if len(shard.outputs) != 1:
         yield f"{shard.path} has {len(shard.outputs)} outputs, not one"
     for spec in shard.outputs:
-        if spec.dtype != "fp16":
-            yield f"the output {quoted(spec.name)} of {shard.path} is {spec.dtype}, not fp16"
         if spec.name != name:
             yield f"the output of {shard.path} is {quoted(spec.name)}, not {name!r}"
         if spec.shape != shape:

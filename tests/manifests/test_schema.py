@@ -13,6 +13,7 @@ from anespec.manifests.schema import (
     LayerShard,
     Manifest,
     StoredTensor,
+    TensorSpec,
     WeightFormat,
     relative_error,
 )
@@ -293,6 +294,39 @@ PER_LAYER = {"tensor": "per_layer_token_embd.weight", "width": 4, "scale": 2.0}
 def test_what_it_refuses(change: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         Manifest.model_validate(manifest(**change))
+
+
+def at_position(slots: int = 256, dtype: str = "int32") -> dict[str, Any]:
+    """The changes for K/V at a position: two regions of 64 slots and 64 spare ones, for passes of 8 rows."""
+
+    def changed(shard: dict[str, Any]) -> dict[str, Any]:
+        *inputs, mask, _ = shard["inputs"]
+        inputs += [{**mask, "shape": [1, 1, None, slots]}, spec("kv_position", None) | {"dtype": dtype}]
+        states = [{**state, "shape": [1, 2, slots, 4]} for state in shard["states"]]
+        return {**shard, "inputs": inputs, "states": states}
+
+    return {
+        "kv_form": "at_position",
+        "pools": [{**POOL, "slots": slots, "region_slots": slots // 2, "write_input": "kv_position"}],
+        "layer_shards": [changed(layer_shard(0, 3)), changed(layer_shard(3, 4))],
+    }
+
+
+def test_kv_at_a_position_take_the_rows_slots_and_spare_ones_behind_each_region() -> None:
+    made = Manifest.model_validate(manifest(**at_position()))
+    assert made.spare_slots == 64
+    assert made.pools[0].write_spec(made.kv_form) == TensorSpec(
+        name="kv_position", shape=(None,), dtype="int32"
+    )
+    for change, named in (
+        (at_position(slots=128), "regions of 64 slots, not the context and 64 spare ones"),
+        (at_position(dtype="fp16"), "is fp16, but int32 is given"),
+        (at_position() | {"kv_form": "reread"}, "not the context"),
+        (with_shard(inputs=[HIDDEN | {"dtype": "int32"}]), "is int32, but fp16 is given"),
+        (with_head(outputs=[spec("logits_0", 1, 6, None, 1) | {"dtype": "int32"}]), "int32, not fp16"),
+    ):
+        with pytest.raises(ValidationError, match=named):
+            Manifest.model_validate(manifest(**change))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), min_size=1, max_size=4))
