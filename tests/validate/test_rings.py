@@ -7,7 +7,7 @@ from converting import build
 from elsewhere import same
 from family_files import Variant
 
-from anespec.manifests.schema import Target, WeightFormat
+from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.verdicts import Circumstances
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
@@ -23,7 +23,7 @@ SHALLOW_GEMMA3 = Variant("gemma3", {"block_count": 2, "attention.sliding_window_
 STEM = list(range(3, 53))
 
 
-def ringed(variant: Variant, folder: Path) -> ArtifactVerifier:
+def ringed(variant: Variant, folder: Path, form: KVForm = KVForm.SLICE_UPDATE) -> ArtifactVerifier:
     """The variant for a Mac: a ring of window 32 and block 4, which takes 64 slots, beside the context."""
     artifact = build(
         variant.write(folder / "model.gguf"),
@@ -31,9 +31,10 @@ def ringed(variant: Variant, folder: Path) -> ArtifactVerifier:
         target=Target.MAC,
         weights=WeightChoice(WeightFormat.FP16),
         context=CONTEXT,
+        kv_form=form,
     )
     verifier = open_verifier(artifact.path, "openvino", threads=1)
-    assert [pool.region_slots for pool in verifier.shape.pools] == [CONTEXT, RING]
+    assert [pool.token_slots for pool in verifier.shape.pools] == [CONTEXT, RING]
     return verifier
 
 
@@ -60,9 +61,19 @@ def chat(verifier: ArtifactVerifier, speculate: bool) -> tuple[list[int], list[i
     return [token for turn in turns for token in turn], reused, passes
 
 
-@pytest.mark.parametrize("variant", [SHALLOW_GEMMA3, Variant("gemma4-ple")], ids=["gemma3", "gemma4-ple"])
-def test_the_text_is_the_same_with_speculation_and_reused_prefixes(variant: Variant, tmp_path: Path) -> None:
-    verifier = ringed(variant, tmp_path)
+@pytest.mark.parametrize(
+    ("variant", "form"),
+    [
+        (SHALLOW_GEMMA3, KVForm.SLICE_UPDATE),
+        (SHALLOW_GEMMA3, KVForm.AT_POSITION),
+        (Variant("gemma4-ple"), KVForm.SLICE_UPDATE),
+    ],
+    ids=["gemma3", "gemma3-at_position", "gemma4-ple"],
+)
+def test_the_text_is_the_same_with_speculation_and_reused_prefixes(
+    variant: Variant, form: KVForm, tmp_path: Path
+) -> None:
+    verifier = ringed(variant, tmp_path, form)
     plain, nothing, slow = chat(verifier, speculate=False)
     text, reused, quick = chat(verifier, speculate=True)
     verifier.close()
