@@ -180,6 +180,12 @@ def test_what_the_converter_writes_is_healthy(shape: AttentionShape, weights: We
     assert placement(prediction.plan) is ANE
 
 
+def test_int32_positions_that_bound_a_write_leave_it_where_it_is() -> None:
+    prediction = judged(view_of(layers_of(Probe(kv_form=KVForm.AT_POSITION))))
+    assert "element-type" not in {finding.rule for finding in prediction.findings}
+    assert placement(prediction.plan) is ANE
+
+
 def test_narrow_axes_warn_and_wide_ones_do_not(planted: Healthy) -> None:
     (finding,) = (found for found in judged(planted()).findings if found.rule == "narrow-last-axis")
     assert finding.severity is WARN

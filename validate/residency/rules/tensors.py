@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from anespec.manifests.element_types import ElementType
 from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import Severity, shape_text
-from anespec.runtime.backends.portable.mil_package import Operation
+from anespec.runtime.backends.portable.mil_package import Operation, TensorType
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
 from anespec.validate.residency.shard_view import FunctionView, ShardView
 
@@ -36,13 +36,22 @@ class TensorElementType(OperationRule):
     grades = (Grade.A,)
     source = "apple/coreai-models, neural_engine_rules"
     fact = "The Neural Engine computes in fp16, int8 and int16; a tensor of fp32 leaves it."
-    looks_at = "what every operation takes and makes, constants left out"
+    looks_at = "what every operation takes and makes, constants and int32 vectors that bound slices left out"
     severity = Severity.FAIL
     mend = "keep the value in fp16, inputs and outputs too"
 
     def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
-        others = [value for value in function.flowing(op) if value.type.element not in TYPES]
+        others = [
+            value
+            for value in function.flowing(op)
+            if value.type.element not in TYPES and not _bounds_slices(value.type)
+        ]
         return f"{others[0].name} is {others[0].type.element or 'of an unknown type'}" if others else None
+
+
+def _bounds_slices(kind: TensorType) -> bool:
+    """Whether a value is a position or a bound: other projects ship writes at such ones (ANEMLL, grade B)."""
+    return kind.element is ElementType.INT32 and len(kind.shape) <= 1
 
 
 class NarrowLastAxis(ShardRule):
