@@ -146,6 +146,7 @@ class _Asked:
 
 
 def _run(asked: _Asked, output: Path) -> "SelftestReport":
+    from anespec.embedded import model_path
     from anespec.manifests.interrupts import ends_as_interrupts
     from anespec.manifests.packages import require_package
     from anespec.manifests.safe_files import require_writable
@@ -160,7 +161,7 @@ def _run(asked: _Asked, output: Path) -> "SelftestReport":
     require_writable(output)
     require_package("torch", "what the self-test compares with")
     device = device_here()
-    scale = with_trained(chosen_scale(quick, asked.layers, device.engine), asked.model)
+    scale = with_trained(chosen_scale(quick, asked.layers, device.engine), model_path(), asked.model)
     # Else a quick run would begin by removing what an interrupted whole one has found.
     folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if asked.only else ())
     with ends_as_interrupts(), private_folder(folder) as held, held.alone("another self-test"):

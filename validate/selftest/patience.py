@@ -9,6 +9,8 @@ import subprocess
 import time
 from collections.abc import Callable
 
+from anespec.manifests.child_python import NEUTRAL_FOLDER
+
 SERVICES = frozenset({"ANECompilerService", "aned", "coremlcompiler"})
 """Processes that compile for Core ML, by the name of their executable."""
 
@@ -32,7 +34,9 @@ def compiler_seconds() -> float | None:
     """The processor's seconds that the compilers used so far, as `ps` says; None where none of them runs."""
     command = ["ps", "-A", "-o", "time=,comm="]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LOOK_EVERY)
+        said = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LOOK_EVERY, cwd=NEUTRAL_FOLDER
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return seconds_of_compilers(said.stdout)

@@ -6,7 +6,6 @@ An encoder ran three times slower with trained weights than with random ones (AN
 from pathlib import Path
 
 from anespec.convert.source.model import SourceModel
-from anespec.embedded import model_path
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.validate.selftest.random_gguf import Sizes, stored_bytes
@@ -24,14 +23,14 @@ TWIN_VOCABULARY = 512
 """Only layers are compared."""
 
 
-def with_trained(scale: Scale, model: Path | None) -> Scale:
-    """The scale with the embedded model and, where it is given, the user's.
+def with_trained(scale: Scale, embedded: Path, model: Path | None) -> Scale:
+    """The scale with the embedded model's GGUF and, where it is given, the user's.
 
     Raises:
         AnespecError: the model cannot be read, or is of a kind that is not converted.
     """
     sizes, files = dict(scale.sizes), dict(scale.files)
-    for name, path in (("embedded", model_path()), ("model", model)):
+    for name, path in (("embedded", embedded), ("model", model)):
         if path is not None:
             found = _sizes(path)
             known: ModelSize = "embedded" if name == "embedded" else "model"

@@ -6,6 +6,7 @@ import pytest
 from stand_in import SCALE, StandInDevice, planted, run_steps, said
 from tiny_model import write_gguf
 
+from anespec.embedded import model_path
 from anespec.manifests.errors import AnespecError
 from anespec.validate.selftest import trained
 from anespec.validate.selftest.bench import Bench
@@ -25,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[TrialRecord]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAULTS", planted(off_plan=("embedded",)))
-        scale = with_trained(SCALE, model)
+        scale = with_trained(SCALE, model_path(), model)
         return run_steps(tmp_path_factory.mktemp("trained"), "trained", scale=scale)
 
 
@@ -57,7 +58,7 @@ def test_a_large_model_is_cut_to_its_first_layers_and_named_nowhere(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trained, "LEAST_BYTES", 1)
-    scale = with_trained(SCALE, model)
+    scale = with_trained(SCALE, model_path(), model)
     assert scale.sizes["model"].layers == 1
     assert scale.sizes["model"] == scale.sizes["random-model"]
     said_stages: list[str] = []
@@ -71,14 +72,14 @@ def test_a_large_model_is_cut_to_its_first_layers_and_named_nowhere(
 def test_a_model_that_is_none_is_said_before_anything_is_tried(tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"something else")
     with pytest.raises(AnespecError):
-        with_trained(SCALE, tmp_path / "no.gguf")
+        with_trained(SCALE, model_path(), tmp_path / "no.gguf")
 
 
 def test_a_trained_model_that_fails_is_told_of(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULTS", planted(refused=("embedded",)))
-    scale = with_trained(SCALE, None)
+    scale = with_trained(SCALE, model_path(), None)
     (record,) = run_steps(tmp_path, "trained", names=("embedded",), scale=scale)
     assert record.outcome is Outcome.ERROR
     assert "(-14)" in said([record], "trained")["embedded"][0]
