@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.console import out
+from anespec.inspect_forecast import describe_forecast
 from anespec.manifests.formatting import bytes_text
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
-    """The plan for a program: shards with their ranges, reasons and warnings."""
+    """The plan for a program: shards with their ranges, K/V's cost, predicted times, reasons and warnings."""
     from anespec.convert.kv_traffic import contexts_beside, kv_traffic
     from anespec.convert.plan_report import explain
 
@@ -46,6 +47,7 @@ def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
         "preset": preset.preset.model_dump(mode="json") | {"differences": list(preset.differences)}
         if preset
         else None,
+        "predicted": describe_forecast(plan),
         "reasons": list(report.reasons),
         "warnings": list(report.warnings),
     }

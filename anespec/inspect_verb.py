@@ -10,6 +10,7 @@ from anespec.build import Build
 from anespec.console import json_option, out, print_json, result_as_json, watcher
 from anespec.convert.options import ConvertOptions
 from anespec.inspect_artifact import describe_artifact, show_artifact
+from anespec.inspect_forecast import show_forecast
 from anespec.inspect_plan import describe_plan, show_plan
 from anespec.inspection import ArtifactInspection, read_plan
 from anespec.manifests.errors import ArtifactError
@@ -81,6 +82,8 @@ def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, 
         out().print(f"- {note}")
     if plan is not None and explained:
         show_plan(plan)
+        if (predicted := facts["plan"]["predicted"]) is not None:
+            show_forecast(predicted)
 
 
 def _show(facts: dict[str, Any]) -> None:

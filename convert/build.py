@@ -1,11 +1,13 @@
 """Builds one shard unit: its package, and its entry in the manifest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from anespec.convert.graph.functions import ProgramScope
+from anespec.convert.graph.functions import ProgramScope, ShardProgram
+from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import head_inputs, head_shard, layer_shard
 from anespec.convert.layers import (
+    OnStored,
     head_plan,
     head_weights,
     layer_shard_plan,
@@ -13,7 +15,7 @@ from anespec.convert.layers import (
     norm,
     per_layer_mix,
 )
-from anespec.convert.package import OnWritten, WrittenPackage, write_package
+from anespec.convert.package import OnWritten, WrittenPackage, serialised_model, write_package
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
 from anespec.convert.source.model import OUTPUT_NORM
@@ -39,15 +41,39 @@ def build_unit(
             return _build_head(plan, unit, path, recipe, threads, on_written)
 
 
+def unit_model(plan: ConversionPlan, unit: ShardUnit) -> bytes:
+    """Return the serialised Core ML model of a shard, without its weight file: no projection is read.
+
+    Raises:
+        GGUFError, UnsupportedModelError: a norm or a bias cannot be converted.
+    """
+    match unit:
+        case LayersUnit():
+            return serialised_model(_layers_program(plan, unit.indices, lambda _: None))
+        case HeadUnit():
+            return serialised_model(_head_program(plan, head_weights(plan, unit.tokens)))
+
+
+def _layers_program(plan: ConversionPlan, indices: range, on_stored: OnStored) -> ShardProgram:
+    weights = [layer_weights(plan, plan.model.facts.layers[i], on_stored) for i in indices]
+    layers, mix = layer_shard_plan(plan, indices), per_layer_mix(plan, indices, on_stored)
+    with interrupts_held_back():
+        return layer_shard(layers, weights, _scope(plan), mix)
+
+
+def _head_program(plan: ConversionPlan, slices: Mapping[str, Projection]) -> ShardProgram:
+    final_norm = norm(plan.model, OUTPUT_NORM)
+    with interrupts_held_back():
+        return head_shard(head_plan(plan), final_norm, slices, _scope(plan))
+
+
 def _build_layers(
     plan: ConversionPlan, indices: range, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> LayerShard:
     stored: list[StoredTensor] = []
-    weights = [layer_weights(plan, plan.model.facts.layers[i], stored.append) for i in indices]
-    layers, mix = layer_shard_plan(plan, indices), per_layer_mix(plan, indices, stored.append)
-    with interrupts_held_back():
-        shard = layer_shard(layers, weights, _scope(plan), mix)
-    written = write_package(shard, path, threads, on_written)
+    layers = layer_shard_plan(plan, indices)
+    program = _layers_program(plan, indices, stored.append)
+    written = write_package(program, path, threads, on_written)
     outputs = (TensorSpec(name=HIDDEN_OUT, shape=(1, layers.d, None, 1)),)
     return LayerShard(
         **dict(_described(stored, written, path, recipe, layers.inputs, outputs)),
@@ -63,10 +89,8 @@ def _build_head(
 ) -> HeadShard:
     stored: list[StoredTensor] = []
     slices = head_weights(plan, unit.tokens, stored.append)
-    final_norm = norm(plan.model, OUTPUT_NORM)
-    with interrupts_held_back():
-        shard = head_shard(head_plan(plan), final_norm, slices, _scope(plan))
-    written = write_package(shard, path, threads, on_written)
+    program = _head_program(plan, slices)
+    written = write_package(program, path, threads, on_written)
     outputs = tuple(
         TensorSpec(name=name, shape=(1, projection.weight.source.shape[0], None, 1))
         for name, projection in slices.items()

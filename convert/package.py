@@ -91,6 +91,11 @@ def write_package(
     return written
 
 
+def serialised_model(shard: ShardProgram) -> bytes:
+    """Return the model file of a shard's package; its weights have places in a file that is not written."""
+    return _export(shard, WeightFile())
+
+
 @dataclass(frozen=True)
 class _File:
     relative: str

@@ -4,7 +4,8 @@ from enum import StrEnum
 
 
 class Grade(StrEnum):
-    """How well a fact is known: Apple says so; one or two projects measured it; an anecdote; tried here.
+    """How well a fact is known: Apple says so; one or two projects measured it; an anecdote, or inferred;
+    tried here.
 
     Here is where this project runs: on Linux, or on the machine whose owner ran `anespec tune`.
     """

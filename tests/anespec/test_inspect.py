@@ -247,3 +247,18 @@ def test_measured_choices_hold_unless_something_else_is_typed(tmp_path: Path, gg
     refused = run("inspect", gguf, "--tuned", report, "--target", "mac")
     assert refused.code == 7
     assert refused.is_one_sentence()
+
+
+def test_a_plan_for_a_mac_predicts_its_speed(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf", TinyModel())
+    plan = run("inspect", source, "--target", "mac", "--plan", "--json").json["plan"]
+    assert plan["predicted"]["work"]["dispatches"] == len(plan["layer_shards"]) + len(plan["head_shards"])
+    assert plan["predicted"]["work"]["weight_bytes"] == plan["weight_bytes"]
+    shown = " ".join(run("inspect", source, "--target", "mac", "--plan").out.split())
+    assert "predicted and not measured" in shown
+    assert "constants.py" in shown
+    for target in ("cpu", "iphone"):
+        assert (
+            run("inspect", source, "--target", target, "--plan", "--json").json["plan"]["predicted"] is None
+        )
+        assert "tokens/s" not in run("inspect", source, "--target", target, "--plan").out

@@ -1,0 +1,157 @@
+"""What a pass of the block has to do, counted in the graph that its shards hold: bytes and operations."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from anespec.manifests.schema import NEW_ROWS, LayerShard, Pool, StateSpec, WeightFormat
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.portable.mil_package import Function, Operation, read_functions, read_package
+from anespec.runtime.backends.portable.proto import model_classes
+from anespec.validate.residency.shard_view import has_device
+
+if TYPE_CHECKING:
+    from anespec.convert.plan import ConversionPlan
+
+FP16_BYTES = 2
+PALETTES = frozenset({WeightFormat.LUT8, WeightFormat.LUT6, WeightFormat.LUT4})
+VIEWS = frozenset({"read_state", "split", "slice_by_index", "reshape", "squeeze", "expand_dims"})
+"""Operations that are taken to name a part of what is there, and to move nothing."""
+
+
+@dataclass(frozen=True)
+class PassWork:
+    """What one pass over `rows` rows has to do; packages of several functions count the block's alone.
+
+    `palette_bytes` are the part of `weight_bytes` that is stored as palettes. `kv_moved` are the bytes of
+    keys and values that all operations read and write, if each reads its inputs from memory and writes its
+    outputs there: an upper bound, since a compiler may fuse. `kv_written` are the bytes put into the slots.
+    `operations` are those that a device executes, `dispatches` the packages.
+    """
+
+    rows: int
+    weight_bytes: int
+    palette_bytes: int
+    kv_moved: int
+    kv_written: int
+    operations: int
+    dispatches: int
+
+    @classmethod
+    def of_plan(cls, plan: "ConversionPlan") -> Self:
+        """Of the artifact that would be built: its graph is built for it, without reading a projection.
+
+        Raises:
+            GGUFError, UnsupportedModelError: a norm or a bias cannot be converted.
+        """
+        from anespec.convert.build import unit_model
+        from anespec.convert.layers import layer_shard_plan
+        from anespec.convert.shard_units import LayersUnit, shard_units
+        from anespec.convert.weights.encoding import stored_bytes
+
+        rows, name = plan.options.block, plan.passes.functions[0].name
+        shards = []
+        for unit in shard_units(plan):
+            model = model_classes().Model()
+            model.ParseFromString(unit_model(plan, unit))
+            states = layer_shard_plan(plan, unit.indices).states if isinstance(unit, LayersUnit) else ()
+            function = _block_function(read_functions(model), name)
+            shards.append(ShardWork.of(function, states, plan.pools, rows))
+        stored = [(each.weight_format, stored_bytes(each, shape)) for each, shape in plan.encodings()]
+        return cls._of(rows, stored, shards)
+
+    @classmethod
+    def of_artifact(cls, artifact: Artifact) -> Self:
+        """Of an artifact as it is.
+
+        Raises:
+            ArtifactError: a shard is missing, damaged or not an ML program.
+        """
+        manifest = artifact.manifest
+        shards = []
+        for shard in manifest.shards:
+            functions = read_package(artifact.shard_path(shard)).functions
+            function = _block_function(functions, manifest.functions[0].name)
+            states = shard.states if isinstance(shard, LayerShard) else ()
+            shards.append(ShardWork.of(function, states, manifest.pools, manifest.block))
+        return cls._of(manifest.block, [(each.weights, each.bytes) for each in manifest.tensors], shards)
+
+    @classmethod
+    def _of(cls, rows: int, stored: list[tuple[WeightFormat, int]], shards: "list[ShardWork]") -> Self:
+        return cls(
+            rows=rows,
+            weight_bytes=sum(size for _, size in stored),
+            palette_bytes=sum(size for weight_format, size in stored if weight_format in PALETTES),
+            kv_moved=sum(shard.kv_moved for shard in shards),
+            kv_written=sum(shard.kv_written for shard in shards),
+            operations=sum(shard.operations for shard in shards),
+            dispatches=len(shards),
+        )
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """One shard's part of a pass; see PassWork."""
+
+    kv_moved: int
+    kv_written: int
+    operations: int
+
+    @classmethod
+    def of(cls, function: Function, states: Iterable[StateSpec], pools: Iterable[Pool], rows: int) -> Self:
+        """Count in one function; `states` are the shard's, wherever they are held."""
+        specs = tuple(states)
+        slots = {spec.shape[2] for spec in specs} | {pool.slots for pool in pools if specs}
+        sizes = {spec.shape[3] for spec in specs}
+        return cls(*_Counting(function, slots, sizes, rows).totals())
+
+
+def _block_function(functions: Mapping[str, Function], name: str) -> Function:
+    """Return the function that runs the block: the one called `name`, or the only one."""
+    return functions[name] if name in functions else next(iter(functions.values()))
+
+
+class _Counting:
+    """Goes once through a function's operations."""
+
+    def __init__(self, function: Function, slots: set[int], head_dims: set[int], rows: int) -> None:
+        self.function, self.slots, self.head_dims, self.rows = function, slots, head_dims, rows
+
+    def totals(self) -> tuple[int, int, int]:
+        """Bytes of keys and values moved, those of them put into slots, and operations."""
+        operations = tuple(_walk(self.function.operations))
+        # The host puts the new rows of what it holds into their slots once the pass is over.
+        hosted = sum(self._bytes(name) for name in self.function.outputs if name.startswith(NEW_ROWS))
+        moved, written = hosted, hosted
+        in_place = {op.name for op in operations if op.kind == "slice_update"}
+        for op in operations:
+            if op.kind == "slice_update":
+                stored = sum(self._bytes(name) for name in op.named_inputs("update"))
+                moved, written = moved + 2 * stored, written + stored
+            elif op.kind == "write_state":
+                values = [name for name in op.named_inputs("data") if name not in in_place]
+                stored = sum(self._bytes(name) for name in values)
+                moved, written = moved + 2 * stored, written + stored
+            elif op.kind not in VIEWS:
+                values = [*op.named_inputs(), *op.outputs]
+                moved += sum(self._bytes(name) for name in values if self._spans_slots(name))
+        return moved, written, sum(has_device(op.kind) for op in operations)
+
+    def _spans_slots(self, name: str) -> bool:
+        """Whether a value holds numbers for every slot, of every dimension of a head."""
+        kind = self.function.types.get(name)
+        if kind is None or len(kind.shape) < 2 or name in self.function.constants:
+            return False
+        return kind.shape[-2] in self.slots and kind.shape[-1] in self.head_dims
+
+    def _bytes(self, name: str) -> int:
+        shape = self.function.types[name].shape
+        return FP16_BYTES * math.prod(self.rows if size is None else size for size in shape)
+
+
+def _walk(operations: Iterable[Operation]) -> Iterator[Operation]:
+    for op in operations:
+        yield op
+        for block in op.blocks:
+            yield from _walk(block)
