@@ -111,6 +111,7 @@ def _run_cases(
     opened: "Opened", proven: "Proven", source: "DraftSource", options: BenchOptions, quiet: bool
 ) -> "BenchReport":
     from anespec.manifests.machine import Surroundings
+    from anespec.runtime.backends import COREML, WORKER
     from anespec.runtime.engine import Engine
     from anespec.runtime.running_costs import RunningCosts
     from anespec.runtime.sampling import SamplingParameters
@@ -119,6 +120,7 @@ def _run_cases(
     from anespec.validate.bench.measure import Measurement, equal_costs, measure, most_drafts, usual_drafts
     from anespec.validate.bench.prompts import bench_prompts
     from anespec.validate.bench.report import BenchReport
+    from anespec.validate.cost_model.forecast import compare
 
     shape, here = opened.verifier.shape, opened.here
     most = most_drafts(proven.widths)
@@ -142,6 +144,8 @@ def _run_cases(
     )
     with timed_progress("measuring", shown=not quiet) as progress:
         cases = measure(measurement, prompts, options.lengths, drafts, progress)
+    on_engine = here.backend in (COREML, WORKER)
+    pass_ms = 1e3 * costs.current.seconds(shape.block, shape.spans[0][-1])
     return BenchReport(
         model=opened.artifact.manifest.source.name,
         backend=here.backend,
@@ -156,6 +160,7 @@ def _run_cases(
         surroundings=surroundings,
         seconds=time.monotonic() - began,
         cases=tuple(cases),
+        comparison=compare(opened.artifact, surroundings.machine, pass_ms) if on_engine else None,
     )
 
 
@@ -181,6 +186,8 @@ def _show(report: "BenchReport") -> None:
     for sentence in (*fit_sentences(report), comparison_sentence(report)):
         out().print(sentence)
     out().print(f"A pass of {cost_text(report)}.")
+    if report.comparison is not None:
+        out().print(str(report.comparison))
     out().print(f"Measured in {duration_text(report.seconds)}.")
 
 

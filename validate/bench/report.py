@@ -11,6 +11,7 @@ from anespec.validate.bench.figures import Figures, figures_of
 from anespec.validate.bench.fits import CostFit, Estimate, LineFit, fit_cost, fit_line
 from anespec.validate.bench.measure import PAYING, Case, Difference, Variant, Way
 from anespec.validate.bench.options import PromptClass
+from anespec.validate.cost_model.forecast import Comparison
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class BenchReport:
     """All cases of a run of `drafter` on an artifact, and what surrounded it.
 
     `drafts` are the fixed numbers of drafts a pass that were tried, ascending; `lengths` are those of output
-    tokens, and `costs` what the engine takes passes to cost.
+    tokens, and `costs` what the engine takes passes to cost. `comparison` is that of a pass of the block with
+    its prediction, on a Mac whose chip is known.
     """
 
     model: str
@@ -34,6 +36,7 @@ class BenchReport:
     surroundings: Surroundings
     seconds: float
     cases: tuple[Case, ...]
+    comparison: Comparison | None = None
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -114,6 +117,7 @@ class BenchReport:
                 }
                 for each in self.costs.widths
             ],
+            "predicted": None if self.comparison is None else self.comparison.facts(),
             "change_of_width_milliseconds": round(1e3 * self.costs.change, 4),
             "seconds": round(self.seconds, 3),
             "identical": not self.differences,

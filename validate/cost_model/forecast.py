@@ -1,8 +1,10 @@
 """A prediction for a program: the time of a pass by chip, and a measured pass compared with it."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from anespec.manifests.schema import Target
+from anespec.manifests.store import Artifact
 from anespec.validate.cost_model.constants import SHARED
 from anespec.validate.cost_model.model import chip_named, chips_alike, predict
 from anespec.validate.cost_model.work import PassWork
@@ -44,19 +46,45 @@ def forecast_facts(work: PassWork) -> dict[str, Any]:
     }
 
 
-def measured_against(work: PassWork, machine: str, milliseconds: float) -> dict[str, Any] | None:
-    """Compare a measured pass of the block with its prediction; None if the chip of `machine` is not known.
+@dataclass(frozen=True)
+class Comparison:
+    """A measured pass of the block beside its prediction for the same chip, in milliseconds."""
 
-    `machine` ends with the chip's name. `ratio` is the measured over the predicted time: above 1, the
-    machine was slower than the model has it.
+    chip: str
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted time: above 1, the machine was slower than the model has it."""
+        return self.measured / self.predicted
+
+    def facts(self) -> dict[str, Any]:
+        """The same for a program."""
+        return {
+            "chip": self.chip,
+            "predicted_ms": round(self.predicted, 3),
+            "measured_ms": round(self.measured, 3),
+            "ratio": round(self.ratio, 3),
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"A pass of the block took {self.measured:.1f} ms, {self.ratio:.2f} times the "
+            f"{self.predicted:.1f} ms predicted for {self.chip} (validate/cost_model/constants.py)."
+        )
+
+
+def compare(artifact: Artifact, machine: str, milliseconds: float) -> Comparison | None:
+    """Compare a measured pass of the block with its prediction; `machine` ends with its chip's name.
+
+    None if the chip is not known, or the artifact was not built for a Mac.
+
+    Raises:
+        ArtifactError: a shard is missing, damaged or not an ML program.
     """
     chip = chip_named(machine)
-    if chip is None:
+    if chip is None or artifact.manifest.target is not Target.MAC:
         return None
-    predicted = predict(work, chip).milliseconds
-    return {
-        "chip": chip.name,
-        "predicted_ms": round(predicted, 3),
-        "measured_ms": round(milliseconds, 3),
-        "ratio": round(milliseconds / predicted, 3),
-    }
+    predicted = predict(PassWork.of_artifact(artifact), chip).milliseconds
+    return Comparison(chip.name, predicted, milliseconds)

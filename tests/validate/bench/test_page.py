@@ -17,6 +17,7 @@ from anespec.validate.bench.page import render_page
 from anespec.validate.bench.plots import Axis, up
 from anespec.validate.bench.prompts import BenchPrompt
 from anespec.validate.bench.report import BenchReport
+from anespec.validate.cost_model.forecast import Comparison
 
 HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\x1b[2J"
 
@@ -67,6 +68,14 @@ def report(model: str = "toy", classes: tuple[PromptClass, ...] = tuple(PromptCl
         seconds=12.0,
         cases=tuple(cases),
     )
+
+
+def test_the_page_compares_a_pass_with_its_prediction() -> None:
+    assert "predicted for" not in Page.of(render_page(report())).text
+    compared = replace(report(), comparison=Comparison("Apple M4 Max", 20.0, 30.0))
+    assert "took 30.0 ms, 1.50 times the 20.0 ms predicted" in Page.of(render_page(compared)).text
+    assert compared.facts()["predicted"]["ratio"] == 1.5
+    assert report().facts()["predicted"] is None
 
 
 def test_the_page_says_what_was_found() -> None:

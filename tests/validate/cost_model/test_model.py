@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from anespec.manifests.grades import Grade
+from anespec.manifests.store import Artifact
 from anespec.validate.cost_model.constants import CHIPS, PALETTE_SHARE, SHARED
-from anespec.validate.cost_model.forecast import forecast_facts, measured_against
+from anespec.validate.cost_model.forecast import compare, forecast_facts
 from anespec.validate.cost_model.model import ALIKE, chip_named, chips_alike, predict
 from anespec.validate.cost_model.work import PassWork
 
@@ -61,14 +63,18 @@ def test_palettes_reach_their_share_of_the_bandwidth() -> None:
 def test_a_chip_is_known_by_its_whole_name(machine: str, chip: str | None) -> None:
     found = chip_named(machine)
     assert (found and found.name) == chip
-    compared = measured_against(PHI_4_MINI, machine, 116.0)
-    assert (compared is None) == (chip is None)
 
 
-def test_a_measured_pass_is_compared_with_its_prediction() -> None:
-    compared = measured_against(PHI_4_MINI, "Darwin arm64 Apple M4 Max", 116.0)
+def test_a_measured_pass_is_compared_with_its_prediction(stories_mac: Path, stories_cpu: Path) -> None:
+    artifact, machine = Artifact(stories_mac), "Darwin arm64 Apple M4 Max"
+    assert M4_MAX is not None
+    predicted = predict(PassWork.of_artifact(artifact), M4_MAX).milliseconds
+    compared = compare(artifact, machine, 3 * predicted)
     assert compared is not None
-    assert compared["ratio"] == pytest.approx(116 / compared["predicted_ms"], abs=0.001)
+    assert compared.facts()["ratio"] == 3
+    assert "3.00 times" in str(compared)
+    assert compare(artifact, "Linux x86_64 AMD EPYC", 1.0) is None
+    assert compare(Artifact(stories_cpu), machine, 1.0) is None, "the model is of the Neural Engine's passes"
 
 
 def test_chips_are_grouped_by_bandwidth() -> None:
