@@ -1,0 +1,97 @@
+"""What a pass of published models has to do in each form of K/V: packages, operations, bytes. Nothing is run.
+
+    python benchmarks/plan_figures.py
+    python benchmarks/plan_figures.py --models Qwen3-0.6B --context 1024 --forms slice_update outside
+
+The table of docs/graph.md: figures are counted in the graphs that `convert --target mac` would build, from
+files with the sizes of those models and without weights. `heads apart` has a head shard for each convolution,
+as before they were outputs of one.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from measure import emit
+from smoke_options import command_line
+from sparse_models import MODELS, PublishedSizes, write_sparse
+
+from anespec.convert.options import ConvertOptions
+from anespec.convert.plan import KV_FORMS, ConversionPlan
+from anespec.convert.shard_limits import HEAD_CHANNELS
+from anespec.convert.source.model import SourceModel
+from anespec.manifests.formatting import bytes_text
+from anespec.manifests.gguf_file import GGUFFile
+from anespec.manifests.schema import KVForm, Shapes, Target
+from anespec.validate.cost_model.model import chip_named, predict
+from anespec.validate.cost_model.work import PassWork
+
+CHIP = "Apple M4 Max"
+HEAD = ("model", "K/V", "packages", "operations", "weights", "K/V touched", "K/V written", f"ms, {CHIP}")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A model in one form of K/V; `milliseconds` are predicted."""
+
+    model: str
+    form: str
+    work: PassWork
+    milliseconds: float
+
+    def as_json(self) -> dict[str, object]:
+        """The same."""
+        work = asdict(self.work)
+        return {"model": self.model, "form": self.form, **work, "predicted_ms": round(self.milliseconds, 2)}
+
+    def row(self) -> tuple[str, ...]:
+        """The cells under HEAD."""
+        work = self.work
+        moved = (bytes_text(size) for size in (work.weight_bytes, work.kv_moved, work.kv_written))
+        counts = (str(work.dispatches), str(work.operations))
+        return (self.model, self.form, *counts, *moved, f"{self.milliseconds:.1f}")
+
+
+def figures_of(
+    name: str, sizes: PublishedSizes, forms: list[KVForm], context: int, folder: Path
+) -> Iterator[Figures]:
+    """Plan the model in each form, the first time with its heads apart."""
+    usual = KV_FORMS[Target.MAC]
+    apart = {"head_shards": -(-sizes.vocabulary // HEAD_CHANNELS), "kv_form": usual}
+    variants = {f"{usual}, heads apart": apart, **{str(form): {"kv_form": form} for form in forms}}
+    chip = chip_named(CHIP)
+    assert chip is not None
+    with GGUFFile(write_sparse(folder / f"{name}.gguf", sizes)) as file:
+        model = SourceModel(file)
+        for form, chosen in variants.items():
+            # What a pass of the block does is the same for every kind of shapes; all forms know this one.
+            options = ConvertOptions(target=Target.MAC, context=context, shapes=Shapes.STATIC, **chosen)
+            work = PassWork.of_plan(ConversionPlan(model, options))
+            yield Figures(name, form, work, predict(work, chip).milliseconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--forms", nargs="+", choices=KVForm, type=KVForm, default=list(KVForm))
+    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--layers", type=int, help="of each model, instead of all")
+    parser.add_argument("--json", action="store_true")
+    smoke = ("--models", "Qwen3-0.6B", "--layers", 1, "--forms", KVForm.SLICE_UPDATE)
+    options = parser.parse_args(command_line(parser, *smoke))
+    found: list[Figures] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.models:
+            sizes = replace(MODELS[name], layers=options.layers or MODELS[name].layers)
+            found += figures_of(name, sizes, options.forms, options.context, Path(folder))
+    if options.json:
+        emit({"context": options.context, "chip": CHIP, "figures": [each.as_json() for each in found]})
+        return
+    for row in (HEAD, ("---",) * len(HEAD), *(each.row() for each in found)):
+        print(f"| {' | '.join(row)} |")
+
+
+if __name__ == "__main__":
+    main()
