@@ -62,6 +62,7 @@ MOST_LAYERS = 32
     help="Print a line for each trial, with the time left by what this machine took so far.",
 )
 @click.option("--again", is_flag=True, help="Start over instead of resuming an interrupted run.")
+@click.option("--core-ml", is_flag=True, help="Ask Core ML also on a Mac without a Neural Engine.")
 @click.option("--list", "listing", is_flag=True, help="List the steps and exit.")
 @json_option
 def selftest(
@@ -73,6 +74,7 @@ def selftest(
     cache_limit: int | None,
     watch: bool,
     again: bool,
+    core_ml: bool,
     listing: bool,
     as_json: bool,
 ) -> None:
@@ -80,7 +82,8 @@ def selftest(
 
     Random models are converted, compiled and run, each trial in a separate process: a trial that fails, hangs
     or is killed is recorded, and the others continue. An interrupted run resumes where it stopped. Without a
-    Neural Engine, the portable backend takes its place, and steps that need Core ML report so.
+    Neural Engine, the portable backend takes its place, and steps that need Core ML report so; with --core-ml
+    on such a Mac, a virtual machine for example, Core ML is asked, which runs on the CPU then.
 
     The archive holds a page and a JSON, without names of users, machines or folders. `anespec convert --tuned
     report.zip` uses its recommendations.
@@ -102,7 +105,7 @@ def selftest(
     if quick and layers is not None:
         raise UsageError("--quick runs no full model, so --layers says nothing beside it")
     target = output or default_output(quick, only)
-    report = _run(_Asked(quick, only, layers, again, model, cache_limit, watch, as_json), target)
+    report = _run(_Asked(quick, only, layers, again, model, cache_limit, watch, core_ml, as_json), target)
     if as_json:
         print_json(_facts(report, target))
     else:
@@ -142,6 +145,7 @@ class _Asked:
     model: Path | None
     cache_limit: int | None
     watch: bool
+    core_ml: bool
     as_json: bool
 
 
@@ -160,7 +164,7 @@ def _run(asked: _Asked, output: Path) -> "SelftestReport":
     quick, steps = asked.quick, chosen_steps(asked.only)
     require_writable(output)
     require_package("torch", "what the self-test compares with")
-    device = device_here()
+    device = device_here(asked.core_ml)
     scale = with_trained(chosen_scale(quick, asked.layers, device.engine), model_path(), asked.model)
     # Else a quick run would begin by removing what an interrupted whole one has found.
     folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if asked.only else ())

@@ -37,7 +37,7 @@ from anespec.validate.doctor.system import System, ThisSystem
 from anespec.validate.selftest.privacy import scrubbed
 
 FORMAT = "anespec mac benchmark 1"
-ANESPEC = (sys.executable, "-m", "anespec")
+ANESPEC = (sys.executable, "-P", "-m", "anespec")
 NO_ENGINE = "on this machine nothing runs on a Neural Engine, so the figures cannot be compared"
 
 

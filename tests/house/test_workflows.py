@@ -59,8 +59,37 @@ def test_every_script_that_a_workflow_calls_is_there() -> None:
         for step in steps(workflow(path.name))
         for script in re.findall(r"\.ci/\w+", step.get("run", ""))
     }
-    assert called == {".ci/run", ".ci/bare"}
+    assert called == {".ci/run", ".ci/bare", ".ci/mac"}
     assert [name for name in called if not (ROOT / name).stat().st_mode & 0o100] == []
+
+
+def test_every_question_about_core_ml_is_a_job_of_its_own_on_both_systems() -> None:
+    (job,) = workflow("mac.yml")["jobs"].values()
+    told = subprocess.run([ROOT / ".ci" / "mac"], capture_output=True, text=True, check=True).stdout
+    matrix = job["strategy"]["matrix"]
+    assert matrix["question"] == told.split()
+    assert matrix["system"] == ["macos-15", "macos-26"]
+    assert job["runs-on"] == "${{ matrix.system }}"
+    assert job["strategy"]["fail-fast"] is False, "one failure would hide the others"
+    notice, ask, crashes, kept = job["steps"][2:]
+    assert "virtual machine without a Neural Engine" in notice["run"]
+    assert ask["run"] == ".ci/mac ${{ matrix.question }}"
+    assert "DiagnosticReports" in crashes["run"]
+    assert crashes["if"] == kept["if"] == "always()"
+    assert kept["with"]["path"] == "build/mac/"
+
+
+def test_every_file_of_tests_for_macs_is_asked() -> None:
+    script = (ROOT / ".ci" / "mac").read_text()
+    files = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "mac").glob("test_*.py")}
+    questions = {"passes" if name == "worker" else name for name in files}
+    assert questions <= set(script.split('QUESTIONS="')[1].split('"')[0].split())
+
+
+def test_an_unknown_question_is_refused() -> None:
+    done = subprocess.run([ROOT / ".ci" / "mac", "speed"], capture_output=True, text=True, check=False)
+    assert done.returncode == 64
+    assert "no question is called speed" in done.stderr
 
 
 def test_a_release_is_tried_on_both_systems_from_both_files(release: dict[str, Any]) -> None:

@@ -1,8 +1,12 @@
-"""Which device a self-test is run on: Core ML where there is a Neural Engine, else the portable backend."""
+"""Which device a self-test is run on: Core ML where there is a Neural Engine, else the portable backend.
+
+A Mac without one, such as a virtual machine, can be told to ask Core ML all the same.
+"""
 
 import importlib
 from dataclasses import dataclass
 
+from anespec.manifests.errors import MissingPackageError
 from anespec.runtime.backends.coreml.library import has_neural_engine, unavailable
 from anespec.validate.selftest.device import Device
 
@@ -18,11 +22,17 @@ class DeviceChoice:
     engine: bool
 
 
-def device_here() -> DeviceChoice:
-    """The device of this machine."""
-    if has_neural_engine() and unavailable() is None:
-        return DeviceChoice(COREML, engine=True)
-    return DeviceChoice(PORTABLE, engine=False)
+def device_here(core_ml: bool = False) -> DeviceChoice:
+    """The device of this machine; with `core_ml` it is Core ML, also where there is no Neural Engine.
+
+    Raises:
+        MissingPackageError: Core ML is asked for, and is not here.
+    """
+    reason = unavailable()
+    if core_ml and reason is not None:
+        raise MissingPackageError(f"--core-ml needs what is not here: {reason.partition(';')[0]}")
+    engine = reason is None and has_neural_engine()
+    return DeviceChoice(COREML if engine or core_ml else PORTABLE, engine)
 
 
 def make_device(name: str) -> Device:

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from plans import device
 from stand_in import SCALE
-from standin_core_ml import stand_in
+from standin_core_ml import NativeModel, stand_in
 
-from anespec.manifests.residency import Placement
+from anespec.manifests.errors import MissingPackageError
+from anespec.manifests.residency import Device, Placement
 from anespec.validate.selftest.child import Asked, Told, run_trial
 from anespec.validate.selftest.coreml_device import CoreMLDevice
 from anespec.validate.selftest.devices import COREML, PORTABLE, device_here
@@ -33,6 +35,18 @@ def test_a_mac_is_tested_with_core_ml(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = CoreMLDevice().facts()
     assert (facts.target.value, facts.engine) == ("mac", True)
     assert "macOS 15.5" in facts.system
+
+
+def test_a_mac_without_an_engine_asks_core_ml_only_if_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingPackageError, match="--core-ml needs what is not here: macOS 15"):
+        device_here(core_ml=True)
+    stand_in(monkeypatch)
+    monkeypatch.setattr(NativeModel, "get_all_compute_devices", lambda: [device(Device.CPU)])
+    assert (device_here().name, device_here().engine) == (PORTABLE, False)
+    assert (device_here(core_ml=True).name, device_here(core_ml=True).engine) == (COREML, False)
+    facts = CoreMLDevice().facts()
+    assert not facts.engine
+    assert "no Neural Engine" in facts.device
 
 
 @pytest.mark.parametrize(("step", "name"), [("kv", "outside"), ("states", "slice_update")])
