@@ -1,8 +1,8 @@
 """What a pass of the block has to do, counted in the graph that its shards hold: bytes and operations."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from anespec.manifests.schema import NEW_ROWS, LayerShard, Pool, StateSpec, WeightFormat
@@ -13,6 +13,7 @@ from anespec.validate.residency.shard_view import has_device
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan
+    from anespec.convert.shard_units import ShardUnit
 
 FP16_BYTES = 2
 PALETTES = frozenset({WeightFormat.LUT8, WeightFormat.LUT6, WeightFormat.LUT4})
@@ -51,13 +52,16 @@ class PassWork:
         from anespec.convert.weights.encoding import stored_bytes
 
         rows, name = plan.options.block, plan.passes.functions[0].name
+        counted: dict[Hashable, ShardWork] = {}
         shards = []
         for unit in shard_units(plan):
-            model = model_classes().Model()
-            model.ParseFromString(unit_model(plan, unit))
-            states = layer_shard_plan(plan, unit.indices).states if isinstance(unit, LayersUnit) else ()
-            function = _block_function(read_functions(model), name)
-            shards.append(ShardWork.of(function, states, plan.pools, rows))
+            if (graph := _graph_of(plan, unit)) not in counted:
+                model = model_classes().Model()
+                model.ParseFromString(unit_model(plan, unit))
+                states = layer_shard_plan(plan, unit.indices).states if isinstance(unit, LayersUnit) else ()
+                function = _block_function(read_functions(model), name)
+                counted[graph] = ShardWork.of(function, states, plan.pools, rows)
+            shards.append(counted[graph])
         stored = [(each.weight_format, stored_bytes(each, shape)) for each, shape in plan.encodings()]
         return cls._of(rows, stored, shards)
 
@@ -105,6 +109,18 @@ class ShardWork:
         slots = {spec.shape[2] for spec in specs} | {pool.slots for pool in pools if specs}
         sizes = {spec.shape[3] for spec in specs}
         return cls(*_Counting(function, slots, sizes, rows).totals())
+
+
+def _graph_of(plan: "ConversionPlan", unit: "ShardUnit") -> Hashable:
+    """Return what the graph of a shard follows from: equal ones have equal graphs."""
+    from anespec.convert.layers import layer_shard_plan
+    from anespec.convert.shard_units import LayersUnit
+    from anespec.convert.topology import head_slices
+
+    if isinstance(unit, LayersUnit):
+        layers = layer_shard_plan(plan, unit.indices).layers
+        return tuple(replace(each, index=0, kv_layer=each.kv_layer - each.index) for each in layers)
+    return tuple(len(tokens) for tokens in head_slices(unit.tokens))
 
 
 def _block_function(functions: Mapping[str, Function], name: str) -> Function:

@@ -80,6 +80,18 @@ def test_a_plan_and_the_artifact_made_by_it_have_the_same_work(
     assert planned.rows == options.block
 
 
+@pytest.mark.parametrize("family", ["gemma3", "gemma4", "phi3"])
+def test_layers_of_several_kinds_are_each_counted(families: Path, family: str, tmp_path: Path) -> None:
+    source = families / f"{family}.gguf"
+    with GGUFFile(source) as file:
+        model = SourceModel(file)
+        options = {"target": Target.MAC, "context": 128, "topology": (1,) * len(model.facts.layers)}
+        planned = PassWork.of_plan(ConversionPlan(model, ConvertOptions(**options)))
+    done = build(source, tmp_path / "m.anespec", **options)
+    assert planned.dispatches > 2
+    assert PassWork.of_artifact(Artifact(done.path)) == planned
+
+
 def test_no_projection_is_read_for_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for method in ("rows", "blocks"):
         monkeypatch.setattr(Matrix, method, lambda *_: pytest.fail("a projection is read"))
