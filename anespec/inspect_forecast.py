@@ -48,8 +48,9 @@ def show_forecast(facts: Mapping[str, Any]) -> None:
     out().print()
     out().print(
         f"- Milliseconds of a pass of {counted(work['rows'], 'row')}, {facts['basis']}. The pass reads "
-        f"{bytes_text(work['weight_bytes'])} of weights, moves {bytes_text(work['kv_moved'])} of K/V and "
-        f"writes {bytes_text(work['kv_written'])} of them, in {counted(work['operations'], 'operation')} "
-        f"and {counted(work['dispatches'], 'dispatch', 'dispatches')}. With drafts it makes "
+        f"{bytes_text(work['weight_bytes'])} of weights, moves {bytes_text(work['kv_moved'])} of K/V if "
+        f"nothing is fused, and writes {bytes_text(work['kv_written'])} of them, in "
+        f"{counted(work['operations'], 'operation')} and "
+        f"{counted(work['dispatches'], 'dispatch', 'dispatches')}. With drafts it makes "
         f"{facts['drafted_tokens']:.2f} tokens."
     )

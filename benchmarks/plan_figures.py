@@ -18,6 +18,7 @@ from measure import emit
 from smoke_options import command_line
 from sparse_models import MODELS, PublishedSizes, write_sparse
 
+from anespec.convert.kv_traffic import kv_traffic
 from anespec.convert.options import ConvertOptions
 from anespec.convert.plan import KV_FORMS, ConversionPlan
 from anespec.convert.shard_limits import HEAD_CHANNELS
@@ -29,29 +30,35 @@ from anespec.validate.cost_model.model import chip_named, predict
 from anespec.validate.cost_model.work import PassWork
 
 CHIP = "Apple M4 Max"
-HEAD = ("model", "K/V", "packages", "operations", "weights", "K/V touched", "K/V written", f"ms, {CHIP}")
+COUNTS = ("packages", "operations", "weights", "K/V written", "K/V touched", "K/V moved")
+HEAD = ("model", "K/V", *COUNTS, f"ms, {CHIP}")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A model in one form of K/V; `milliseconds` are predicted."""
+    """A model in one form of K/V; `milliseconds` are predicted.
+
+    `kv_touched` are the bytes of K/V where a blend is fused, `work.kv_moved` those where nothing is.
+    """
 
     model: str
     form: str
     work: PassWork
+    kv_touched: int
     milliseconds: float
 
     def as_json(self) -> dict[str, object]:
         """The same."""
         work = asdict(self.work)
-        return {"model": self.model, "form": self.form, **work, "predicted_ms": round(self.milliseconds, 2)}
+        work |= {"kv_touched": self.kv_touched, "predicted_ms": round(self.milliseconds, 2)}
+        return {"model": self.model, "form": self.form, **work}
 
     def row(self) -> tuple[str, ...]:
         """The cells under HEAD."""
         work = self.work
-        moved = (bytes_text(size) for size in (work.weight_bytes, work.kv_moved, work.kv_written))
+        sizes = (work.weight_bytes, work.kv_written, self.kv_touched, work.kv_moved)
         counts = (str(work.dispatches), str(work.operations))
-        return (self.model, self.form, *counts, *moved, f"{self.milliseconds:.1f}")
+        return (self.model, self.form, *counts, *map(bytes_text, sizes), f"{self.milliseconds:.1f}")
 
 
 def figures_of(
@@ -68,8 +75,10 @@ def figures_of(
         for form, chosen in variants.items():
             # What a pass of the block does is the same for every kind of shapes; all forms know this one.
             options = ConvertOptions(target=Target.MAC, context=context, shapes=Shapes.STATIC, **chosen)
-            work = PassWork.of_plan(ConversionPlan(model, options))
-            yield Figures(name, form, work, predict(work, chip).milliseconds)
+            plan = ConversionPlan(model, options)
+            work = PassWork.of_plan(plan)
+            touched = next(each.touched for each in kv_traffic(plan) if each.form is plan.kv_form)
+            yield Figures(name, form, work, touched, predict(work, chip).milliseconds)
 
 
 def main() -> None:
