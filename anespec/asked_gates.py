@@ -97,7 +97,6 @@ def residency_gate(
         def shown() -> "Sequence[RenderableType]":
             return residency_parts(verdict, artifact.manifest.target, does_decide)
 
-        caveat = compute_plan.hint_caveat(artifact.manifest, verdict)
         return Answer(
             verdict,
             standing,
@@ -105,7 +104,7 @@ def residency_gate(
             lambda: require_residency(verdict),
             does_decide,
             facts,
-            warnings=(caveat,) if caveat else (),
+            warnings=compute_plan.plan_caveats(artifact.manifest, verdict),
         )
 
     def kept() -> "ResidencyVerdict | None":

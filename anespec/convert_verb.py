@@ -110,6 +110,8 @@ def _facts(done: "Conversion") -> dict[str, Any]:
 
 
 def _show(done: "Conversion") -> None:
+    from anespec.convert.first_use import first_use
+
     if done.up_to_date:
         out().print(f"{done.path} is up to date: it was built from this file with these options.")
         return
@@ -122,8 +124,9 @@ def _show(done: "Conversion") -> None:
         f"{bytes_text(_bytes_of(manifest))} in {done.seconds:.1f} s, "
         f"{bytes_text(done.peak_memory_bytes)} of memory at most{reused}."
     )
-    for line in weights_lines(manifest):
-        out().print(line)
+    for line in (*weights_lines(manifest), first_use(manifest.target, manifest.shapes, manifest.widths)):
+        if line is not None:
+            out().print(line)
     out().print(f"Next: anespec validate {done.path}")
 
 

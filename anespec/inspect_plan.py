@@ -49,6 +49,7 @@ def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
         else None,
         "predicted": describe_forecast(plan),
         "reasons": list(report.reasons),
+        "first_use": _first_use(plan),
         "warnings": list(report.warnings),
     }
 
@@ -78,10 +79,17 @@ def show_plan(plan: "ConversionPlan") -> None:
     out().print()
     out().print(_kv_table(plan))
     out().print()
-    for sentence in (_memory_sentence(plan, report), *report.reasons):
-        out().print(f"- {sentence}")
+    for sentence in (_memory_sentence(plan, report), *report.reasons, _first_use(plan)):
+        if sentence is not None:
+            out().print(f"- {sentence}")
     for warning in report.warnings:
         out().print(f"warning: {warning}", style="yellow")
+
+
+def _first_use(plan: "ConversionPlan") -> str | None:
+    from anespec.convert.first_use import first_use
+
+    return first_use(plan.options.target, plan.passes.shapes, plan.passes.widths)
 
 
 def _shard_table(report: "PlanReport") -> Table:

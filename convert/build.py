@@ -20,7 +20,15 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
 from anespec.convert.source.model import OUTPUT_NORM
 from anespec.manifests.interrupts import interrupts_held_back
-from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
+from anespec.manifests.schema import (
+    HIDDEN_OUT,
+    HeadShard,
+    LayerShard,
+    RangeDefault,
+    Shard,
+    StoredTensor,
+    TensorSpec,
+)
 
 
 def build_unit(
@@ -64,7 +72,7 @@ def _layers_program(plan: ConversionPlan, indices: range, on_stored: OnStored) -
 def _head_program(plan: ConversionPlan, slices: Mapping[str, Projection]) -> ShardProgram:
     final_norm = norm(plan.model, OUTPUT_NORM)
     with interrupts_held_back():
-        return head_shard(head_plan(plan), final_norm, slices, _scope(plan))
+        return head_shard(head_plan(plan), final_norm, slices, _scope(plan, head=True))
 
 
 def _build_layers(
@@ -102,8 +110,11 @@ def _build_head(
     )
 
 
-def _scope(plan: ConversionPlan) -> ProgramScope:
-    return ProgramScope(plan.options.block, plan.passes.t_max, plan.passes.functions)
+def _scope(plan: ConversionPlan, *, head: bool = False) -> ProgramScope:
+    passes = plan.passes
+    functions = (passes.head_functions if head else None) or passes.functions
+    is_one = passes.range_default is RangeDefault.ONE
+    return ProgramScope(passes.t_min if is_one else plan.options.block, passes.t_max, functions)
 
 
 def _described(

@@ -14,6 +14,8 @@ from anespec.manifests.schema import (
     MOST_ROWS,
     AttentionShape,
     KVForm,
+    RangeDefault,
+    ReshapeHint,
     Shapes,
     Target,
     WeightFormat,
@@ -54,6 +56,16 @@ class ConvertOptions(Options):
         ge=2,
         le=MOST_ROWS,
         description="Rows of a pass that reads a prompt, with --shapes functions.",
+    )
+    range_default: Annotated[RangeDefault | None, Flag(default="1")] = Field(
+        default=None,
+        description="Rows (T) of the default shape, with --shapes range: one, as in the range that was "
+        "measured on the Neural Engine, or the block.",
+    )
+    reshape_hint: Annotated[ReshapeHint | None, Flag(default="none")] = Field(
+        default=None,
+        description="How often Core ML is told that the number of rows changes, with --shapes range: not at "
+        "all (none, as measured), frequent or infrequent.",
     )
     context: Annotated[
         int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")

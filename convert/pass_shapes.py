@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import MAIN, Shapes, ShardFunction, Target, range_widths
+from anespec.manifests.schema import (
+    MAIN,
+    RangeDefault,
+    ReshapeHint,
+    Shapes,
+    ShardFunction,
+    Target,
+    range_widths,
+)
 
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
@@ -15,13 +23,16 @@ PREFILL_BLOCK = 64
 
 @dataclass(frozen=True)
 class PassesPlan:
-    """The kind of shapes, the functions of every shard, and the widths of passes (see Manifest)."""
+    """The kind of shapes, the functions of layer and head shards, and the widths of passes (see Manifest)."""
 
     shapes: Shapes
     functions: tuple[ShardFunction, ...]
     t_min: int
     t_max: int
     widths: tuple[int, ...]
+    head_functions: tuple[ShardFunction, ...] | None = None
+    range_default: RangeDefault = RangeDefault.BLOCK
+    reshape_hint: ReshapeHint = ReshapeHint.NONE
 
 
 def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
@@ -29,9 +40,13 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
 
     Raises:
         RequestError: a prefill block is asked for where there is none, or it is no wider than the block, or
-            wider than the context.
+            wider than the context; or a default T or a hint for shapes that are no range.
     """
     block, shapes = options.block, options.shapes or Shapes.RANGE
+    if shapes is not Shapes.RANGE and (options.range_default or options.reshape_hint):
+        raise RequestError(
+            f"--range-default and --reshape-hint are for --shapes range; {shapes} shards have fixed shapes"
+        )
     if shapes is Shapes.FUNCTIONS:
         prefill = options.prefill_block or PREFILL_BLOCK
         if not block < prefill <= context:
@@ -40,11 +55,20 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
                 f"context ({context}); give another, or use --shapes static"
             )
         functions = tuple(ShardFunction(name=f"rows_{rows}", rows=rows) for rows in (block, prefill))
-        return PassesPlan(shapes, functions, block, prefill, (block, prefill))
+        # A prompt's pass needs one row of logits, or none.
+        heads = (ShardFunction(name=MAIN, rows=block),)
+        return PassesPlan(shapes, functions, block, prefill, (block, prefill), heads)
     if options.prefill_block is not None:
         raise RequestError(f"--prefill-block is for --shapes functions; {shapes} shards have one function")
     widest = max(block, WIDEST_CPU_PASS) if options.target is Target.CPU else block
     if shapes is Shapes.STATIC or widest == 1:
         return PassesPlan(Shapes.STATIC, (ShardFunction(name=MAIN, rows=block),), block, block, (block,))
-    widths = range_widths(block, 1, widest)
-    return PassesPlan(shapes, (ShardFunction(name=MAIN),), 1, widest, widths)
+    return PassesPlan(
+        shapes,
+        (ShardFunction(name=MAIN),),
+        1,
+        widest,
+        range_widths(block, 1, widest, options.target),
+        range_default=options.range_default or RangeDefault.ONE,
+        reshape_hint=options.reshape_hint or ReshapeHint.NONE,
+    )

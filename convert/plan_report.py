@@ -29,14 +29,13 @@ class ShardRow:
 class PlanReport:
     """A plan's shards, reasons and warnings.
 
-    `total_bytes` are weights, and `held_bytes` what the Neural Engine holds of them, once for each function;
-    `process_bytes` is about what one process can hold there, None where that is no limit.
+    `total_bytes` are weights, which the functions of a shard share; `process_bytes` is about what one process
+    can hold of them on the Neural Engine, None where that is no limit.
     """
 
     layer_shards: tuple[ShardRow, ...]
     head_shards: tuple[ShardRow, ...]
     total_bytes: int
-    held_bytes: int
     process_bytes: int | None
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -64,7 +63,6 @@ def explain(plan: TopologyPlan) -> PlanReport:
         layer_rows,
         head_rows,
         plan.stack.total_bytes,
-        plan.held_bytes,
         PROCESS_BYTES if on_engine else None,
         plan.reasons,
         tuple(warnings),
@@ -126,7 +124,7 @@ def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
 
 
 def _process_warnings(plan: TopologyPlan) -> list[str]:
-    held = plan.held_bytes
+    held = plan.stack.total_bytes
     if held <= PROCESS_BYTES:
         return []
     mend = (
@@ -135,8 +133,7 @@ def _process_warnings(plan: TopologyPlan) -> list[str]:
         else "run the shards in several processes, or choose a smaller weight format with --weights"
     )
     return [
-        f"The shards hold {bytes_text(plan.stack.total_bytes)} of weights{_several(plan)}, and one process "
-        "holds about "
+        f"The shards hold {bytes_text(held)} of weights{_several(plan)}, and one process holds about "
         f"{bytes_text(PROCESS_BYTES)} on the Neural Engine ({PROCESS_EVIDENCE}); {mend}."
     ]
 
@@ -144,8 +141,7 @@ def _process_warnings(plan: TopologyPlan) -> list[str]:
 def _several(plan: TopologyPlan) -> str:
     if plan.functions == 1:
         return ""
-    held = bytes_text(plan.held_bytes)
-    return f", {held} on the Neural Engine for {plan.functions} functions ({FUNCTIONS_EVIDENCE})"
+    return f", which {plan.functions} functions share (one project saw a copy for each: {FUNCTIONS_EVIDENCE})"
 
 
 def _layers_text(part: range) -> str:

@@ -19,8 +19,8 @@ M2 Pro. An M4 Max ran convolutions of 25,008, 50,016 and 66,688 channels in the 
 HEAD_EVIDENCE = "B: ANEForge#152, #183"
 
 PROCESS_BYTES = 3_000_000_000
-"""About what one process holds of weights on the Neural Engine. A package of several functions counts
-once for each (B: anemll-forge)."""
+"""About what one process holds of weights on the Neural Engine. The functions of a package share one weight
+file; one project saw a copy for each in the Neural Engine's memory (B: anemll-forge)."""
 FUNCTIONS_EVIDENCE = "B: anemll-forge"
 PROCESS_EVIDENCE = "B: ane-book Exp. 26, smpanaro"
 

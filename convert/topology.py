@@ -73,7 +73,7 @@ class TopologyPlan:
     """A topology, what it divides, and why it is as it is.
 
     `preset` is the one that was taken, or that an override took the place of. `heads_asked`: the number
-    of head shards does not come from the rule. `functions` are those of every shard.
+    of head shards does not come from the rule. `functions` is the number in each layer shard.
     """
 
     topology: Topology
@@ -84,11 +84,6 @@ class TopologyPlan:
     heads_asked: bool
     reasons: tuple[str, ...]
     functions: int = 1
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes of weights on a Neural Engine: all shards', once for each of their functions."""
-        return self.stack.total_bytes * self.functions
 
     @property
     def layer_shard_bytes(self) -> tuple[int, ...]:

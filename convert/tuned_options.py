@@ -13,6 +13,9 @@ from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed, read_choice
 OF_ONE_MODEL = ("topology", "head_shards")
 """Choices that hold for the model alone that they were measured with."""
 
+OF_RANGES = ("range_default", "reshape_hint")
+"""Choices that are for shapes of a range alone."""
+
 
 @dataclass(frozen=True)
 class TunedOptions:
@@ -45,8 +48,11 @@ def with_tuned(options: ConvertOptions, model: MatchedModel) -> TunedOptions:
     taken = {name: wanted[name] for name in wanted if name not in given and name not in left_out}
     block, prefill = taken.get("block", options.block), taken.get("prefill_block")
     narrow = prefill is not None and prefill <= block
-    if narrow or taken.get("shapes", options.shapes) is not Shapes.FUNCTIONS:
+    shapes = taken.get("shapes", options.shapes) or Shapes.RANGE
+    if narrow or shapes is not Shapes.FUNCTIONS:
         taken.pop("prefill_block", None)
+    for name in OF_RANGES if shapes is not Shapes.RANGE else ():
+        taken.pop(name, None)
     return TunedOptions(
         options.with_changes(tuned=None, target=choices.target, **taken),
         tuple(_notes(options, choices, wanted, taken)),

@@ -104,6 +104,7 @@ def _functions(manifest: Manifest) -> Iterator[str]:
         yield f"there are {len(functions)} functions, and shapes are {kind}"
     if kind is Shapes.FUNCTIONS and len(functions) == 1:
         yield f"there is one function, and shapes are {kind}"
+    yield from _head_functions(manifest)
     if kind is Shapes.RANGE:
         if manifest.t_min == manifest.t_max:
             yield f"passes have {manifest.t_max} rows alone, and shapes are {kind}"
@@ -116,6 +117,22 @@ def _functions(manifest: Manifest) -> Iterator[str]:
         yield (
             f"the functions take {min(rows)} to {max(rows)} rows, not {manifest.t_min} to {manifest.t_max}"
         )
+
+
+def _head_functions(manifest: Manifest) -> Iterator[str]:
+    """Heads of their own functions run the block, and no rows that layers do not."""
+    heads = manifest.head_functions
+    if heads is None:
+        return
+    rows = [function.rows for function in heads]
+    if manifest.shapes is not Shapes.FUNCTIONS:
+        yield f"heads have functions of their own, and shapes are {manifest.shapes}"
+    elif rows[0] != manifest.block:
+        yield f"the first function of heads takes {rows[0]} rows, not the block's {manifest.block}"
+    elif len(set(rows)) < len(rows) or not {*rows} <= {function.rows for function in manifest.functions}:
+        yield f"the functions of heads take {listed([str(each) for each in rows])} rows, and layers others"
+    if (twice := _repeated([function.name for function in heads])) is not None:
+        yield f"two functions of heads are called {quoted(twice)}"
 
 
 def _pool(manifest: Manifest, pool: Pool) -> Iterator[str]:

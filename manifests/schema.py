@@ -92,6 +92,21 @@ class Shapes(StrEnum):
     FUNCTIONS = "functions"
 
 
+class RangeDefault(StrEnum):
+    """The T of a range's default shape (docs/graph.md): a single row, or the block."""
+
+    ONE = "1"
+    BLOCK = "block"
+
+
+class ReshapeHint(StrEnum):
+    """How often Core ML is told that the shape of a range's passes changes: nothing, or its own words."""
+
+    NONE = "none"
+    FREQUENT = "frequent"
+    INFREQUENT = "infrequent"
+
+
 class KVForm(StrEnum):
     """How K/V are kept and written (docs/graph.md). All forms give the same bits."""
 
@@ -416,7 +431,16 @@ class Manifest(Record):
     functions: tuple[ShardFunction, ...] = Field(
         default=(ShardFunction(name=MAIN),),
         min_length=1,
-        description="those of every shard, the default function, which runs the block, first",
+        description="those of every layer shard, the default function, which runs the block, first",
+    )
+    head_functions: tuple[ShardFunction, ...] | None = Field(
+        default=None, min_length=1, description="those of every head shard; null: the layer shards'"
+    )
+    range_default: RangeDefault = Field(
+        default=RangeDefault.BLOCK, description="T of the packages' default shape, where shapes are a range"
+    )
+    reshape_hint: ReshapeHint = Field(
+        default=ReshapeHint.INFREQUENT, description="the hint that Core ML gets when it loads a shard"
     )
     context: Slots = Field(description="slots of one sequence")
     sequences: Slots = Field(description="regions")
@@ -463,18 +487,37 @@ class Manifest(Record):
     def widths(self) -> tuple[int, ...]:
         """The numbers of rows that a pass may have, ascending, the block among them."""
         if self.shapes is Shapes.RANGE:
-            return range_widths(self.block, self.t_min, self.t_max)
+            return range_widths(self.block, self.t_min, self.t_max, self.target)
         return tuple(sorted(function.rows for function in self.functions if function.rows is not None))
 
-    def function_of(self, rows: int) -> ShardFunction | None:
-        """The function that runs passes of so many rows, if there is one."""
+    @property
+    def default_rows(self) -> int:
+        """T of a package's default shape, of which Core ML's plans are."""
+        is_one = self.shapes is Shapes.RANGE and self.range_default is RangeDefault.ONE
+        return self.t_min if is_one else self.block
+
+    def functions_of(self, shard: Shard) -> tuple[ShardFunction, ...]:
+        """The functions of a shard, the default one first."""
+        return (self.head_functions if isinstance(shard, HeadShard) else None) or self.functions
+
+    def widths_of(self, shard: Shard) -> tuple[int, ...]:
+        """The numbers of rows that passes through a shard may have, ascending, the block among them."""
+        return tuple(width for width in self.widths if self.function_of(shard, width) is not None)
+
+    @property
+    def head_widths(self) -> tuple[int, ...]:
+        """The numbers of rows that the heads may run on, ascending."""
+        return self.widths_of(self.head_shards[0])
+
+    def function_of(self, shard: Shard, rows: int) -> ShardFunction | None:
+        """The function that runs passes of so many rows through a shard, if there is one."""
         if not self.t_min <= rows <= self.t_max:
             return None
-        return next((function for function in self.functions if function.rows in (None, rows)), None)
+        return next((each for each in self.functions_of(shard) if each.rows in (None, rows)), None)
 
-    def loaded_name(self, function: ShardFunction) -> str | None:
-        """The name that a shard's function is loaded by; None where each shard has one alone."""
-        return function.name if self.shapes is Shapes.FUNCTIONS else None
+    def loaded_name(self, shard: Shard, function: ShardFunction) -> str | None:
+        """The name that a shard's function is loaded by; None where the shard has one alone."""
+        return function.name if len(self.functions_of(shard)) > 1 else None
 
     @property
     def spare_slots(self) -> int:
@@ -486,10 +529,14 @@ class Manifest(Record):
         return {pool.name: pool for pool in self.pools}[name]
 
 
-def range_widths(block: int, t_min: int, t_max: int) -> tuple[int, ...]:
+def range_widths(block: int, t_min: int, t_max: int, target: Target = Target.CPU) -> tuple[int, ...]:
     """The widths that are run where any of t_min..t_max can be: the block, and powers of two.
 
-    Few, so that the exactness gate can measure every one that the engine will ever run.
+    Few, so that the exactness gate can measure every one that the engine will ever run. On a Neural Engine
+    only the narrowest, the block and the widest: each more took minutes in every process (B: ane-book
+    Exp. 26), and a pass of few rows takes as long as one of the block.
     """
+    if target is not Target.CPU:
+        return tuple(sorted({t_min, block, t_max}))
     powers = (1 << power for power in range(t_max.bit_length()))
     return tuple(sorted({block, *(width for width in powers if t_min <= width <= t_max)}))

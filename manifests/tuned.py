@@ -21,7 +21,9 @@ from anespec.manifests.schema import (
     AttentionShape,
     Count,
     KVForm,
+    RangeDefault,
     Record,
+    ReshapeHint,
     Shapes,
     Target,
 )
@@ -68,6 +70,8 @@ class TunedChoices(Record):
     )
     kv_form: KVForm | None = None
     shapes: Shapes | None = None
+    range_default: RangeDefault | None = None
+    reshape_hint: ReshapeHint | None = None
     attention: AttentionShape | None = None
     block: int | None = Field(default=None, gt=0, le=MAX_BLOCK)
     prefill_block: int | None = Field(default=None, gt=0, le=MOST_ROWS)
@@ -81,6 +85,8 @@ CHOICES = (
     "weights",
     "kv_form",
     "shapes",
+    "range_default",
+    "reshape_hint",
     "attention",
     "block",
     "prefill_block",

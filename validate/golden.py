@@ -26,7 +26,7 @@ from anespec.validate.closeness import Closeness, Floats, closeness
 from anespec.validate.figures import LOUDER, ShardFigures, StackFigures, Stimulus
 from anespec.validate.progress import StepReport
 from anespec.validate.reference import Reference, split_rows
-from anespec.validate.shard_passes import ShardPass, ShardPasses, plan_passes
+from anespec.validate.shard_passes import ShardPass, ShardPasses, fitting_passes, plan_passes
 from anespec.validate.stack_passes import PromptRun
 
 STIMULI: tuple[Stimulus, ...] = get_args(Stimulus)
@@ -86,7 +86,7 @@ def compare_computed(
     count = len(plans[0].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
-    bench = _Bench(pass_inputs, own, plans, tokens, manifest.hidden_scale)
+    bench = _Bench(pass_inputs, own, plans, tokens, manifest)
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
     texts, alone = stretched[: len(begun)], stretched[len(begun) :]
@@ -138,7 +138,7 @@ class _Bench:
     own: PerLayerLookup
     plans: Sequence[ShardPasses]
     tokens: Sequence[int]
-    hidden_scale: float
+    manifest: Manifest
 
     def judge(
         self,
@@ -159,7 +159,8 @@ class _Bench:
                 if isinstance(shard, LayerShard):
                     figures.append(_layer_figures(shard, runner, self, plan, given, wanted))
                 else:
-                    figures.append(_head_figures(shard, runner, self, plan, given, wanted))
+                    fitting = fitting_passes(plan, self.manifest, shard)
+                    figures.append(_head_figures(shard, runner, self, fitting, given, wanted))
         finally:
             runner.close()
         return figures
@@ -167,7 +168,7 @@ class _Bench:
     def inputs_of(self, step: ShardPass, inputs: Floats) -> Inputs:
         """The inputs of one pass."""
         sources = list(step.sources)
-        scaled = (inputs[sources] * np.float32(self.hidden_scale)).astype(np.float16)
+        scaled = (inputs[sources] * np.float32(self.manifest.hidden_scale)).astype(np.float16)
         hidden = np.ascontiguousarray(scaled.T[None, :, :, None])
         tokens = np.array(self.tokens, dtype=np.int64)[sources]
         return self.pass_inputs.of(step.rows, hidden, self.own.layer_inputs(tokens))
@@ -178,7 +179,7 @@ def _layer_figures(
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
-    found = _run_shard(shard, runner, bench, plan, inputs) / np.float32(bench.hidden_scale)
+    found = _run_shard(shard, runner, bench, plan, inputs) / np.float32(bench.manifest.hidden_scale)
     stray, not_finite = 0, 0
     for state in shard.states:
         values = runner.read_state(state.name)

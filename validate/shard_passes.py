@@ -1,9 +1,9 @@
 """The passes by which the golden gate looks at one shard alone."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from anespec.manifests.schema import Manifest
+from anespec.manifests.schema import Manifest, Shard
 from anespec.runtime.backends.verifier import shape_of
 from anespec.runtime.passes import Row, RowKind, RowSlots
 from anespec.runtime.regions import RegionMap
@@ -86,6 +86,28 @@ def _side_by_side(
             found += [(width, len(run)) for run in region_map.runs(gapless, real)]
         done += real
     return found
+
+
+def fitting_passes(passes: ShardPasses, manifest: Manifest, shard: Shard) -> ShardPasses:
+    """The same rows, a block at a time where a pass has more than any function of the shard takes."""
+    pieces: list[ShardPass] = []
+    for step in passes.passes:
+        if manifest.function_of(shard, len(step.rows)) is not None:
+            pieces.append(step)
+        else:
+            pieces += _blocks(step, manifest.block)
+    return replace(passes, passes=tuple(pieces))
+
+
+def _blocks(step: ShardPass, block: int) -> list[ShardPass]:
+    """A pass's real rows, a block at a time, the last one padded."""
+    pieces = []
+    for start in range(0, step.real, block):
+        rows = step.rows[start : min(start + block, step.real)]
+        missing = block - len(rows)
+        sources = (*step.sources[start : start + len(rows)], *step.sources[start : start + 1] * missing)
+        pieces.append(ShardPass((*rows, *pad_rows(rows, block)), sources, len(rows)))
+    return pieces
 
 
 def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:

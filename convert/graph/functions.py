@@ -23,10 +23,10 @@ class ShardProgram:
 class ProgramScope:
     """Return T for each of a shard's functions; the first is the default.
 
-    A function of any T has one symbol, 1..t_max with the block as its default.
+    A function of any T has one symbol, 1..t_max with `default_rows` as its default.
     """
 
-    block: int
+    default_rows: int
     t_max: int
     functions: tuple[ShardFunction, ...] = (ShardFunction(name=MAIN),)
 
@@ -43,7 +43,7 @@ class ProgramScope:
         """
         program = Program()
         for function in self.functions:
-            rows = function.rows or ct.RangeDim(1, self.t_max, default=self.block)
+            rows = function.rows or ct.RangeDim(1, self.t_max, default=self.default_rows)
             program.add_function(function.name, _function(build, inputs, outputs, states, rows))
         program.default_function_name = self.functions[0].name
         program.export_as_multifunction = len(self.functions) > 1

@@ -14,6 +14,7 @@ from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.backend import Backend
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_engine
+from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.portable.backend import MakeRunner, PortableBackend
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.worker.backend import WorkerBackend
@@ -109,6 +110,11 @@ def chosen_backend(name: str, target: Target | None = None, workers: WorkerLimit
     """
     chosen = BACKENDS[resolve_backend(name, target)]
     return replace(chosen, limits=workers) if isinstance(chosen, WorkerBackend) and workers else chosen
+
+
+def recorded_starts(artifact: Artifact, backend: str) -> Starts | None:
+    """What starting an artifact took before on a backend that can run here; None where that is not known."""
+    return BACKENDS[backend].starts(artifact)
 
 
 def open_shard(

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
+from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
 
@@ -49,6 +50,11 @@ class Backend(Protocol):
 
         None where that is so of every opening. Raises like `open`.
         """
+        ...
+
+    def starts(self, artifact: Artifact) -> Starts | None:
+        """What starting an artifact took before, loading and the first pass of each width; None where that is
+        not known, or never long."""
         ...
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:

@@ -32,12 +32,18 @@ class HeadStage:
     outputs: tuple[str, ...]
 
 
-def head_lanes(plan: PassPlan, block: int) -> list[int]:
-    """The lane of the pass that each lane of the head takes: see ArtifactVerifier."""
-    if plan.width <= block or len(plan.wanted) > block:
-        return list(range(plan.width))
+def head_runs(plan: PassPlan, manifest: Manifest) -> list[list[int]]:
+    """The runs of the head that a pass needs, each as the lanes of the pass that it takes: see
+    ArtifactVerifier.
+
+    All runs are as wide: as the pass, or as a block.
+    """
+    block, takes_all = manifest.block, manifest.function_of(manifest.head_shards[0], plan.width) is not None
+    if takes_all and (plan.width <= block or len(plan.wanted) > block):
+        return [list(range(plan.width))]
     wanted = sorted(plan.wanted)
-    return wanted + wanted[:1] * (block - len(wanted))
+    groups = [wanted[start : start + block] for start in range(0, len(wanted), block)]
+    return [group + group[:1] * (block - len(group)) for group in groups]
 
 
 def shape_of(
@@ -66,7 +72,8 @@ class ArtifactVerifier:
 
     The head runs on as many rows as the layers, and only what is wanted is read back: a row's bits are those
     that the exactness gate measured at that width. A pass wider than a block of which no more than a block's
-    rows are wanted gathers those and runs the head at the block's width, which the gate measured too.
+    rows are wanted gathers those and runs the head at the block's width, which the gate measured too. Where
+    the head has no function of the pass's width, it runs on the wanted rows, a block at a time.
     """
 
     def __init__(
@@ -108,7 +115,7 @@ class ArtifactVerifier:
             ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number;
                 no function takes so many rows.
         """
-        if self.manifest.function_of(plan.width) is None:
+        if self.manifest.function_of(self.manifest.layer_shards[0], plan.width) is None:
             raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
         rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
         tokens = np.array([row.token for row in rows], dtype=np.int64)
@@ -146,14 +153,21 @@ class ArtifactVerifier:
             last = stage
         if not plan.wanted:
             return {}
-        lanes = head_lanes(plan, self._shape.block)
+        runs = head_runs(plan, self.manifest)
         # What is beyond fp16 becomes an infinity, which the golden gate and the sampler name.
         with np.errstate(over="ignore"):
-            rows = [outputs.lane(last.output, lane).astype(np.float16) for lane in lanes]
-        hidden = np.stack(rows, axis=1)[None, :, :, None]
-        return self._logits(plan, lanes, hidden)
+            taken = {
+                lane: outputs.lane(last.output, lane).astype(np.float16)
+                for lane in sorted({lane for lanes in runs for lane in lanes})
+            }
+        found: dict[int, RowLogits] = {}
+        for lanes in runs:
+            hidden = np.stack([taken[lane] for lane in lanes], axis=1)[None, :, :, None]
+            found |= self._logits(plan, lanes, hidden)
+        return {lane: found[lane] for lane in plan.wanted}
 
-    def _logits(self, plan: PassPlan, lanes: Sequence[int], hidden: Tensor) -> PassResult:
+    def _logits(self, plan: PassPlan, lanes: Sequence[int], hidden: Tensor) -> dict[int, RowLogits]:
+        """What is wanted of these lanes, after one run of the heads over them."""
         found: list[tuple[HeadStage, Outputs]] = []
         for head in self.heads:
             head.runner.start({HIDDEN_IN: hidden})
@@ -169,7 +183,7 @@ class ArtifactVerifier:
                 )
             return row_logits(row, plan.wanted[lane])
 
-        return {lane: reduced(lane) for lane in plan.wanted}
+        return {lane: reduced(lane) for lane in dict.fromkeys(lanes) if lane in plan.wanted}
 
     def commit(self, region: int, rows: int) -> None:
         """Nothing to do for K/V per position; see Verifier."""

@@ -85,7 +85,7 @@ def layers(
         for index in indices
     )
     plan = LayerShardPlan(plans, D, EPSILON, kv_form)
-    return layer_shard(plan, weights, ProgramScope(block, t_max, functions))
+    return layer_shard(plan, weights, ProgramScope(1, t_max, functions))
 
 
 def program_of(

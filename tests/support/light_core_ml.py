@@ -10,6 +10,7 @@ import pytest
 from core_ml_faults import meet
 from numpy.typing import NDArray
 
+from anespec.manifests.schema import ReshapeHint
 from anespec.runtime.backends.coreml.contact import Contact, Outcome
 from anespec.runtime.backends.coreml.contact_child import tried
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel, ModelState
@@ -80,7 +81,13 @@ class LightCoreML:
         meet("compile", package)
         return destination
 
-    def load(self, compiled: Path, function: str | None, units: ComputeUnits) -> LoadedModel:
+    def load(
+        self,
+        compiled: Path,
+        function: str | None,
+        units: ComputeUnits,
+        hint: ReshapeHint = ReshapeHint.NONE,
+    ) -> LoadedModel:
         if not compiled.is_dir():
             raise RuntimeError(f"Unable to load model: {compiled} does not exist")
         if (stale := compiled / STALE).exists():

@@ -13,10 +13,11 @@ from anespec.manifests.residency import PlanSource, ResidencyFile, Severity
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing, VerdictFile
-from anespec.runtime.backends import AUTO, circumstances
+from anespec.runtime.backends import AUTO, BACKENDS, COREML, WORKER, circumstances
 from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
-from anespec.runtime.backends.coreml.memory import remembered
+from anespec.runtime.backends.coreml.memory import recorded_starts, remembered
+from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.validate.doctor.machine import has_engine
 from anespec.validate.doctor.system import System
 from anespec.validate.figures import GoldenFile
@@ -106,9 +107,7 @@ def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
         )
     else:
         yield Finding(subject="size", level=Level.OK, text=text)
-    # Every function has its own copy on the Neural Engine (B: anemll-forge).
-    held = weights * len(manifest.functions)
-    if has_engine(system) and held > PROCESS_BYTES and manifest.target is not Target.CPU:
+    if has_engine(system) and weights > PROCESS_BYTES and manifest.target is not Target.CPU:
         yield Finding(
             subject="process",
             level=Level.WARN,
@@ -125,7 +124,8 @@ def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterato
         return
     shards = artifact.manifest.shards
     compiled = [known for shard in shards if (known := known_shard(artifact, shard, compiler)) is not None]
-    contacts = [(one, remembered(one.beside(f"{ComputeUnits.CPU_AND_NE}.json"))) for one in compiled]
+    places = [one.beside(f"{ComputeUnits.CPU_AND_NE}.json") for one in compiled]
+    contacts = [(one, remembered(place)) for one, place in zip(compiled, places, strict=True)]
     for one, outcome in contacts:
         if outcome is not None and outcome.error is not None:
             yield Finding(
@@ -134,6 +134,10 @@ def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterato
                 text=f"{one.shard.path}: {error_sentence(outcome.error)}",
                 mend=f"mend that, or remove {one.path.parent} to have it tried again",
             )
+    if len(compiled) == len(shards) and (starts := recorded_starts(places)) is not None:
+        yield _start(COREML, starts)
+    if BACKENDS[WORKER].unavailable() is None and (starts := BACKENDS[WORKER].starts(artifact)) is not None:
+        yield _start(WORKER, starts)
     tried = sum(outcome is not None for _, outcome in contacts)
     text = f"{len(compiled)} of {counted(len(shards), 'shard')} compiled for this system, {tried} tried"
     if tried == len(shards):
@@ -145,6 +149,18 @@ def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterato
             text=f"{text}: the others take minutes at the first start",
             mend=f"anespec validate {artifact.root} does that, and judges them",
         )
+
+
+def _start(backend: str, starts: Starts) -> Finding:
+    """What starting took on a backend, in the first process and in the last one."""
+    return Finding(
+        subject=f"start, {backend}",
+        level=Level.WARN if starts.is_long else Level.OK,
+        text=str(starts),
+        mend="compare with --shapes static and functions, as `anespec selftest` does"
+        if starts.is_long
+        else None,
+    )
 
 
 def _verdicts(artifact: Artifact) -> Iterator[Finding]:

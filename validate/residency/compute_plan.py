@@ -8,8 +8,9 @@ run on a Mac by this project yet.
 
 from typing import Protocol
 
+from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import Plan, PlanSource, ResidencyVerdict, ShardComputePlan
-from anespec.manifests.schema import Manifest, Shapes, Shard
+from anespec.manifests.schema import Manifest, ReshapeHint, Shapes, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.coreml.library import has_neural_engine
@@ -64,17 +65,20 @@ def measure_plan(artifact: Artifact, coreml: PlanMaker, progress: StepReport) ->
     )
 
 
-def hint_caveat(manifest: Manifest, verdict: ResidencyVerdict) -> str | None:
-    """What a plan leaves open that was asked without the hint; None where there is nothing.
-
-    Shapes that vary can be on the Neural Engine only where they are said to vary rarely (coremltools#2386,
-    A), so a range's plan without the hint is of a model that is never loaded so.
-    """
-    asked_by = verdict.circumstances.backend
-    measured = verdict.source is not PlanSource.PREDICTED
-    if not measured or asked_by != COREMLTOOLS or manifest.shapes is not Shapes.RANGE:
-        return None
-    return (
-        "the plan was asked through coremltools, which knows no hint for shapes that vary, since no worker "
-        "was built; `anespec worker build`, then `validate --gate residency`, asks with the hint"
-    )
+def plan_caveats(manifest: Manifest, verdict: ResidencyVerdict) -> tuple[str, ...]:
+    """What a range's plan leaves open: other widths than its default, and the hint that shards are loaded
+    with, where it was asked without."""
+    if verdict.source is PlanSource.PREDICTED or manifest.shapes is not Shapes.RANGE:
+        return ()
+    others = [str(width) for width in manifest.widths if width != manifest.default_rows]
+    planned = counted(manifest.default_rows, "row")
+    caveats = [
+        f"the plan is of passes over {planned}, the default shape, and says nothing of passes over "
+        f"{listed(others)}; their times do (anespec selftest)"
+    ]
+    if verdict.circumstances.backend == COREMLTOOLS and manifest.reshape_hint is not ReshapeHint.NONE:
+        caveats.append(
+            "the plan was asked through coremltools, which knows no hint for shapes that vary, since no "
+            "worker was built; `anespec worker build`, then `validate --gate residency`, asks with the hint"
+        )
+    return tuple(caveats)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anespec.manifests.coreml_errors import error_sentence
-from anespec.manifests.formatting import counted
 from anespec.manifests.machine import machine_name
 from anespec.manifests.residency import (
     Device,
@@ -37,7 +36,7 @@ from anespec.validate.residency.shard_view import (
     FunctionView,
     ShardView,
     has_device,
-    view_package,
+    view_declared,
 )
 
 COREMLTOOLS = "coreml"
@@ -155,13 +154,13 @@ def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: Plann
     A plan is of the default function, as coremltools asks for it. So for another one a package is compiled
     that differs in the name of its default function alone and shares the weight file.
     """
-    view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
+    view = view_declared(manifest, shard, package)
     if (reason := other_default(view)) is not None:
         return refused(shard, reason)
     planned = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number, function in enumerate(manifest.functions):
+        for number, function in enumerate(manifest.functions_of(shard)):
             asked = package if number == 0 else folder / f"{number}.mlpackage"
             try:
                 if number:
@@ -188,13 +187,13 @@ def one_function(plans: Sequence[FunctionPlan], name: str) -> FunctionPlan:
 
 
 def other_default(view: ShardView) -> str | None:
-    """Why a plan would be of another shape than is run: a range's is of its default; None where it is not."""
+    """Why a plan would be of another shape than the manifest says: a range's is of its default; None where it
+    is not."""
     defaults = (size for function in view.functions for f in function.features for size in f.varying_defaults)
-    other = next((size for size in defaults if size != view.block), None)
+    other = next((size for size in defaults if size != view.default_rows), None)
     if other is None:
         return None
-    rows = counted(view.block, "row")
-    return f"its default shape is of T = {other}, but passes of {rows} run; convert again"
+    return f"its default shape is of T = {other}, not {view.default_rows} as its manifest says; convert again"
 
 
 def copy_with_default(package: Path, function: str, destination: Path) -> None:

@@ -3,7 +3,7 @@
 No weight is read, but the scales that a rule asks for.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import HeadShard, ShardFunction, Target
+from anespec.manifests.schema import HeadShard, Manifest, Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
     FileReference,
@@ -29,6 +29,9 @@ from anespec.runtime.backends.portable.program import WeightFiles
 
 Stored = Callable[[FileReference], NDArray[Any] | Packed]
 """Gives a constant of a weight file; ArtifactError where it is damaged."""
+
+DEFAULT_ROWS = 1
+"""T of a range's default shape, where no manifest says otherwise."""
 
 NO_DEVICE = ("const", "constexpr_")
 """How kinds begin that a compute plan gives no device: constants and what decompresses them."""
@@ -153,7 +156,8 @@ class FunctionView:
 
 @dataclass(frozen=True)
 class ShardView:
-    """One package. `block` is the T of a decoding pass; `weight_bytes` are those in weight files.
+    """One package. `block` is the T of a decoding pass, and `default_rows` that of a range's default shape;
+    `weight_bytes` are those in weight files.
 
     A `stored` of None means that there are no weight files to look into.
     """
@@ -165,6 +169,7 @@ class ShardView:
     functions: tuple[FunctionView, ...]
     weight_bytes: int
     stored: Stored | None = None
+    default_rows: int = DEFAULT_ROWS
 
     def numbers(self, function: FunctionView, name: str) -> NDArray[Any] | None:
         """A constant's plain numbers; None where it has none, or they cannot be looked into.
@@ -194,38 +199,34 @@ def view_artifact(artifact: Artifact) -> ArtifactView:
     """
     manifest = artifact.manifest
     return ArtifactView(
-        tuple(
-            view_package(
-                artifact.shard_path(shard),
-                shard.path,
-                shard.sha256,
-                manifest.block,
-                isinstance(shard, HeadShard),
-                manifest.functions,
-            )
-            for shard in manifest.shards
-        ),
+        tuple(view_declared(manifest, shard, artifact.shard_path(shard)) for shard in manifest.shards),
         manifest.target,
     )
 
 
-def view_package(
-    package: Path,
-    name: str,
-    sha256: str,
-    block: int,
-    is_head: bool = False,
-    functions: Sequence[ShardFunction] = (),
-) -> ShardView:
-    """Look at one package, whose manifest declares these functions; raises like `view_artifact`."""
+def view_declared(manifest: Manifest, shard: Shard, package: Path) -> ShardView:
+    """Look at the package of a shard, whose functions the manifest declares; raises like `view_artifact`."""
+    read, is_head = read_package(package), isinstance(shard, HeadShard)
+    view = _view(read.functions, read.description, shard.path, shard.sha256, manifest.block, is_head)
+    rows = {each.name: each.rows or manifest.default_rows for each in manifest.functions_of(shard)}
+    return replace(
+        view,
+        default_rows=manifest.default_rows,
+        functions=tuple(replace(each, rows=rows.get(each.name)) for each in view.functions),
+        stored=WeightFiles(read).constant,
+    )
+
+
+def view_package(package: Path, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:
+    """Look at one package, whose default shape is of one row; raises like `view_artifact`."""
     read = read_package(package)
-    view = _view(read.functions, read.description, name, sha256, block, is_head, functions)
+    view = _view(read.functions, read.description, name, sha256, block, is_head)
     return replace(view, stored=WeightFiles(read).constant)
 
 
 def view_model(model: Any, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:
     """Look at a protobuf `Model` that is an ML program."""
-    return _view(read_functions(model), model.description, name, sha256, block, is_head, ())
+    return _view(read_functions(model), model.description, name, sha256, block, is_head)
 
 
 def _view(
@@ -235,14 +236,11 @@ def _view(
     sha256: str,
     block: int,
     is_head: bool,
-    declared: Sequence[ShardFunction],
 ) -> ShardView:
-    rows = {function.name: function.rows or block for function in declared}
     views = tuple(
         FunctionView(
             function,
             tuple(_feature(raw) for raw in _described(description, function.name)),
-            rows.get(function.name),
         )
         for function in functions.values()
     )

@@ -23,7 +23,7 @@ from anespec.runtime.backends.worker.commands import CommandFailedError, plan_js
 from anespec.runtime.backends.worker.compiling import WorkerCompiler
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.validate.residency.coremltools_plan import one_function, other_default, refused
-from anespec.validate.residency.shard_view import FunctionView, ShardView, view_package
+from anespec.validate.residency.shard_view import FunctionView, ShardView, view_declared
 
 _log = logging.getLogger(__name__)
 
@@ -60,11 +60,13 @@ class WorkerPlans:
         """The same of a shard that is compiled already: another path would be specialised anew."""
         manifest = artifact.manifest
         package = artifact.shard_path(shard)
-        view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
+        view = view_declared(manifest, shard, package)
         if (reason := other_default(view)) is not None:
             return refused(shard, reason)
         try:
-            functions = tuple(self._function(manifest, each, view, compiled) for each in manifest.functions)
+            functions = tuple(
+                self._function(manifest, shard, each, view, compiled) for each in manifest.functions_of(shard)
+            )
         except CommandFailedError as error:
             return refused(shard, error_sentence(str(error)))
         except ValueError as error:
@@ -76,7 +78,7 @@ class WorkerPlans:
         return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=functions)
 
     def _function(
-        self, manifest: Manifest, function: ShardFunction, view: ShardView, compiled: Path
+        self, manifest: Manifest, shard: Shard, function: ShardFunction, view: ShardView, compiled: Path
     ) -> FunctionPlan:
         """One function as it is loaded: asked by its name where a package has several.
 
@@ -84,7 +86,8 @@ class WorkerPlans:
             CommandFailedError: Core ML refuses, ends the worker, or does not answer.
             ValueError: the answer is no plan of this function.
         """
-        printed = plan_json(self.program, compiled, manifest.loaded_name(function), self.seconds)
+        name = manifest.loaded_name(shard, function)
+        printed = plan_json(self.program, compiled, name, manifest.reshape_hint, self.seconds)
         plan = one_function(ShardComputePlan.model_validate_json(printed).functions, function.name)
         return with_shapes(plan, next(each for each in view.functions if each.name == function.name))
 

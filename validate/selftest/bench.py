@@ -164,7 +164,7 @@ class Bench:
         compiled, compile_seconds = self.compiled(build, layers, fresh=fresh)
         self.say(f"loading {Path(layers.path).stem} on {units}")
         began = time.perf_counter()
-        model: LoadedModel = self.device.load(compiled, units, self._function(artifact, rows))
+        model: LoadedModel = self.device.load(compiled, units, self._function(artifact, layers, rows))
         load_seconds = time.perf_counter() - began
         return Opened(ShardSession(manifest, layers, model), compile_seconds, load_seconds)
 
@@ -174,18 +174,18 @@ class Bench:
         compiled, _ = self.compiled(build, head)
         self.say(f"loading {Path(head.path).stem} on {units}")
         began = time.perf_counter()
-        model = self.device.load(compiled, units, self._function(artifact, None))
+        model = self.device.load(compiled, units, self._function(artifact, head, None))
         return model, time.perf_counter() - began
 
     def widths(self, build: Build) -> tuple[int, ...]:
         """The numbers of rows that passes of the artifact may have."""
         return self.artifact(build).manifest.widths
 
-    def _function(self, artifact: Artifact, rows: int | None) -> str | None:
+    def _function(self, artifact: Artifact, shard: Shard, rows: int | None) -> str | None:
         """The name of the function that runs so many rows; None where a package has one alone."""
         manifest = artifact.manifest
-        function = manifest.function_of(rows or manifest.block)
-        return None if function is None else manifest.loaded_name(function)
+        function = manifest.function_of(shard, rows or manifest.block)
+        return None if function is None else manifest.loaded_name(shard, function)
 
     def truth(self, build: Build, steps: list[Pass], *, rows: int | None = None) -> list[Tensor]:
         """What the torch table makes of passes through the first shard."""
@@ -195,7 +195,7 @@ class Bench:
         shard = artifact.manifest.layer_shards[0]
         self.say("running it with torch")
         predictor = PackagePredictor(
-            artifact.shard_path(shard), self._function(artifact, rows), "torch", self.facts.processors
+            artifact.shard_path(shard), self._function(artifact, shard, rows), "torch", self.facts.processors
         )
         with closing(ShardSession(artifact.manifest, shard, PortableModel(predictor))) as session:
             return session.outputs(steps)

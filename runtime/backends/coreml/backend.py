@@ -11,6 +11,7 @@ from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, CoreMLTools
 from anespec.runtime.backends.coreml.loading import ShardLoader
 from anespec.runtime.backends.coreml.runner import CoreMLRunner
+from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
 from anespec.runtime.backends.runner import ShardRunner
@@ -63,6 +64,10 @@ class CoreMLBackend:
         """Compile all shards again and repeat their first contacts; see Backend, and `open`."""
         self._loader(artifact).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
+
+    def starts(self, artifact: Artifact) -> Starts | None:
+        """What starting took before, as kept beside the compiled shards; see Backend."""
+        return self._loader(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend, and `open`."""

@@ -1,5 +1,6 @@
 """The request and the result of a first contact with a compiled shard, as processes exchange them."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,17 +9,19 @@ from numpy.typing import NDArray
 
 from anespec.manifests.coreml_errors import NOT_A_NUMBER
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import Record
-from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary
+from anespec.manifests.schema import Count, Record, ReshapeHint
+from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
+from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.runtime.backends.masks import MASKED
 
 Shape = tuple[int, ...]
 
 
 class TriedPass(Record):
-    """One prediction: a function (None: the only one), and the shapes of its inputs and outputs."""
+    """One prediction: a function (None: the only one), its rows, and the shapes of its inputs and outputs."""
 
     function: str | None
+    rows: Count = 1
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
 
@@ -33,6 +36,7 @@ class Contact(Record):
     shard: str
     compiled: str
     units: ComputeUnits
+    hint: ReshapeHint = ReshapeHint.NONE
     passes: tuple[TriedPass, ...]
     states: Mapping[str, Shape]
     masks: tuple[str, ...]
@@ -49,27 +53,43 @@ class Outcome(Record):
     """The result of a contact: its duration, and Core ML's text if it failed.
 
     `by_itself` means that the process failed and not Core ML in it, which is no evidence on the shard.
+    `first` is what starting took in the process that met the compiled shard first, `last` in the last process
+    that loaded it since.
     """
 
     error: str | None = None
     by_itself: bool = False
     seconds: float = 0.0
+    first: StartTimes | None = None
+    last: StartTimes | None = None
 
 
 class UnexpectedShapeError(Exception):
     """A state or an output is not as the manifest says."""
 
 
-def try_shard(contact: Contact, library: CoreMLLibrary) -> None:
-    """Load a shard and run it once at each width, with one state for all of its functions.
+def try_shard(contact: Contact, library: CoreMLLibrary) -> StartTimes:
+    """Load a shard and run it once at each width; what that took.
 
     Raises:
         Exception: whatever Core ML raises, or a sentence about what it gave.
     """
+    began = time.monotonic()
     models = {
-        function: library.load(Path(contact.compiled), function, contact.units)
+        function: library.load(Path(contact.compiled), function, contact.units, contact.hint)
         for function in dict.fromkeys(tried.function for tried in contact.passes)
     }
+    loaded = time.monotonic() - began
+    return StartTimes(load_seconds=loaded, passes=run_first_passes(contact, models))
+
+
+def run_first_passes(contact: Contact, models: Mapping[str | None, LoadedModel]) -> tuple[FirstPass, ...]:
+    """Run loaded functions once at each width, with one state for all of them; what each pass took.
+
+    Raises:
+        Exception: whatever Core ML raises, or a sentence about what it gave.
+    """
+    passes = []
     first = next(iter(models.values()))
     state = first.make_state() if contact.states else None
     for name, shape in contact.states.items():
@@ -80,7 +100,10 @@ def try_shard(contact: Contact, library: CoreMLLibrary) -> None:
                 f"the state {name} has shape {shape_text(found)}, not {shape_text(shape)}; convert again"
             )
     for tried in contact.passes:
-        outputs = models[tried.function].predict(made_up_inputs(contact, tried), state)
+        inputs = made_up_inputs(contact, tried)
+        began = time.monotonic()
+        outputs = models[tried.function].predict(inputs, state)
+        passes.append(FirstPass(rows=tried.rows, seconds=time.monotonic() - began))
         for name, shape in tried.outputs.items():
             if name not in outputs or outputs[name].shape != shape:
                 given = shape_text(outputs[name].shape) if name in outputs else "missing"
@@ -89,6 +112,7 @@ def try_shard(contact: Contact, library: CoreMLLibrary) -> None:
                 )
             if not np.isfinite(outputs[name]).all():
                 raise FloatingPointError(f"{NOT_A_NUMBER}: {name}")
+    return tuple(passes)
 
 
 def made_up_inputs(contact: Contact, tried: TriedPass) -> dict[str, NDArray[np.float16] | NDArray[np.int32]]:

@@ -25,11 +25,11 @@ def tried(contact: Contact, library: CoreMLLibrary) -> Outcome:
     """Return the result of a contact in this process, unless Core ML ends the process."""
     began = time.monotonic()
     try:
-        try_shard(contact, library)
+        first = try_shard(contact, library)
     # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
     except Exception as error:
         return Outcome(error=str(error) or type(error).__name__, seconds=time.monotonic() - began)
-    return Outcome(seconds=time.monotonic() - began)
+    return Outcome(seconds=time.monotonic() - began, first=first)
 
 
 def _answer(answers: BinaryIO, outcome: Outcome) -> None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.machine import system_build
 from anespec.manifests.packages import missing_package
+from anespec.manifests.schema import ReshapeHint
 
 FIRST_MACOS = 15
 """States are known to Core ML from here on (A: Apple)."""
@@ -70,8 +71,17 @@ class CoreMLLibrary(Protocol):
         """Compile a package; returns the .mlmodelc, which is `destination`."""
         ...
 
-    def load(self, compiled: Path, function: str | None, units: ComputeUnits) -> LoadedModel:
-        """Load a function of a compiled model; None is the only one of a package without named functions."""
+    def load(
+        self,
+        compiled: Path,
+        function: str | None,
+        units: ComputeUnits,
+        hint: ReshapeHint = ReshapeHint.NONE,
+    ) -> LoadedModel:
+        """Load a function of a compiled model; None is the only one of a package without named functions.
+
+        `hint` is what Core ML is told of passes whose shape changes.
+        """
         ...
 
 
@@ -86,15 +96,21 @@ class CoreMLTools:
         """See CoreMLLibrary."""
         return Path(coremltools().utils.compile_model(str(package), str(destination)))
 
-    def load(self, compiled: Path, function: str | None, units: ComputeUnits) -> LoadedModel:
-        """See CoreMLLibrary. The hint lets flexible shapes run on the Neural Engine (coremltools#2386, A);
-        every change of a pass's width may cost for it."""
+    def load(
+        self,
+        compiled: Path,
+        function: str | None,
+        units: ComputeUnits,
+        hint: ReshapeHint = ReshapeHint.NONE,
+    ) -> LoadedModel:
+        """See CoreMLLibrary. Core ML takes no hint for `frequent` shapes, which is its default."""
         ct = coremltools()
+        hints = {} if hint is ReshapeHint.NONE else {"reshapeFrequency": ct.ReshapeFrequency[hint.title()]}
         model: LoadedModel = ct.models.CompiledMLModel(
             str(compiled),
             compute_units=ct.ComputeUnit[units.name],
             function_name=function,
-            optimization_hints={"reshapeFrequency": ct.ReshapeFrequency.Infrequent},
+            optimization_hints=hints or None,
         )
         return model
 

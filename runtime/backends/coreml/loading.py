@@ -1,6 +1,7 @@
 """From an artifact's shards to loaded models: compiled where they are not, tried where they never were."""
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -8,12 +9,20 @@ from pathlib import Path
 
 from anespec.manifests.schema import Manifest, Shard, TensorSpec, shape_at
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard
-from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass
+from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard, known_shard
+from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass, run_first_passes
 from anespec.runtime.backends.coreml.first_contact import first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
-from anespec.runtime.backends.coreml.memory import is_stale, met_before, refused, remember
+from anespec.runtime.backends.coreml.memory import (
+    is_stale,
+    met_before,
+    recorded_starts,
+    refused,
+    remember,
+    remember_start,
+)
 from anespec.runtime.backends.coreml.runner import ANY_WIDTH
+from anespec.runtime.backends.coreml.start_times import Starts, StartTimes
 
 _log = logging.getLogger(__name__)
 
@@ -22,15 +31,17 @@ Models = Mapping[int | None, LoadedModel]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of every shard: the T that it runs (ANY_WIDTH: any), and its name where it needs one."""
+    """A function of a shard: the T that it runs (ANY_WIDTH: any), and its name where it needs one."""
 
     rows: int | None
     name: str | None
 
 
-def functions_of(manifest: Manifest) -> tuple[Function, ...]:
-    """The functions that are loaded of each shard, the block's first."""
-    return tuple(Function(each.rows, manifest.loaded_name(each)) for each in manifest.functions)
+def functions_of(manifest: Manifest, shard: Shard) -> tuple[Function, ...]:
+    """The functions that are loaded of a shard, the block's first."""
+    return tuple(
+        Function(each.rows, manifest.loaded_name(shard, each)) for each in manifest.functions_of(shard)
+    )
 
 
 class ShardLoader:
@@ -74,6 +85,12 @@ class ShardLoader:
         for shard in shards:
             discard(self._compiled(shard))
 
+    def starts(self, shards: Sequence[Shard]) -> Starts | None:
+        """What starting them took before; None where one of them never started here."""
+        known = [known_shard(self._artifact, shard, self._core_ml) for shard in shards]
+        compiled = [each for each in known if each is not None]
+        return recorded_starts(map(self._place, compiled)) if len(compiled) == len(known) else None
+
     def _compiled(self, shard: Shard) -> CompiledShard:
         return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
 
@@ -92,28 +109,39 @@ class ShardLoader:
                         met[compiled.shard.path] = waiting[0]
                         break
                     remember(self._place(compiled), outcome)
+                    _log.info("first contact with %s: %s", compiled.shard.path, outcome.first)
                     if outcome.error is not None:
                         raise refused(compiled, outcome.error, compiled.doubt)
         return list(met.values())
 
     def _loaded(self, compiled: CompiledShard) -> Models:
         try:
-            return self._models(compiled)
+            return self._started(compiled)
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
         except Exception as error:
             if not is_stale(compiled, str(error)):
                 raise refused(compiled, str(error), compiled.doubt) from error
         (compiled,) = self._met([self._again(compiled)])
         try:
-            return self._models(compiled)
+            return self._started(compiled)
         except Exception as error:
             raise refused(compiled, str(error)) from error
 
-    def _models(self, compiled: CompiledShard) -> Models:
-        return {
-            function.rows: self._core_ml.load(compiled.path, function.name, self._units)
-            for function in functions_of(self._artifact.manifest)
+    def _started(self, compiled: CompiledShard) -> Models:
+        """The models of a shard, each of whose widths has been run once."""
+        manifest = self._artifact.manifest
+        functions = functions_of(manifest, compiled.shard)
+        began = time.monotonic()
+        models = {
+            function.name: self._core_ml.load(
+                compiled.path, function.name, self._units, manifest.reshape_hint
+            )
+            for function in functions
         }
+        loaded = time.monotonic() - began
+        passes = run_first_passes(self._contact(compiled), models)
+        remember_start(compiled, self._place(compiled), StartTimes(load_seconds=loaded, passes=passes))
+        return {function.rows: models[function.name] for function in functions}
 
     def _again(self, compiled: CompiledShard) -> CompiledShard:
         _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
@@ -138,9 +166,10 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
         shard=shard.path,
         compiled=str(compiled.path.absolute()),
         units=units,
+        hint=manifest.reshape_hint,
         passes=tuple(
             _tried(shard, each.name, rows)
-            for each in functions_of(manifest)
+            for each in functions_of(manifest, shard)
             for rows in (_block_first(manifest) if each.rows is ANY_WIDTH else (each.rows,))
         ),
         states={state.name: state.shape for state in shard.program_states},
@@ -158,5 +187,8 @@ def _tried(shard: Shard, function: str | None, rows: int) -> TriedPass:
         return {spec.name: shape_at(spec.shape, rows) for spec in specs}
 
     return TriedPass(
-        function=function, inputs=shapes(shard.program_inputs), outputs=shapes(shard.program_outputs)
+        function=function,
+        rows=rows,
+        inputs=shapes(shard.program_inputs),
+        outputs=shapes(shard.program_outputs),
     )

@@ -6,6 +6,8 @@ again.
 """
 
 import contextlib
+import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,8 +17,11 @@ from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends.coreml.compiled import CompiledShard
 from anespec.runtime.backends.coreml.contact import Outcome
+from anespec.runtime.backends.coreml.start_times import REUSED, Starts, StartTimes, added_up
 
 LARGEST_OUTCOME = 1 << 16
+
+_log = logging.getLogger(__name__)
 
 
 def remembered(place: Path) -> Outcome | None:
@@ -32,6 +37,35 @@ def remember(place: Path, outcome: Outcome) -> None:
     """Keep what came of a contact, unless it may pass; where it cannot be written it is not kept."""
     if outcome.by_itself or (outcome.error is not None and not lasts(outcome.error)):
         return
+    _write(place, outcome)
+
+
+def remember_start(compiled: CompiledShard, place: Path, start: StartTimes) -> None:
+    """Keep what starting a shard took in this process, and log whether it had to be paid a second time."""
+    known = remembered(place) or Outcome()
+    if known.first is None:
+        _log.info("%s: the process that met it first runs it: %s", compiled.shard.path, start)
+        _write(place, known.model_copy(update={"first": start}))
+        return
+    if known.last is None:
+        is_reused = start.seconds < REUSED * known.first.seconds
+        said = "reuses what the first one left" if is_reused else "takes as long as the first one"
+        _log.info("%s: a second process %s: %s", compiled.shard.path, said, start)
+    _write(place, known.model_copy(update={"last": start}))
+
+
+def recorded_starts(places: Iterable[Path]) -> Starts | None:
+    """What starting the shards took whose outcomes are kept at these places, added up; None where one of them
+    never started."""
+    outcomes = [remembered(place) for place in places]
+    first = [outcome.first for outcome in outcomes if outcome is not None and outcome.first is not None]
+    last = [outcome.last for outcome in outcomes if outcome is not None and outcome.last is not None]
+    if (all_first := added_up(first)) is None or len(first) < len(outcomes):
+        return None
+    return Starts(all_first, added_up(last) if len(last) == len(outcomes) else None)
+
+
+def _write(place: Path, outcome: Outcome) -> None:
     with contextlib.suppress(OSError, StorageError), Folder.open(place.parent) as folder:
         folder.replace(place.name, outcome.model_dump_json().encode(), durable=False)
 

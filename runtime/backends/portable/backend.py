@@ -73,6 +73,9 @@ class PortableBackend:
     def open_again(self, artifact: Artifact, threads: int) -> None:
         """Nothing of an opening is kept; see Backend."""
 
+    def starts(self, artifact: Artifact) -> None:
+        """A start prepares nothing that takes long; see Backend."""
+
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend."""
         states = shard.states if isinstance(shard, LayerShard) else ()

@@ -10,7 +10,7 @@ from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import Manifest, Shapes, Shard, TensorSpec
+from anespec.manifests.schema import Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.functions import declared_function
 from anespec.runtime.backends.portable.mil_package import read_package
@@ -28,8 +28,8 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
         ArtifactError: the shard is missing or damaged, or has other functions, inputs, outputs or states.
     """
     package = read_package(artifact.shard_path(shard))
-    program = program_of(package, declared_function(package, artifact.manifest.functions))
-    width = _fixed_width(artifact.manifest)
+    program = program_of(package, declared_function(package, artifact.manifest.functions_of(shard)))
+    width = _fixed_width(artifact.manifest, shard)
     for kind, declared, found in (
         ("input", _shapes(shard.program_inputs, width), program.inputs),
         ("output", _shapes(shard.program_outputs, width), _outputs(program)),
@@ -57,9 +57,10 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
     return program
 
 
-def _fixed_width(manifest: Manifest) -> int | None:
-    """T, where all passes are as wide."""
-    return manifest.block if manifest.shapes is Shapes.STATIC else None
+def _fixed_width(manifest: Manifest, shard: Shard) -> int | None:
+    """T, where all passes through the shard are as wide."""
+    first, *others = manifest.functions_of(shard)
+    return None if others else first.rows
 
 
 def _at(shape: Shape, width: int | None) -> Shape:

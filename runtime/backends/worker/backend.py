@@ -15,6 +15,7 @@ from anespec.manifests.machine import system_build
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
+from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.worker.build import built_worker
 from anespec.runtime.backends.worker.compiling import WorkerCompiler
@@ -73,6 +74,10 @@ class WorkerBackend:
         """Compile all shards again; see Backend, and `open`."""
         self._loader(artifact).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
+
+    def starts(self, artifact: Artifact) -> Starts | None:
+        """What starting took before, as kept beside the compiled shards; see Backend."""
+        return self._loader(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> WorkerRunner:
         """One shard by itself; see Backend, and `open`."""

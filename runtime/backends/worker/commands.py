@@ -8,6 +8,7 @@ from anespec.manifests.child_python import NEUTRAL_FOLDER, child_environment
 from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import last_line
+from anespec.manifests.schema import ReshapeHint
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.worker.process import WorkerProgram
 
@@ -30,14 +31,18 @@ def compile_package(
 
 
 def plan_json(
-    program: WorkerProgram, compiled: Path, function: str | None, seconds: float = LONGEST_CONTACT
+    program: WorkerProgram,
+    compiled: Path,
+    function: str | None,
+    hint: ReshapeHint,
+    seconds: float = LONGEST_CONTACT,
 ) -> str:
     """Core ML's plan of a function of a compiled shard, as the worker prints it; None is the only function.
 
-    Raises like `_run`.
+    It is asked with the hint that the shard is loaded with. Raises like `_run`.
     """
     named = () if function is None else ("--function", function)
-    return _run(program, ("plan", str(compiled.absolute()), *named), seconds)
+    return _run(program, ("plan", str(compiled.absolute()), *named, "--reshape-hint", hint), seconds)
 
 
 def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:

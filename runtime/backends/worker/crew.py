@@ -14,6 +14,8 @@ from typing import Any
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.manifests.schema import ReshapeHint
+from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.process import (
     Refusal,
@@ -70,6 +72,7 @@ class Crew:
         arena: Arena,
         stages: Sequence[Stage],
         vocabulary: int,
+        hint: ReshapeHint,
         limits: WorkerLimits,
     ) -> None:
         """Start the workers and have them load.
@@ -88,12 +91,16 @@ class Crew:
         self._loads = [
             {
                 "compute_units": limits.units,
+                "reshape_hint": hint,
+                "first_passes": True,
                 "vocabulary": vocabulary,
                 "stages": [_as_told(stage) for stage in share],
             }
             for share in self.shares
         ]
         self._workers: list[WorkerProcess | None] = [None] * len(self.shares)
+        self.starts: dict[str, StartTimes] = {}
+        """What starting each stage took in the process that holds it, by path."""
         self._pass: Mapping[str, Any] | None = None
         try:
             self._restore(None)
@@ -225,10 +232,12 @@ class Crew:
             raise
 
     def _await_load(self, worker: WorkerProcess) -> None:
+        paths = [stage.path for stage in self._share_of(worker)]
         try:
-            worker.reply(self._limits.load_seconds)
+            reply = worker.reply(self._limits.load_seconds)
         except WorkerLostError as lost:
-            raise LoadLostError(lost, [stage.path for stage in self._share_of(worker)]) from lost
+            raise LoadLostError(lost, paths) from lost
+        self.starts |= dict(zip(paths, map(_start_of, reply.get("stages", ())), strict=False))
 
     def _share_of(self, worker: WorkerProcess) -> tuple[Stage, ...]:
         return self.shares[self._workers.index(worker)]
@@ -238,6 +247,15 @@ def _spoils(failure: ShardRefusedError) -> bool:
     """Return whether Core ML's error in a pass makes the states unusable."""
     known = known_error(failure.text)
     return known is not None and known.spoils
+
+
+def _start_of(told: Mapping[str, Any]) -> StartTimes:
+    """What a reply to `load` says of one stage."""
+    passes = (
+        FirstPass(rows=each["rows"], seconds=each["milliseconds"] / 1000)
+        for each in told.get("first_passes", ())
+    )
+    return StartTimes(load_seconds=told["seconds"], passes=tuple(passes))
 
 
 def _as_told(stage: Stage) -> dict[str, Any]:

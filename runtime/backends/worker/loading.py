@@ -6,16 +6,31 @@ each is loaded alone to find the cause.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.coreml.compiled import KEY_DIGITS, CompiledShard, compiled_shard, discard
+from anespec.runtime.backends.coreml.compiled import (
+    KEY_DIGITS,
+    CompiledShard,
+    compiled_shard,
+    discard,
+    known_shard,
+)
 from anespec.runtime.backends.coreml.contact import Outcome
-from anespec.runtime.backends.coreml.memory import is_stale, lasts, met_before, refused, remember
+from anespec.runtime.backends.coreml.memory import (
+    is_stale,
+    lasts,
+    met_before,
+    recorded_starts,
+    refused,
+    remember,
+    remember_start,
+)
+from anespec.runtime.backends.coreml.start_times import Starts, StartTimes
 from anespec.runtime.backends.worker.compiling import WorkerCompiler
 from anespec.runtime.backends.worker.crew import LoadLostError, ShardRefusedError, WorkersDieError
 from anespec.runtime.backends.worker.runner import WorkerRunner
@@ -24,7 +39,17 @@ from anespec.runtime.backends.worker.stages import Stage, stages_of
 
 _log = logging.getLogger(__name__)
 
-OpenedT = TypeVar("OpenedT")
+
+class Started(Protocol):
+    """What workers hold, once they have loaded it."""
+
+    @property
+    def starts(self) -> Mapping[str, StartTimes]:
+        """What starting each stage took, by the path of its compiled shard."""
+        ...
+
+
+OpenedT = TypeVar("OpenedT", bound=Started)
 
 
 class WorkerLoader:
@@ -53,7 +78,9 @@ class WorkerLoader:
             for compiled in known:
                 met_before(compiled, self._place(compiled))
             try:
-                return load(self._stages(known))
+                opened = load(self._stages(known))
+                self._remember_starts(known, opened.starts)
+                return opened
             except ShardRefusedError as error:
                 culprit = next((c for c in known if _path(c) == error.stage), None)
                 if culprit is None:
@@ -75,6 +102,12 @@ class WorkerLoader:
         for shard in shards:
             discard(self._compiled(shard))
 
+    def starts(self, shards: Sequence[Shard]) -> Starts | None:
+        """What starting them took before; None where one of them never started here."""
+        known = [known_shard(self._artifact, shard, self._compiler) for shard in shards]
+        compiled = [each for each in known if each is not None]
+        return recorded_starts(map(self._place, compiled)) if len(compiled) == len(known) else None
+
     def _blamed(self, known: Sequence[CompiledShard], died: WorkersDieError) -> AnespecError:
         """Find and record the shard that kills workers; return their error if it is no single one, or may be
         temporary."""
@@ -88,6 +121,11 @@ class WorkerLoader:
             if (text := self._failure_alone(suspect)) is not None:
                 return self._remembered(suspect, text)
         return died
+
+    def _remember_starts(self, known: Sequence[CompiledShard], starts: Mapping[str, StartTimes]) -> None:
+        for compiled in known:
+            if (start := starts.get(_path(compiled))) is not None:
+                remember_start(compiled, self._place(compiled), start)
 
     def _failure_alone(self, compiled: CompiledShard) -> str | None:
         (stage,) = self._stages([compiled])

@@ -1,10 +1,12 @@
 """One shard by itself in a worker, as the golden gate looks at it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from anespec.manifests.schema import Manifest
+from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
 from anespec.runtime.backends.worker.arena import Arena
@@ -56,18 +58,21 @@ class WorkerRunner:
         self._write_inputs = [pool.write_input for pool in manifest.pools]
         vocabulary = manifest.hyperparameters.vocabulary
         self._arena = Arena(
-            arena_parts([stage], manifest.widths, vocabulary),
-            program.expected_build,
-            integer_parts([stage], manifest.widths),
+            arena_parts([stage], vocabulary), program.expected_build, integer_parts([stage])
         )
         try:
-            self._crew = Crew(program, self._arena, [stage], vocabulary, limits)
+            self._crew = Crew(program, self._arena, [stage], vocabulary, manifest.reshape_hint, limits)
         except BaseException:
             self._arena.close()
             raise
         self._slots = SlotTransfer(self._crew, self._arena)
         self._rows = 0
         self._homes: list[list[int]] = []
+
+    @property
+    def starts(self) -> Mapping[str, StartTimes]:
+        """What starting the stage took, by the path of its compiled shard."""
+        return self._crew.starts
 
     def start(self, inputs: Inputs) -> None:
         """Write the inputs into the arena; see ShardRunner.

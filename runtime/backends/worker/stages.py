@@ -3,6 +3,7 @@
 A worker knows no manifest, only paths, names and shapes; these are the message `load`, field by field.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,10 +78,7 @@ class StageCache(StageState):
 
 @dataclass(frozen=True)
 class Stage:
-    """One shard as a worker runs it. `bytes` are those of its weights, about, once for each function.
-
-    So often the Neural Engine's memory holds them (anemll-forge, grade B).
-    """
+    """One shard as a worker runs it. `bytes` are those of its weights, about, which its functions share."""
 
     path: str
     kind: Literal["layers", "head"]
@@ -96,6 +94,11 @@ class Stage:
     def held(self) -> tuple[StageState, ...]:
         """States and caches, in the order that slots are moved."""
         return (*self.states, *self.caches)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The numbers of rows that it runs on, by function."""
+        return tuple(width for function in self.functions for width in function.rows)
 
 
 def stages_of(manifest: Manifest, shards: Sequence[Shard], compiled: Mapping[str, Path]) -> tuple[Stage, ...]:
@@ -120,7 +123,7 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
         path=path,
         kind="head" if isinstance(shard, HeadShard) else "layers",
         first_token=shard.first_token if isinstance(shard, HeadShard) else 0,
-        functions=_functions(manifest),
+        functions=_functions(manifest, shard),
         inputs=tuple(_port(spec, taken if spec.name == HIDDEN_IN else spec.name) for spec in shard.inputs),
         outputs=tuple(
             _port(spec, f"hidden.{number + 1}" if number < layers else f"head.{number - layers}.{spec.name}")
@@ -128,17 +131,19 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
         ),
         states=tuple(state for state in states if not isinstance(state, StageCache)),
         caches=tuple(state for state in states if isinstance(state, StageCache)),
-        bytes=shard.bytes * len(manifest.functions),
+        bytes=shard.bytes,
     )
 
 
-def _functions(manifest: Manifest) -> tuple[StageFunction, ...]:
+def _functions(manifest: Manifest, shard: Shard) -> tuple[StageFunction, ...]:
     """Each function with the widths that run with it; a package of one names none."""
+    widths = manifest.widths_of(shard)
     return tuple(
         StageFunction(
-            manifest.loaded_name(each), tuple(w for w in manifest.widths if manifest.function_of(w) == each)
+            manifest.loaded_name(shard, each),
+            tuple(width for width in widths if manifest.function_of(shard, width) == each),
         )
-        for each in manifest.functions
+        for each in manifest.functions_of(shard)
     )
 
 
@@ -152,24 +157,25 @@ def _port(spec: TensorSpec, buffer: str) -> Port:
     return Port(spec.name, spec.shape, buffer, spec.dtype)
 
 
-def integer_parts(stages: Iterable[Stage], widths: Sequence[int]) -> frozenset[str]:
+def integer_parts(stages: Iterable[Stage]) -> frozenset[str]:
     """The parts of an arena that are int32."""
     return frozenset(
         port.part(width)
         for stage in stages
         for port in stage.inputs
-        for width in widths
+        for width in stage.widths
         if port.dtype == "int32"
     )
 
 
-def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int) -> dict[str, Shape]:
+def arena_parts(stages: Iterable[Stage], vocabulary: int) -> dict[str, Shape]:
     """The parts of an arena for these stages, which all their workers share.
 
     Raises:
         ArtifactError: two tensors want one part in different shapes.
     """
     shapes: dict[str, tuple[int | None, ...]] = {}
+    widths: dict[str, set[int]] = defaultdict(set)
     slot_bytes = 0
     for stage in stages:
         for port in (*stage.inputs, *stage.outputs):
@@ -177,16 +183,17 @@ def arena_parts(stages: Iterable[Stage], widths: Sequence[int], vocabulary: int)
                 raise ArtifactError(
                     f"the shards disagree about the shape of {quoted(port.buffer)}; convert the model again"
                 )
+            widths[port.buffer] |= {*stage.widths}
         slot_bytes += sum(state.slot_bytes for state in stage.held)
         for cache in stage.caches:
             shapes[cache.buffer] = cache.shape
     parts: dict[str, Shape] = {}
     for buffer, shape in shapes.items():
-        for width in widths if None in shape else ():
+        for width in sorted(widths[buffer]) if None in shape else ():
             parts[at_width(buffer, width)] = shape_at(shape, width)
         if None not in shape:
             parts[buffer] = tuple(size or 0 for size in shape)
     return parts | {
-        LOGITS: (max(widths), vocabulary),
+        LOGITS: (max(width for each in widths.values() for width in each), vocabulary),
         SLOTS: (max(TRANSFER_BYTES, slot_bytes) // 2,),
     }

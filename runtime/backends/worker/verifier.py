@@ -7,10 +7,11 @@ import numpy as np
 
 from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.schema import Manifest
+from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
-from anespec.runtime.backends.verifier import head_lanes, shape_of
+from anespec.runtime.backends.verifier import head_runs, shape_of
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.crew import Crew, Reply
 from anespec.runtime.backends.worker.merging import SliceRow, merged
@@ -46,14 +47,14 @@ class WorkerVerifier:
         self.embedding = embedding
         self._shape = shape_of(manifest)
         widths, vocabulary = self._shape.widths, self._shape.vocabulary
-        parts = arena_parts(stages, widths, vocabulary)
-        self.arena = Arena(parts, program.expected_build, integer_parts(stages, widths))
+        parts = arena_parts(stages, vocabulary)
+        self.arena = Arena(parts, program.expected_build, integer_parts(stages))
         try:
             self.pass_inputs = PassInputs(
                 manifest, places={width: input_places(self.arena, stages, width) for width in widths}
             )
             self._logits = self.arena.tensor(LOGITS)
-            self.crew = Crew(program, self.arena, stages, vocabulary, limits)
+            self.crew = Crew(program, self.arena, stages, vocabulary, manifest.reshape_hint, limits)
         except BaseException:
             self._release()
             raise
@@ -65,6 +66,11 @@ class WorkerVerifier:
         """Sizes, from the manifest."""
         return self._shape
 
+    @property
+    def starts(self) -> Mapping[str, StartTimes]:
+        """What starting each stage took, by the path of its compiled shard."""
+        return self.crew.starts
+
     def submit(self, plan: PassPlan) -> None:
         """Begin a pass in the first worker; see Verifier.
 
@@ -74,7 +80,7 @@ class WorkerVerifier:
                 function takes so many rows.
             AnespecError: a lost worker cannot be replaced.
         """
-        if self.manifest.function_of(plan.width) is None:
+        if self.manifest.function_of(self.manifest.layer_shards[0], plan.width) is None:
             raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
         rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
         tokens = np.array([row.token for row in rows], dtype=np.int64)
@@ -129,9 +135,9 @@ class WorkerVerifier:
             ) from error
 
     def _head(self, plan: PassPlan) -> Mapping[str, Any]:
-        """Return the head's number of rows, and the pass's lane for each."""
-        lanes = head_lanes(plan, self._shape.block)
-        return {"rows": len(lanes), "lanes": lanes}
+        """Return the number of rows of each run of the head, and the pass's lane for each row of all runs."""
+        runs = head_runs(plan, self.manifest)
+        return {"rows": len(runs[0]), "lanes": [lane for lanes in runs for lane in lanes]}
 
     def _row_of_logits(self, index: int, need: Need) -> Tensor | None:
         return self._logits[index].copy() if need.logits else None

@@ -5,7 +5,8 @@ import Foundation
 public enum CommandLineTool {
     private static let usage = """
         usage: anespec-worker serve --socket FD --arena FD
-               anespec-worker plan SHARD.mlmodelc [--compute-units U] [--function NAME] [--shard NAME] [--sha256 HEX]
+               anespec-worker plan SHARD.mlmodelc [--compute-units U] [--function NAME] [--reshape-hint H]
+                                   [--shard NAME] [--sha256 HEX]
                anespec-worker compile PACKAGE.mlpackage FOLDER
                anespec-worker version
 
@@ -31,12 +32,13 @@ public enum CommandLineTool {
             return serve(socket: socket, arena: arena)
         case ("plan", 1):
             let known: [String: MLComputeUnits] = ["cpuOnly": .cpuOnly, "cpuAndNeuralEngine": .cpuAndNeuralEngine, "all": .all]
-            guard Set(options.keys).isSubset(of: ["--compute-units", "--function", "--shard", "--sha256"]),
-                let units = known[options["--compute-units"] ?? "cpuAndNeuralEngine"]
+            guard Set(options.keys).isSubset(of: ["--compute-units", "--function", "--reshape-hint", "--shard", "--sha256"]),
+                let units = known[options["--compute-units"] ?? "cpuAndNeuralEngine"],
+                let hint = ReshapeHint(rawValue: options["--reshape-hint"] ?? "none")
             else { return wrongUsage() }
             print(
                 try await PlanReport.json(
-                    of: plain[0], units: units, function: options["--function"],
+                    of: plain[0], units: units, function: options["--function"], hint: hint,
                     name: options["--shard"] ?? plain[0], sha256: options["--sha256"] ?? ""))
         case ("compile", 2) where options.isEmpty:
             let path = try await compile(package: plain[0], into: plain[1])

@@ -39,6 +39,14 @@ struct Fields {
         return value
     }
 
+    mutating func optionalBool(_ name: String) throws(WorkerError) -> Bool? {
+        switch optional(name) {
+        case nil: return nil
+        case .bool(let value): return value
+        default: throw wrong(name, "true or false")
+        }
+    }
+
     /// A whole number within `range`.
     mutating func integer(_ name: String, _ range: ClosedRange<Int>) throws(WorkerError) -> Int {
         guard case .integer(let value) = try required(name), range.contains(value) else {

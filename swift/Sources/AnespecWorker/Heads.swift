@@ -21,16 +21,20 @@ struct Heads {
 
     /// Move the wanted lanes to where heads see them, run them all, and answer.
     func run(_ pass: PassRequest) throws(WorkerError) -> (milliseconds: [Double], rows: [JSON]) {
-        guard let head = pass.head else { return (stages.map { _ in 0 }, []) }
-        for (source, target, outer, inner) in try gathers(pass, head) {
-            gather(source, target, lanes: head.lanes, of: pass.rows, outer: outer, inner: inner)
+        var milliseconds = stages.map { _ in 0.0 }
+        guard let head = pass.head, !stages.isEmpty else { return (milliseconds, []) }
+        let moves = try gathers(pass, head)
+        var answers: [JSON?] = pass.wanted.map { _ in nil }
+        for lanes in head.runs {
+            for (source, target, outer, inner) in moves {
+                gather(source, target, lanes: lanes, of: pass.rows, outer: outer, inner: inner)
+            }
+            for (index, stage) in stages.enumerated() { milliseconds[index] += try stage.run(head.rows) }
+            for (index, wanted) in pass.wanted.enumerated() where answers[index] == nil {
+                if let row = lanes.firstIndex(of: wanted.lane) { answers[index] = try answer(wanted, row, of: head.rows) }
+            }
         }
-        var milliseconds: [Double] = []
-        for stage in stages { milliseconds.append(try stage.run(head.rows)) }
-        var rows: [JSON] = []
-        guard !stages.isEmpty else { return (milliseconds, rows) }
-        for wanted in pass.wanted { rows.append(try answer(wanted, head)) }
-        return (milliseconds, rows)
+        return (milliseconds, answers.compactMap { $0 })
     }
 
     private typealias Memory = UnsafeMutablePointer<UInt16>
@@ -62,11 +66,9 @@ struct Heads {
         }
     }
 
-    private func answer(_ wanted: PassRequest.Wanted, _ head: PassRequest.Head) throws(WorkerError) -> JSON {
-        guard let row = head.lanes.firstIndex(of: wanted.lane) else {
-            throw WorkerError(.internal, "lane \(wanted.lane) is not among the head's")
-        }
-        let slices = try self.slices(row, rows: head.rows)
+    /// What is wanted of a lane that was the given row of the last run.
+    private func answer(_ wanted: PassRequest.Wanted, _ row: Int, of rows: Int) throws(WorkerError) -> JSON {
+        let slices = try self.slices(row, rows: rows)
         if let place = wanted.logits {
             let target = try logitsRow(place)
             for slice in slices {

@@ -12,12 +12,13 @@ public struct PlanReport {
     ///
     /// - Throws: a `load` WorkerError where Core ML refuses.
     public static func json(
-        of shard: String, units: MLComputeUnits, function: String?, name: String, sha256: String
+        of shard: String, units: MLComputeUnits, function: String?, hint: ReshapeHint, name: String, sha256: String
     ) async throws(WorkerError) -> JSON {
         let plan: MLComputePlan
         do {
             plan = try await MLComputePlan.load(
-                contentsOf: URL(fileURLWithPath: shard), configuration: StageLoader.configuration(units, function: function))
+                contentsOf: URL(fileURLWithPath: shard),
+                configuration: StageLoader.configuration(units, function: function, hint: hint))
         } catch {
             throw WorkerError(.load, error, stage: shard)
         }

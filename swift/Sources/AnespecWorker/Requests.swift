@@ -49,6 +49,9 @@ struct LoadRequest: Equatable {
     }
 
     let units: Units
+    let hint: ReshapeHint
+    /// Whether every width is run once before the answer.
+    let firstPasses: Bool
     let vocabulary: Int
     let stages: [StageSpec]
 
@@ -56,6 +59,10 @@ struct LoadRequest: Equatable {
         let named = try fields.string("compute_units")
         guard let units = Units(rawValue: named) else { throw WorkerError(.request, "unknown compute units \"\(named)\"") }
         self.units = units
+        let hinted = try fields.optionalString("reshape_hint") ?? ReshapeHint.none.rawValue
+        guard let hint = ReshapeHint(rawValue: hinted) else { throw WorkerError(.request, "unknown reshape hint \"\(hinted)\"") }
+        self.hint = hint
+        firstPasses = try fields.optionalBool("first_passes") ?? false
         vocabulary = try fields.integer("vocabulary", 1...Shape.largest)
         stages = try specs(try fields.array("stages"), "stage", StageSpec.init)
         guard !stages.isEmpty else { throw WorkerError(.request, "there is no stage to load") }
@@ -68,10 +75,13 @@ struct LoadRequest: Equatable {
 
 /// One pass over `rows` rows.
 struct PassRequest: Equatable {
-    /// The rows that heads see: lanes of the pass.
+    /// The rows that heads see: lanes of the pass, those of one run of `rows` rows after the other.
     struct Head: Equatable {
+        let rows: Int
         let lanes: [Int]
-        var rows: Int { lanes.count }
+
+        /// The lanes of each run.
+        var runs: [[Int]] { stride(from: 0, to: lanes.count, by: rows).map { Array(lanes[$0..<$0 + rows]) } }
     }
 
     /// What is wanted of one lane's logits.
@@ -106,11 +116,13 @@ struct PassRequest: Equatable {
         let count = try fields.integer("rows", 1...widest)
         let lanes = try fields.integers("lanes", 0...rows - 1)
         try fields.finish()
-        guard lanes.count == count else { throw WorkerError(.request, "the head has \(count) rows and \(lanes.count) lanes") }
+        guard !lanes.isEmpty, lanes.count % count == 0 else {
+            throw WorkerError(.request, "the head has \(count) rows and \(lanes.count) lanes")
+        }
         guard count != rows || lanes == Array(0..<rows) else {
             throw WorkerError(.request, "the head is as wide as the pass, and its lanes are not those of the pass in order")
         }
-        return Head(lanes: lanes)
+        return Head(rows: count, lanes: lanes)
     }
 }
 

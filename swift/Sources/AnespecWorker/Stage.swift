@@ -52,6 +52,17 @@ final class Stage {
         return spent
     }
 
+    /// Run every width once, on what lies in the arena, and forget what that wrote: Core ML may make a model anew at the first
+    /// pass of each, which takes minutes. The milliseconds by rows.
+    func runFirstPasses() throws(WorkerError) -> [(rows: Int, milliseconds: Double)] {
+        var spent: [(rows: Int, milliseconds: Double)] = []
+        for rows in spec.functions.flatMap(\.rows) { spent.append((rows, try run(rows))) }
+        try state.each { $0.fillWithZeros() }
+        milliseconds = 0
+        copied = 0
+        return spent
+    }
+
     /// Where it fails with backings, it is tried without: Core ML refuses those that it does not take for some outputs of
     /// flexible shapes (executorch#9094 and its runtime, B). What the first try wrote to the state, the second writes again.
     private func predict(_ binding: Binding) throws -> any MLFeatureProvider {

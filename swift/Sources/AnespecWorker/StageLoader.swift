@@ -1,6 +1,11 @@
 import CoreML
 import Foundation
 
+/// What Core ML is told of shapes that vary; with `none`, nothing.
+public enum ReshapeHint: String {
+    case none, frequent, infrequent
+}
+
 /// Loads shards and binds them to an arena. Tensors over the same entry are made once.
 final class StageLoader {
     private struct Key: Hashable {
@@ -10,10 +15,12 @@ final class StageLoader {
 
     private let arena: Arena
     private let units: MLComputeUnits
+    private let hint: ReshapeHint
     private var made: [Key: Stage.Output] = [:]
 
-    init(arena: Arena, units: LoadRequest.Units) {
+    init(arena: Arena, units: LoadRequest.Units, hint: ReshapeHint) {
         self.arena = arena
+        self.hint = hint
         self.units =
             switch units {
             case .cpuOnly: .cpuOnly
@@ -42,15 +49,16 @@ final class StageLoader {
         return Stage(spec: spec, state: state, bindings: bindings)
     }
 
-    /// How a function is loaded and planned.
-    ///
-    /// Shapes that may vary can be on the Neural Engine only where they are said to vary rarely, so that Core ML makes the
-    /// model anew for each (coremltools#2386, A). The backend `coreml` says the same.
-    static func configuration(_ units: MLComputeUnits, function: String?) -> MLModelConfiguration {
+    /// How a function is loaded and planned. The backend `coreml` says the same.
+    static func configuration(_ units: MLComputeUnits, function: String?, hint: ReshapeHint) -> MLModelConfiguration {
         let configuration = MLModelConfiguration()
         configuration.computeUnits = units
         if let function { configuration.functionName = function }
-        configuration.optimizationHints.reshapeFrequency = .infrequent
+        switch hint {
+        case .none: break
+        case .frequent: configuration.optimizationHints.reshapeFrequency = .frequent
+        case .infrequent: configuration.optimizationHints.reshapeFrequency = .infrequent
+        }
         return configuration
     }
 
@@ -59,7 +67,7 @@ final class StageLoader {
         do {
             model = try MLModel(
                 contentsOf: URL(fileURLWithPath: spec.path),
-                configuration: StageLoader.configuration(units, function: function.name))
+                configuration: StageLoader.configuration(units, function: function.name, hint: hint))
         } catch {
             throw WorkerError(.load, error, stage: spec.path)
         }

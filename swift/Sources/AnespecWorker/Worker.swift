@@ -75,19 +75,26 @@ public final class Worker {
     private func load(_ load: LoadRequest) throws(WorkerError) -> [String: JSON] {
         guard stages.isEmpty else { throw WorkerError(.request, "shards are loaded already") }
         try requireWithinVocabulary(load)
-        let loader = StageLoader(arena: arena, units: load.units)
+        let loader = StageLoader(arena: arena, units: load.units, hint: load.hint)
         var loaded: [Stage] = []
         var seconds: [Double] = []
+        var told: [JSON] = []
         for spec in load.stages {
             let start = AnespecWorker.milliseconds()
-            loaded.append(try loader.load(spec))
+            let stage = try loader.load(spec)
+            loaded.append(stage)
             seconds.append((AnespecWorker.milliseconds() - start) / 1e3)
+            let first = load.firstPasses ? try stage.runFirstPasses() : []
+            told.append(.object([
+                "seconds": .number(seconds[seconds.count - 1]),
+                "first_passes": .array(first.map { .object(["rows": .integer($0.rows), "milliseconds": .number($0.milliseconds)]) }),
+            ]))
         }
         layers = loaded.filter { $0.spec.kind == .layers }
         heads = Heads(stages: loaded.filter { $0.spec.kind == .head }, vocabulary: load.vocabulary, arena: arena)
         return [
             "seconds": .number(seconds.reduce(0, +)),
-            "stages": .array(seconds.map { .object(["seconds": .number($0)]) }),
+            "stages": .array(told),
         ]
     }
 

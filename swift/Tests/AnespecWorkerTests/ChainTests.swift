@@ -74,6 +74,40 @@ final class ChainTests: XCTestCase {
         XCTAssertEqual(arena["hidden.2@2"], [42, 22, 82, 62])
     }
 
+    func testAHeadRunsAsOftenAsLanesAreWanted() throws {
+        let arena = try ToyChain.arena()
+        let worker = try loaded(arena)
+        arena["hidden.0@4"] = [10, 20, 30, 40, 50, 60, 70, 80]
+        let wanted = [1, 0, 3].map { "{\"lane\":\($0),\"best\":true,\"top\":0,\"chosen\":[],\"logits\":null}" }
+        let reply = try worker.ask(
+            """
+            {"id":2,"op":"pass","rows":4,"homes":[[0,1,2,3],[-1,-1,-1,-1]],"head":{"rows":2,"lanes":[3,1,0,0]},
+             "wanted":[\(wanted.joined(separator: ","))]}
+            """)
+        let bests = (0..<3).map { reply["rows"][$0]["best"] }
+        XCTAssertEqual(bests, [28, 18, 48].map { .array([.integer(6), .integer($0)]) })
+        XCTAssertEqual((0..<3).map { reply["rows"][$0]["lane"] }, [.integer(1), .integer(0), .integer(3)])
+        XCTAssertEqual(reply["stages"][2] == .null, false)
+        XCTAssertEqual(reply["stages"][3], .null)
+    }
+
+    func testLoadingCanRunEveryWidthOnceAndLeavesNoTrace() throws {
+        let arena = try ToyChain.arena()
+        let worker = Worker(arena: arena)
+        let asked = ToyChain.load().replacingOccurrences(of: "\"stages\":[", with: "\"first_passes\":true,\"stages\":[")
+        let reply = try worker.ask(asked)
+        for stage in 0..<3 {
+            XCTAssertEqual((0..<2).map { reply["stages"][stage]["first_passes"][$0]["rows"] }, [.integer(2), .integer(4)])
+        }
+        _ = try worker.ask("{\"id\":4,\"op\":\"export\",\"pool\":0,\"first\":0,\"count\":8}")
+        XCTAssertEqual(Set(arena["slots"].prefix(48)), [0])
+        XCTAssertEqual(Set(arena["cache.v"]), [0])
+        let stats = try worker.ask("{\"id\":3,\"op\":\"stats\"}")
+        XCTAssertEqual(stats["passes"], .integer(0))
+        XCTAssertEqual(stats["copied"], .integer(0))
+        XCTAssertEqual(try worker.ask(pass)["rows"][1]["lane"], .integer(0))
+    }
+
     func testSeveralWorkersShareOneArena() throws {
         let arena = try ToyChain.arena()
         let workers = try ToyChain.stages.map { try loaded(arena, [$0]) }
@@ -145,11 +179,16 @@ final class ChainTests: XCTestCase {
         XCTAssertEqual(Set(arena["cache.v"]), [0])
     }
 
-    func testShapesAreSaidToVaryRarely() {
-        let configuration = StageLoader.configuration(.cpuAndNeuralEngine, function: "rows_4")
-        XCTAssertEqual(configuration.optimizationHints.reshapeFrequency, .infrequent)
-        XCTAssertEqual(configuration.functionName, "rows_4")
-        XCTAssertNil(StageLoader.configuration(.cpuOnly, function: nil).functionName)
+    func testCoreMLHearsTheHintThatIsAskedForAndNoOther() {
+        func configuration(_ hint: ReshapeHint, _ function: String? = nil) -> MLModelConfiguration {
+            StageLoader.configuration(.cpuAndNeuralEngine, function: function, hint: hint)
+        }
+        let untouched = MLModelConfiguration().optimizationHints.reshapeFrequency
+        XCTAssertEqual(configuration(.none).optimizationHints.reshapeFrequency, untouched)
+        XCTAssertEqual(configuration(.frequent).optimizationHints.reshapeFrequency, .frequent)
+        XCTAssertEqual(configuration(.infrequent).optimizationHints.reshapeFrequency, .infrequent)
+        XCTAssertEqual(configuration(.none, "rows_4").functionName, "rows_4")
+        XCTAssertNil(configuration(.none).functionName)
     }
 }
 #endif

@@ -24,6 +24,8 @@ final class HostileTests: XCTestCase {
         XCTAssertEqual(try worker.ask(ToyChain.load())["ok"], .bool(true))
         let wrong = [
             "\"op\":\"fly\"", "\"op\":7", "\"op\":\"stats\",\"extra\":1", "\"op\":\"load\"",
+            "\"op\":\"load\",\"compute_units\":\"all\",\"reshape_hint\":\"often\",\"vocabulary\":7,\"stages\":[]",
+            "\"op\":\"load\",\"compute_units\":\"all\",\"first_passes\":1,\"vocabulary\":7,\"stages\":[]",
             "\"op\":\"run\",\"stage\":3,\"rows\":4", "\"op\":\"run\",\"stage\":-1,\"rows\":4", "\"op\":\"run\",\"stage\":0,\"rows\":3",
             "\"op\":\"run\",\"stage\":1,\"rows\":2,\"homes\":[[0,0],[8,0]]", "\"op\":\"run\",\"stage\":1,\"rows\":2,\"homes\":[[0,0]]",
             "\"op\":\"copy_slots\",\"pool\":0,\"source\":6,\"target\":0,\"count\":3", "\"op\":\"copy_slots\",\"pool\":0,\"source\":0,\"target\":8,\"count\":1",
@@ -35,6 +37,8 @@ final class HostileTests: XCTestCase {
             "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":4,\"lanes\":[1,0,2,3]},\"wanted\":[]",
             "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":2,\"lanes\":[0,4]},\"wanted\":[]",
             "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":3,\"lanes\":[0,1,2]},\"wanted\":[]",
+            "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":2,\"lanes\":[0,1,2]},\"wanted\":[]",
+            "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":2,\"lanes\":[]},\"wanted\":[]",
             "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":2,\"lanes\":[0,1]},\"wanted\":[{\"lane\":2,\"best\":true,\"top\":0,\"chosen\":[],\"logits\":null}]",
             "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":2,\"lanes\":[0,1]},\"wanted\":[{\"lane\":1,\"best\":true,\"top\":0,\"chosen\":[7],\"logits\":null}]",
             "\"op\":\"pass\",\"rows\":4,\"homes\":[[0,0,0,0],[0,0,0,0]],\"head\":{\"rows\":2,\"lanes\":[0,1]},\"wanted\":[{\"lane\":1,\"best\":true,\"top\":0,\"chosen\":[],\"logits\":-1}]",

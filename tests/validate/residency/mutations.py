@@ -148,8 +148,8 @@ def one_input_enumerated(model: Any) -> None:
     array.enumeratedShapes.shapes.add().shape.extend(shape)
 
 
-def default_of_one_row(model: Any) -> None:
-    feature(model, "x").shape[2] = 1
+def default_of_four_rows(model: Any) -> None:
+    feature(model, "x").shape[2] = 4
 
 
 def scatter(model: Any) -> None:

@@ -99,7 +99,7 @@ def layers_of(probe: Probe) -> ShardProgram:
     return layer_shard(
         LayerShardPlan(plans, probe.d, EPSILON, probe.kv_form),
         [layer] * probe.layers,
-        ProgramScope(BLOCK, BLOCK),
+        ProgramScope(1, BLOCK),
     )
 
 
@@ -108,7 +108,7 @@ def head_of(channels: int, d: int = 1024) -> ShardProgram:
     projection = _projection(channels, d, WeightFormat.INT8_CHANNEL)
     norm = np.ones(d, np.float16)
     plan = HeadPlan(d, EPSILON, scale=1.0, softcap=None)
-    return head_shard(plan, norm, {"logits_0": projection}, ProgramScope(BLOCK, BLOCK))
+    return head_shard(plan, norm, {"logits_0": projection}, ProgramScope(1, BLOCK))
 
 
 class _WeightlessExporter(MILProtoExporter):  # type: ignore[misc]

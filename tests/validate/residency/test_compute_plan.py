@@ -31,7 +31,7 @@ from anespec.manifests.residency import (
     ResidencyVerdict,
     shape_text,
 )
-from anespec.manifests.schema import Shapes, Target
+from anespec.manifests.schema import RangeDefault, Shapes, Target
 from anespec.manifests.store import Artifact, package_sha256
 from anespec.validate.residency.compute_plan import neural_engine
 from anespec.validate.residency.coremltools_plan import measure_shard, read_plan
@@ -157,17 +157,18 @@ def test_the_shipped_package_itself_is_planned(gguf: Path, tmp_path: Path, shape
     shards = artifact.manifest.shards
     assert coreml.compiled == [artifact.root / shard.path for shard in shards]
     plan = Plan.model_validate_json(file.read_text())
-    assert [(f.name, f.rows) for shard in plan.shards for f in shard.functions] == [("main", 8)] * len(shards)
+    rows = 1 if shapes is Shapes.RANGE else 8
+    assert {(f.name, f.rows) for shard in plan.shards for f in shard.functions} == {("main", rows)}
 
 
-def test_a_range_with_another_default_is_not_the_shape_that_is_run(gguf: Path, tmp_path: Path) -> None:
+def test_a_range_with_another_default_than_its_manifest_s_is_not_planned(gguf: Path, tmp_path: Path) -> None:
     """Core ML plans a package at its default shape."""
-    artifact = Artifact(build(gguf, tmp_path / "m.anespec", target=Target.MAC, block=8).path)
-    narrower = artifact.manifest.model_copy(update={"block": 4})
-    shard = narrower.shards[0]
+    artifact = Artifact(build(gguf, tmp_path / "m.anespec", target=Target.MAC, range_default="block").path)
+    claimed = artifact.manifest.model_copy(update={"range_default": RangeDefault.ONE})
+    shard = claimed.shards[0]
     coreml = StandInCoreML(everything_on(Device.ANE))
-    plan = measure_shard(narrower, shard, artifact.shard_path(shard), coreml)
-    assert plan.refusal == "its default shape is of T = 8, but passes of 4 rows run; convert again"
+    plan = measure_shard(claimed, shard, artifact.shard_path(shard), coreml)
+    assert plan.refusal == "its default shape is of T = 4, not 1 as its manifest says; convert again"
     assert not coreml.compiled
 
 

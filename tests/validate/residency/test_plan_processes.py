@@ -17,13 +17,13 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import AnespecError, ResidencyGateError
 from anespec.manifests.residency import Device, Placement, ResidencyVerdict
-from anespec.manifests.schema import Shapes, Target
+from anespec.manifests.schema import ReshapeHint, Shapes, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.validate.kept import kept_residency
 from anespec.validate.residency import compute_plan
-from anespec.validate.residency.compute_plan import hint_caveat, neural_engine
+from anespec.validate.residency.compute_plan import neural_engine, plan_caveats
 from anespec.validate.residency.coremltools_plan import PlanningTools
 from anespec.validate.residency.gate import residency_gate
 from anespec.validate.residency.plan_process import ChildPlans
@@ -144,7 +144,7 @@ def test_the_worker_makes_the_plan_that_coremltools_makes(
     shard = artifact.manifest.shards[0]
     found = WorkerPlans(worker).plan(artifact, shard)
     assert found == StandInCoreML(PLACING).plan(artifact, shard)
-    assert [function.rows for function in found.functions] == ([4, 64] if shapes is Shapes.FUNCTIONS else [4])
+    assert [function.rows for function in found.functions] == ([4, 64] if shapes is Shapes.FUNCTIONS else [1])
     where = WorkerPlans(worker).circumstances(artifact)
     assert (where.backend, where.library_version[:23]) == ("worker", "anespec-worker by hand,")
     # What it compiled is what the backend loads.
@@ -216,14 +216,15 @@ def test_a_worker_plans_where_it_was_built_and_coremltools_elsewhere(
     assert isinstance(neural_engine(), WorkerPlans)
 
 
-def test_a_plan_without_the_hint_says_so_of_ranges_alone(artifact: Artifact) -> None:
-    ranges = artifact.manifest.model_copy(update={"shapes": Shapes.RANGE})
+def test_a_plan_of_a_range_says_what_it_leaves_open(artifact: Artifact) -> None:
+    ranges = artifact.manifest.model_copy(update={"reshape_hint": ReshapeHint.FREQUENT})
     static = ranges.model_copy(update={"shapes": Shapes.STATIC})
     verdict = residency_gate(artifact, silent, StandInCoreML(everything_on(Device.ANE)))
-    caveat = hint_caveat(ranges, verdict)
-    assert caveat is not None
-    assert "`anespec worker build`" in caveat
-    assert hint_caveat(static, verdict) is None
+    widths, hint = plan_caveats(ranges, verdict)
+    assert "passes over 1 row, the default shape, and says nothing of passes over 4;" in widths
+    assert "`anespec worker build`" in hint
+    assert plan_caveats(static, verdict) == ()
+    assert plan_caveats(ranges.model_copy(update={"reshape_hint": ReshapeHint.NONE}), verdict) == (widths,)
     by_worker = verdict.circumstances.model_copy(update={"backend": "worker"})
-    assert hint_caveat(ranges, verdict.model_copy(update={"circumstances": by_worker})) is None
-    assert hint_caveat(ranges, residency_gate(artifact, silent)) is None
+    assert plan_caveats(ranges, verdict.model_copy(update={"circumstances": by_worker})) == (widths,)
+    assert plan_caveats(ranges, residency_gate(artifact, silent)) == ()

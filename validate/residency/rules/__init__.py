@@ -42,7 +42,7 @@ from anespec.validate.residency.rules.weights import (
     SmallPaletteBesideState,
 )
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 
 RULES: tuple[Rule, ...] = (
     TensorRank(),

@@ -81,8 +81,8 @@ class Multifunction(ShardRule):
     grades = (Grade.B,)
     source = "anemll-forge; FluidAudio#679, ANEMLL"
     fact = (
-        "A package of several functions holds its weights once for each in the Neural Engine's memory. That "
-        "its functions share one state was seen to work."
+        "The functions of a package share one weight file, and that they share one state was seen to work. "
+        "One project saw the Neural Engine's memory hold the weights once for each function."
     )
     looks_at = "the functions of a package"
     severity = Severity.WARN
@@ -91,7 +91,8 @@ class Multifunction(ShardRule):
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         if len(shard.functions) > 1:
             names = ", ".join(function.name for function in shard.functions)
-            yield self.found(shard, f"functions {names}", f"weights are held {len(shard.functions)} times")
+            detail = f"weights may be held {len(shard.functions)} times"
+            yield self.found(shard, f"functions {names}", detail)
 
 
 class ProcessWeights(Rule):
@@ -99,13 +100,13 @@ class ProcessWeights(Rule):
     grades = (Grade.B,)
     source = "ane-book Exp. 26; smpanaro"
     fact = "A process can hold about 3 GB of weights on the Neural Engine."
-    looks_at = "the weights of all shards together, once for every function"
+    looks_at = "the weights of all shards together"
     severity = Severity.WARN
     mend = "share the shards out among worker processes, or choose smaller weights (--weights)"
 
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
         """One finding about all shards together."""
-        total = sum(shard.weight_bytes * len(shard.functions) for shard in artifact.shards)
+        total = sum(shard.weight_bytes for shard in artifact.shards)
         if total > PROCESS_BYTES:
             detail = "more than the about 3 GB that one process can hold"
             yield Finding(None, f"{_megabytes(total)} of weights", detail, self.severity, Effect.NOTHING)

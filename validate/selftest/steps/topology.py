@@ -98,9 +98,8 @@ def _loading(build: Build, bench: Bench, loading: Loading) -> Measured:
 
 
 def _sizes(build: Build, bench: Bench) -> list[int]:
-    """Bytes of weights of each shard, as often as the Neural Engine's memory holds them."""
-    manifest = bench.artifact(build).manifest
-    return [shard.bytes * len(manifest.functions) for shard in manifest.shards]
+    """Bytes of weights of each shard."""
+    return [shard.bytes for shard in bench.artifact(build).manifest.shards]
 
 
 def _shares(build: Build, bench: Bench) -> tuple[range, ...]:

@@ -3,9 +3,11 @@
 import json
 import platform
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from by_hand import states
 
 from anespec.manifests.coreml_errors import ended_by, error_sentence
 from anespec.manifests.errors import AnespecError, ArtifactError
@@ -47,7 +49,9 @@ def backend(worker: WorkerProgram, budget: int = 1 << 30) -> WorkerBackend:
 
 
 def notes(artifact: Artifact) -> list[Path]:
-    return sorted((artifact.root / "compiled").glob("*.json"))
+    """Those of failures."""
+    kept = sorted((artifact.root / "compiled").glob("*.json"))
+    return [path for path in kept if json.loads(path.read_text())["error"] is not None]
 
 
 def nobody_starts(patch: pytest.MonkeyPatch) -> None:
@@ -108,3 +112,38 @@ def test_what_may_pass_is_not_remembered(
     assert not notes(artifact)
     faults.write_text("[]")
     backend(swift_worker).open(artifact, 1).close()
+
+
+def test_a_shard_that_a_worker_dies_of_in_its_first_pass_is_found_too(
+    artifact: Artifact, swift_worker: WorkerProgram, faults: Path
+) -> None:
+    """Loading goes well, as it does of packages that kill whoever predicts with them (coremltools#2758)."""
+    plant(faults, path="layer_01", at="predict", action="abort")
+    with pytest.raises(ArtifactError) as first:
+        backend(swift_worker).open(artifact, 1)
+    assert str(first.value) == f"shards/layer_01.mlpackage: {CRASH}"
+    assert [note.name.partition(".")[0] for note in notes(artifact)] == ["layer_01"]
+
+
+def test_what_starting_takes_is_kept_and_the_worker_that_met_a_shard_runs_it(
+    artifact: Artifact, swift_worker: WorkerProgram, faults: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = backend(swift_worker)
+    assert ours.starts(artifact) is None
+    with caplog.at_level("INFO"), closing(ours.open(artifact, 1)) as verifier:
+        assert sum("the process that met it first runs it" in line for line in caplog.messages) == len(
+            artifact.manifest.shards
+        )
+        assert not any(state.any() for state in states(verifier))
+        stats = verifier.crew.ask(0, "stats", {})
+        assert stats["passes"] == 0
+        assert set(stats["stages"]) == {0.0}
+    met = ours.starts(artifact)
+    assert met is not None
+    assert met.last is None
+    assert [each.rows for each in met.first.passes] == list(artifact.manifest.widths)
+    ours.open(artifact, 1).close()
+    again = ours.starts(artifact)
+    assert again is not None
+    assert again.first == met.first
+    assert again.last is not None

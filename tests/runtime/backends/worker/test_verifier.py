@@ -165,15 +165,13 @@ def test_one_shard_by_itself_is_what_the_golden_gate_sees(
 
 
 def test_the_arena_s_parts_are_those_of_the_widths_that_run(verifier: WorkerVerifier) -> None:
-    parts = stages_module.arena_parts(
-        [stage for share in verifier.crew.shares for stage in share], (4, 16), 40
-    )
+    parts = stages_module.arena_parts([stage for share in verifier.crew.shares for stage in share], 40)
     assert parts["attn_mask@4"] == (1, 1, 4, 128)
     assert parts["kv_write_mask@16"] == (1, 1, 128, 16)
     assert {name for name in parts if name.startswith("hidden")} == {
-        f"hidden.{stage}@{width}" for stage in range(3) for width in (4, 16)
+        f"hidden.{stage}@{width}" for stage in range(3) for width in verifier.shape.widths
     }
-    assert parts["logits"] == (16, 40)
+    assert parts["logits"] == (128, 40)
 
 
 def test_a_width_that_no_function_takes_is_refused(verifier: WorkerVerifier) -> None:
