@@ -56,7 +56,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
 
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
-    from anespec.runtime.backends import circumstances, open_verifier, resolve_backend
+    from anespec.runtime.backends import circumstances, open_verifier, recorded_starts, resolve_backend
     from anespec.runtime.options import LoadOptions
 
     resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
@@ -72,6 +72,9 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
     artifact = Artifact(root, KnownHashes(again=options.verify), sequences)
     backend = resolve_backend(options.backend, artifact.manifest.target)
     here = circumstances(artifact, backend, options.threads)
+    known = recorded_starts(artifact, backend)
+    if known is not None and known.is_long:
+        watch.note(f"starting on {backend} takes {duration_text(known.expected.seconds)}: {known}")
     began = time.monotonic()
     with watch.steps(f"loading {name or path}") as report:
         report("vocabulary")
@@ -87,6 +90,9 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
         except BaseException:
             verifier.close()
             raise
+    started = recorded_starts(artifact, backend)
+    if known is None and started is not None and started.is_long:
+        watch.note(f"{started}; `anespec doctor {root}` shows it again")
     return Opened(artifact, tokenizer, verifier, here, began, suggested)
 
 

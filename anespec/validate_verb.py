@@ -75,6 +75,8 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
                     show(result)
             if found.report is not None:
                 out().print(f"All of it, in pictures: {found.report}")
+            if found.starts is not None:
+                out().print(f"Starting here: {found.starts}.")
             if not found.damage:
                 out().print(found.summary)
         found.require()

@@ -25,6 +25,7 @@ from anespec.watching import SILENT, Watcher
 
 if TYPE_CHECKING:
     from anespec.manifests.damage import Damage
+    from anespec.runtime.backends.coreml.start_times import Starts
     from anespec.validate.options import ValidateOptions
 
 
@@ -67,6 +68,7 @@ class Validation:
 
     `summary` says in one sentence what the artifact may do here, according to this run; `report` is the page,
     None if it could not be written, for the reason in `report_error`. If there is `damage`, no gate was run.
+    `starts` are what starting the artifact took, if that is known and takes long.
     """
 
     gates: tuple[GateResult, ...]
@@ -74,6 +76,7 @@ class Validation:
     report: Path | None
     report_error: AnespecError | None = None
     damage: "tuple[Damage, ...]" = ()
+    starts: "Starts | None" = None
 
     @property
     def standing(self) -> Standing:
@@ -110,6 +113,7 @@ class Validation:
             "standing": self.standing.value,
             "summary": self.summary,
             "damage": [damage.path for damage in self.damage],
+            "start": None if self.starts is None else self.starts.expected.model_dump(mode="json"),
         }
         return facts if self.report is None else facts | {"report": str(self.report)}
 
@@ -131,7 +135,7 @@ def run_validation(
     from anespec.manifests.damage import damage_sentence, find_damage
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
-    from anespec.runtime.backends import resolve_backend
+    from anespec.runtime.backends import recorded_starts, resolve_backend
     from anespec.validate.page.write import write_page
     from anespec.validate.summary import Known, summary
 
@@ -168,7 +172,8 @@ def run_validation(
         report = write_page(artifact, asked.here, damage, options.require_residency)
     except AnespecError as error:
         unwritten = error
-    return Validation(tuple(results), said, report, unwritten, damage)
+    starts = None if damage else recorded_starts(artifact, backend)
+    return Validation(tuple(results), said, report, unwritten, damage, starts)
 
 
 def _on_record(
