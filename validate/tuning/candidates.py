@@ -1,17 +1,19 @@
 """The candidates: one value of each option that changes the speed of a model, but not its output."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from types import MappingProxyType
 
-from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
+from anespec.manifests.schema import AttentionShape, Count, KVForm, RangeDefault, Record, ReshapeHint, Shapes
 
 
 class Candidate(Record):
     """One way to convert a model.
 
     `shard_bytes` is what a layer shard is filled up to. `prefill_block` is None but for packages of several
-    functions, which alone have a pass of another width than the block's.
+    functions, which alone have a pass of another width than the block's; `range_default` and `reshape_hint`
+    are None but for ranges.
     """
 
     weights: str
@@ -20,14 +22,19 @@ class Candidate(Record):
     shapes: Shapes
     block: Count
     prefill_block: Count | None = None
+    range_default: RangeDefault | None = None
+    reshape_hint: ReshapeHint | None = None
     shard_bytes: Count
     head_shards: Count
 
     def __str__(self) -> str:
         prefill = f"+{self.prefill_block}" if self.prefill_block is not None else ""
+        default = ", the block by default" if self.range_default is RangeDefault.BLOCK else ""
+        hinted = self.reshape_hint not in (None, ReshapeHint.NONE)
+        hint = f", hint {self.reshape_hint}" if hinted else ""
         return (
-            f"{self.weights}, {self.kv_form}, {self.attention}, {self.shapes} of {self.block}{prefill} rows, "
-            f"shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head"
+            f"{self.weights}, {self.kv_form}, {self.attention}, {self.shapes} of {self.block}{prefill} rows"
+            f"{default}{hint}, shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head"
         )
 
     @property
@@ -38,6 +45,16 @@ class Candidate(Record):
 
 SEARCHED = tuple(Candidate.model_fields)
 """The choices that are searched, each an option of a conversion and a field of TunedChoices."""
+
+
+DEPENDENT: Mapping[str, Shapes] = MappingProxyType(
+    {
+        "prefill_block": Shapes.FUNCTIONS,
+        "range_default": Shapes.RANGE,
+        "reshape_hint": Shapes.RANGE,
+    }
+)
+"""Choices of one kind of shapes alone."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,8 @@ class Space:
     prefill_block: Sequence[int]
     shard_bytes: Sequence[int]
     head_shards: Sequence[int]
+    range_default: Sequence[RangeDefault] = (RangeDefault.ONE,)
+    reshape_hint: Sequence[ReshapeHint] = (ReshapeHint.NONE,)
 
     @property
     def start(self) -> Candidate:
@@ -71,10 +90,11 @@ class Space:
         seen = set[Candidate]()
         for combination in product(*values):
             chosen = dict(zip(SEARCHED, combination, strict=True))
-            if chosen["shapes"] is not Shapes.FUNCTIONS:
-                chosen["prefill_block"] = None
-            elif chosen["prefill_block"] is None:
-                chosen["prefill_block"] = self.prefill_block[0]
+            for name, shapes in DEPENDENT.items():
+                if chosen["shapes"] is not shapes:
+                    chosen[name] = None
+                elif chosen[name] is None:
+                    chosen[name] = getattr(self, name)[0]
             candidate = Candidate(**chosen)
             if candidate not in seen:
                 seen.add(candidate)

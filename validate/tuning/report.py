@@ -14,7 +14,7 @@ from anespec.manifests.presets import MatchedModel, Preset, Provenance
 from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Count, Record, Target, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
-from anespec.validate.tuning.candidates import SEARCHED, Candidate
+from anespec.validate.tuning.candidates import DEPENDENT, SEARCHED, Candidate
 from anespec.validate.tuning.search import Found, Trial
 from anespec.validate.tuning.whole_model import WholeModel
 from anespec.validate.tuning.workbench import Measured
@@ -101,12 +101,7 @@ def _reason(choice: str, found: Found) -> ChoiceReason:
     """How the best candidate compares with those that differ in this choice alone."""
     best, others = found.best, []
     for trial in found.trials:
-        differing = {
-            name
-            for name in SEARCHED
-            if getattr(trial.candidate, name) != getattr(best.candidate, name) and name != "prefill_block"
-        }
-        if differing == {choice} or (choice == "prefill_block" and not differing and trial is not best):
+        if _differing(trial.candidate, best.candidate) == {choice}:
             others.append(trial)
     clauses = [
         f"{getattr(trial.candidate, choice)} "
@@ -119,6 +114,16 @@ def _reason(choice: str, found: Found) -> ChoiceReason:
     ]
     because = "; ".join(clauses) if clauses else "nothing else was tried beside it"
     return ChoiceReason(choice=choice, because=because, measured=bool(others))
+
+
+def _differing(one: Candidate, other: Candidate) -> set[str]:
+    """The choices in which two candidates differ; those of one kind of shapes count where both have it."""
+    return {
+        name
+        for name in SEARCHED
+        if (values := {getattr(one, name), getattr(other, name)}) and len(values) > 1
+        if name not in DEPENDENT or None not in values
+    }
 
 
 def _preset(found: Found, whole: tuple[WholeModel, ...], tuned: TunedModel) -> Preset | None:

@@ -16,6 +16,7 @@ from anespec.validate.tuning.workload import Workload
 STAGES: tuple[tuple[str, ...], ...] = (
     ("weights", "kv_form"),
     ("attention", "shapes"),
+    ("shapes", "range_default", "reshape_hint"),
     ("block", "prefill_block"),
     ("shard_bytes",),
     ("head_shards",),
@@ -25,6 +26,12 @@ EVERYTHING_THAT_PLACES = ("weights", "kv_form", "attention", "shapes")
 
 WORTH_A_CHANGE = 0.99
 """Of the best so far: what takes no less is as fast, and the earlier candidate stays."""
+
+LONG_START = 30.0
+"""Seconds to load a shard, with its first passes, that are a price at every start."""
+
+WORTH_A_LONG_START = 0.9
+"""Of the time of what starts quickly: what starts slowly must take less than this to replace it."""
 
 MOST_ROUNDS = 4
 
@@ -84,7 +91,7 @@ def search(
     def improved(best: Trial, choices: Iterable[str]) -> Trial:
         for candidate in space.around(best.candidate, choices):
             trial = tried(candidate)
-            if trial.seconds < best.seconds * WORTH_A_CHANGE:
+            if _is_better(trial, best):
                 best = trial
         return best
 
@@ -105,6 +112,16 @@ def search(
             f"{best.measured.why_not}{mend}"
         )
     return Found(best, tuple(known.values()))
+
+
+def _is_better(trial: Trial, best: Trial) -> bool:
+    """Whether a trial replaces the best so far; what starts slowly must be much faster for it."""
+    starts_slowly = trial.measured.load_seconds >= LONG_START
+    if starts_slowly == (best.measured.load_seconds >= LONG_START):
+        return trial.seconds < best.seconds * WORTH_A_CHANGE
+    if starts_slowly:
+        return trial.seconds < best.seconds * WORTH_A_LONG_START
+    return math.isfinite(trial.seconds) and trial.seconds * WORTH_A_LONG_START <= best.seconds
 
 
 def _trial(candidate: Candidate, workbench: Workbench, workload: Workload) -> Trial:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_limits import HEAD_CHANNELS
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import AttentionShape, KVForm, Shapes
+from anespec.manifests.schema import AttentionShape, KVForm, RangeDefault, ReshapeHint, Shapes, Target
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.validate.tuning.candidates import Space
 
@@ -31,6 +31,8 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
         raise RequestError("there is no weight format to try; give --weights one, or leave it out")
     attention = [plan.attention, *(shape for shape in AttentionShape if shape is not plan.attention)]
     vocabulary = plan.model.facts.vocabulary
+    # A processor's library knows neither default shapes nor hints.
+    on_engine = plan.options.target is not Target.CPU
     planned, slices = len(plan.topology.heads), -(-vocabulary // HEAD_CHANNELS)
     return Space(
         weights=[str(WeightChoice.parse(text)) for text in weights],
@@ -41,6 +43,8 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
         prefill_block=[size for size in PREFILL_BLOCKS if size <= plan.context] or [plan.context],
         shard_bytes=_useful(SHARD_BYTES, plan),
         head_shards=list(dict.fromkeys((planned, min(2 * planned, vocabulary), max(planned, slices)))),
+        range_default=list(RangeDefault) if on_engine else [RangeDefault.ONE],
+        reshape_hint=list(ReshapeHint) if on_engine else [ReshapeHint.NONE],
     )
 
 

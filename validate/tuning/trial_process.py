@@ -75,6 +75,8 @@ def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOpt
         attention=candidate.attention,
         shapes=candidate.shapes,
         prefill_block=candidate.prefill_block,
+        range_default=candidate.range_default,
+        reshape_hint=candidate.reshape_hint,
         shard_bytes=candidate.shard_bytes,
         head_shards=candidate.head_shards,
         preset="none",
@@ -117,7 +119,7 @@ def run_trial(request: TrialRequest) -> Measured:
 
 
 def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[PassTime, ...]]:
-    """Seconds to load it, and what its passes take."""
+    """Seconds to load it, with the first passes that a backend of Core ML runs then, and what passes take."""
     began = time.perf_counter()
     with closing(open_verifier(artifact, request.backend, request.threads, request.workers)) as verifier:
         loaded = time.perf_counter() - began

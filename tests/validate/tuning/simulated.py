@@ -1,5 +1,6 @@
 """A Neural Engine that is known through and through: costs and residency as others have measured them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -30,6 +31,7 @@ SPACE = Space(
 class SimulatedEngine:
     """A Workbench of its own. Every field is something that differs from machine to machine.
 
+    `load_seconds` are those of a shard by its shapes.
     A whole model takes `whole_takes` times what its shards do, if there is `room` for one.
 
     `on_cpu` are values of any choice with which a shard runs on the CPU and says nothing; `refused` those
@@ -54,6 +56,7 @@ class SimulatedEngine:
     widest_head: int = 16384
     whole_takes: float = 1.0
     room: bool = True
+    load_seconds: Mapping[str, float] = field(default_factory=dict)
     asked: list[Probe] = field(default_factory=list)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
@@ -110,6 +113,7 @@ class SimulatedEngine:
         head_resident = 200_064 / candidate.head_shards <= self.widest_head and not said & self.on_cpu
         return Measured(
             probe=probe,
+            load_seconds=self.load_seconds.get(candidate.shapes, 0.0),
             times=tuple(
                 PassTime(
                     rows=rows,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simulated import SPACE, SimulatedEngine
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.schema import KVForm, Shapes
+from anespec.manifests.schema import KVForm, RangeDefault, ReshapeHint, Shapes
 from anespec.validate.tuning.candidates import Candidate, Space
 from anespec.validate.tuning.search import Trial, search
 from anespec.validate.tuning.workload import Workload
@@ -123,6 +123,34 @@ def test_only_packages_of_functions_have_another_prefill_block() -> None:
     for candidate in SPACE.around(None, ()):
         assert (candidate.prefill_block is not None) == (candidate.shapes is Shapes.FUNCTIONS)
         assert isinstance(candidate, Candidate)
+
+
+HINTED = replace(SPACE, range_default=tuple(RangeDefault), reshape_hint=tuple(ReshapeHint))
+
+
+def test_a_range_s_default_and_hint_are_searched_and_no_other_shape_s() -> None:
+    for candidate in HINTED.around(None, ()):
+        is_range = candidate.shapes is Shapes.RANGE
+        assert (candidate.range_default is not None, candidate.reshape_hint is not None) == (is_range,) * 2
+    only_hinted = SimulatedEngine(on_cpu=frozenset({"static", "functions", "none", RangeDefault.ONE}))
+    best = search(HINTED, only_hinted, WORKLOAD).best.candidate
+    assert (best.shapes, best.range_default) == (Shapes.RANGE, RangeDefault.BLOCK)
+    assert best.reshape_hint is ReshapeHint.FREQUENT
+    assert ", the block by default, hint frequent, shards up to" in str(best)
+
+
+@pytest.mark.parametrize("quick", [Shapes.STATIC, Shapes.FUNCTIONS])
+def test_what_starts_in_seconds_and_is_as_fast_replaces_what_takes_minutes(quick: Shapes) -> None:
+    """A range was seen to take 112 and 133 s in every process (ane-book, B)."""
+    slow = {shapes: 245.0 for shapes in Shapes if shapes is not quick}
+    assert search(HINTED, SimulatedEngine(), WORKLOAD).trials[0].candidate.shapes is Shapes.RANGE
+    engine = SimulatedEngine(load_seconds=slow, on_cpu=frozenset({"static", "functions"} - {quick}))
+    assert search(HINTED, engine, WORKLOAD).best.candidate.shapes is quick
+
+
+def test_what_starts_in_seconds_and_is_far_slower_replaces_nothing() -> None:
+    engine = SimulatedEngine(load_seconds={Shapes.RANGE: 245.0}, on_cpu=frozenset({"static", "functions"}))
+    assert search(HINTED, engine, WORKLOAD).best.candidate.shapes is Shapes.RANGE
 
 
 def test_tokens_per_pass_of_the_usual_acceptance() -> None:
