@@ -82,7 +82,7 @@ def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mappin
     if manifest.shapes is Shapes.FUNCTIONS:
         widths = f"functions of {listed([str(width) for width in manifest.widths])} rows"
     elif manifest.t_min != manifest.t_max:
-        widths = f"{manifest.t_min} to {widths}"
+        widths = f"{manifest.t_min} to {widths}, default {manifest.default_rows}"
     written = f"{manifest.attention.value} attention, K/V {manifest.kv_form.value}"
     table.add_row("passes", f"block {manifest.block}, {widths}, {written}")
     table.add_row(
