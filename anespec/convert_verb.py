@@ -95,6 +95,8 @@ def convert(
 
 
 def _facts(done: "Conversion") -> dict[str, Any]:
+    from anespec.convert.first_use import first_use
+
     manifest = done.manifest
     return {
         "artifact": str(done.path),
@@ -106,6 +108,7 @@ def _facts(done: "Conversion") -> dict[str, Any]:
         "up_to_date": done.up_to_date,
         "topology": list(manifest.topology),
         "weights": weights_facts(manifest),
+        "first_use": first_use(manifest.target, manifest.shapes, manifest.widths),
     }
 
 

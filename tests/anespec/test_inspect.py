@@ -123,6 +123,16 @@ def test_convert_warns_of_an_override_out_of_band(tmp_path: Path) -> None:
     assert "note: Layers 0, 1" in noisy.err
 
 
+def test_what_is_known_of_the_first_use_is_said_before_and_after(tmp_path: Path) -> None:
+    source = write_gguf(tmp_path / "m.gguf", TinyModel())
+    planned = run("inspect", source, "--target", "mac", "--plan", "--json").json["plan"]["first_use"]
+    assert "112 s for 1 and 133 s for 4, measured once" in planned
+    made = run("convert", source, "-o", tmp_path / "m.anespec", "--target", "mac")
+    for text in (run("inspect", source, "--target", "mac", "--plan").out, made.out):
+        assert "First use: Core ML may prepare a range anew" in text
+    assert "First use" not in run("inspect", source, "--target", "cpu", "--plan").out
+
+
 @pytest.mark.skipif("phi3" not in FAMILIES, reason="the phi3 architecture does not convert yet")
 def test_phi_4_mini_gets_its_preset(tmp_path: Path) -> None:
     path = phi_4_mini(tmp_path / "m.gguf")

@@ -13,6 +13,7 @@ import anespec.runtime.backends as backends
 from anespec.loading import ask_while_closed, open_artifact
 from anespec.manifests.errors import AnespecError, ArtifactError, GGUFError
 from anespec.manifests.store import Artifact, package_sha256
+from anespec.runtime.backends.coreml.start_times import FirstPass, Starts, StartTimes
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.options import BackendOptions
 from anespec.runtime.pass_costs import PassCosts
@@ -50,6 +51,26 @@ def test_verify_reads_what_is_remembered(artifact: Artifact, monkeypatch: pytest
         open_artifact(artifact.root, BackendOptions(threads=1, verify=True), SILENT)
     with pytest.raises(ArtifactError, match=r"head_00\.mlpackage: sha256 is"):
         open_artifact(artifact.root, BackendOptions(threads=1), SILENT)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_start_that_takes_minutes_is_announced(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Before it happens, if an earlier one was measured; else once it has been."""
+    first = StartTimes(load_seconds=4, passes=(FirstPass(rows=1, seconds=112),))
+    found = iter([Starts(first) if known else None, Starts(first)])
+    monkeypatch.setattr(backends, "recorded_starts", lambda artifact, backend: next(found))
+    notes: list[str] = []
+    open_artifact(
+        artifact.root, BackendOptions(threads=1), replace(SILENT, note=notes.append)
+    ).verifier.close()
+    (note,) = notes
+    assert (
+        note.startswith("starting on openvino takes 1 min 56 s: the first process took loading 4.0 s")
+        == known
+    )
+    assert ("`anespec doctor " in note) != known
 
 
 def test_a_verifier_whose_vocabulary_cannot_be_read_is_closed(

@@ -17,6 +17,7 @@ from anespec.runtime.backends.coreml.compiled import compiled_shard
 from anespec.runtime.backends.coreml.contact import Outcome
 from anespec.runtime.backends.coreml.library import ComputeUnits
 from anespec.runtime.backends.coreml.memory import remember
+from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.validate.doctor.artifact import look_into
 from anespec.validate.findings import Finding, Level
 
@@ -104,6 +105,35 @@ def test_what_core_ml_made_of_the_shards_is_counted(made: dict[Target, Path], tm
     # After an upgrade of the system nothing of it counts.
     upgraded = look_into(artifact, MAC, LightCoreML("2"))
     assert any(f"0 of {len(shards)} shards compiled" in finding.text for finding in upgraded)
+
+
+def test_what_starting_takes_is_told(made: dict[Target, Path], tmp_path: Path) -> None:
+    artifact = Artifact(shutil.copytree(made[Target.MAC], tmp_path / "m.anespec"))
+    compiler = LightCoreML()
+    slow = StartTimes(load_seconds=1, passes=(FirstPass(rows=1, seconds=112), FirstPass(rows=4, seconds=133)))
+    quick = StartTimes(
+        load_seconds=1, passes=(FirstPass(rows=1, seconds=0.1), FirstPass(rows=4, seconds=0.1))
+    )
+
+    def found() -> list[Finding]:
+        every = look_into(artifact, MAC, compiler)
+        return [finding for finding in every if finding.subject == "start, coreml"]
+
+    places = []
+    for shard in artifact.manifest.shards:
+        one = compiled_shard(artifact, shard, compiler, lambda _: None)
+        places.append(one.beside(f"{ComputeUnits.CPU_AND_NE}.json"))
+        assert not found()
+        remember(places[-1], Outcome(first=slow))
+    (start,) = found()
+    assert start.level is Level.WARN
+    assert "(4 rows)" in start.text
+    assert start.mend is not None
+    for place in places:
+        remember(place, Outcome(first=slow, last=quick))
+    (start,) = found()
+    assert start.level is Level.OK
+    assert "; the last one since loading" in start.text
 
 
 def test_verdicts_of_other_circumstances_are_told(made: dict[Target, Path], tmp_path: Path) -> None:
