@@ -20,15 +20,8 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
 from anespec.convert.source.model import OUTPUT_NORM
 from anespec.manifests.interrupts import interrupts_held_back
-from anespec.manifests.schema import (
-    HIDDEN_OUT,
-    HeadShard,
-    LayerShard,
-    RangeDefault,
-    Shard,
-    StoredTensor,
-    TensorSpec,
-)
+from anespec.manifests.ranges import RangeDefault
+from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
 
 
 def build_unit(

@@ -9,13 +9,12 @@ from anespec.convert.weights.targets import require_fit
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options, read_size
 from anespec.manifests.presets import NO_PRESET, preset_names
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.schema import (
     MAX_BLOCK,
     MOST_ROWS,
     AttentionShape,
     KVForm,
-    RangeDefault,
-    ReshapeHint,
     Shapes,
     Target,
     WeightFormat,

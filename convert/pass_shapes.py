@@ -4,15 +4,8 @@ from dataclasses import dataclass
 
 from anespec.convert.options import ConvertOptions
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import (
-    MAIN,
-    RangeDefault,
-    ReshapeHint,
-    Shapes,
-    ShardFunction,
-    Target,
-    range_widths,
-)
+from anespec.manifests.ranges import RangeDefault, ReshapeHint, range_widths
+from anespec.manifests.schema import MAIN, Shapes, ShardFunction, Target
 
 WIDEST_CPU_PASS = 128
 """The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
@@ -68,7 +61,7 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
         (ShardFunction(name=MAIN),),
         1,
         widest,
-        range_widths(block, 1, widest, options.target),
+        range_widths(block, 1, widest, few=options.target is not Target.CPU),
         range_default=options.range_default or RangeDefault.ONE,
         reshape_hint=options.reshape_hint or ReshapeHint.NONE,
     )

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from anespec.manifests.ranges import RangeDefault, ReshapeHint, range_widths
+
 SCHEMA_VERSION = 3
 
 InsidePath = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$", max_length=255)]
@@ -90,21 +92,6 @@ class Shapes(StrEnum):
     RANGE = "range"
     STATIC = "static"
     FUNCTIONS = "functions"
-
-
-class RangeDefault(StrEnum):
-    """The T of a range's default shape (docs/graph.md): a single row, or the block."""
-
-    ONE = "1"
-    BLOCK = "block"
-
-
-class ReshapeHint(StrEnum):
-    """How often Core ML is told that the shape of a range's passes changes: nothing, or its own words."""
-
-    NONE = "none"
-    FREQUENT = "frequent"
-    INFREQUENT = "infrequent"
 
 
 class KVForm(StrEnum):
@@ -487,7 +474,7 @@ class Manifest(Record):
     def widths(self) -> tuple[int, ...]:
         """The numbers of rows that a pass may have, ascending, the block among them."""
         if self.shapes is Shapes.RANGE:
-            return range_widths(self.block, self.t_min, self.t_max, self.target)
+            return range_widths(self.block, self.t_min, self.t_max, few=self.target is not Target.CPU)
         return tuple(sorted(function.rows for function in self.functions if function.rows is not None))
 
     @property
@@ -527,16 +514,3 @@ class Manifest(Record):
     def pool(self, name: str) -> Pool:
         """The pool called `name`; raises KeyError if there is none."""
         return {pool.name: pool for pool in self.pools}[name]
-
-
-def range_widths(block: int, t_min: int, t_max: int, target: Target = Target.CPU) -> tuple[int, ...]:
-    """The widths that are run where any of t_min..t_max can be: the block, and powers of two.
-
-    Few, so that the exactness gate can measure every one that the engine will ever run. On a Neural Engine
-    only the narrowest, the block and the widest: each more took minutes in every process (B: ane-book
-    Exp. 26), and a pass of few rows takes as long as one of the block.
-    """
-    if target is not Target.CPU:
-        return tuple(sorted({t_min, block, t_max}))
-    powers = (1 << power for power in range(t_max.bit_length()))
-    return tuple(sorted({block, *(width for width in powers if t_min <= width <= t_max)}))

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.presets import MatchedModel
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.safe_files import read_bounded
 from anespec.manifests.schema import (
     MAX_BLOCK,
@@ -21,9 +22,7 @@ from anespec.manifests.schema import (
     AttentionShape,
     Count,
     KVForm,
-    RangeDefault,
     Record,
-    ReshapeHint,
     Shapes,
     Target,
 )

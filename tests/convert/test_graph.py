@@ -97,9 +97,9 @@ def description(shard: ShardProgram, folder: Path) -> Any:
     return model.description
 
 
-@pytest.mark.parametrize(("block", "t_max"), [(4, 128), (4, 4), (8, 8)])
-def test_t_is_a_range_whose_default_is_the_block(tmp_path: Path, block: int, t_max: int) -> None:
-    found = description(layers(AttentionShape.GROUPED, block=block, t_max=t_max), tmp_path)
+@pytest.mark.parametrize(("default_rows", "t_max"), [(1, 128), (1, 4), (8, 8)])
+def test_t_is_a_range_with_a_default(tmp_path: Path, default_rows: int, t_max: int) -> None:
+    found = description(layers(AttentionShape.GROUPED, default_rows=default_rows, t_max=t_max), tmp_path)
     rows = {"x": 2, "rope_cos": 0, "rope_sin": 0, "attn_mask": 2, "kv_write_mask": 3}
     assert {value.name for value in found.input} == set(rows)
     for value in found.input:
@@ -108,7 +108,7 @@ def test_t_is_a_range_whose_default_is_the_block(tmp_path: Path, block: int, t_m
         ranges = [(size.lowerBound, size.upperBound) for size in array.shapeRange.sizeRanges]
         assert ranges.pop(rows[value.name]) == (1, t_max)
         assert all(low == high for low, high in ranges)
-        assert array.shape[rows[value.name]] == block
+        assert array.shape[rows[value.name]] == default_rows
         assert array.dataType == array.FLOAT16
     assert [value.name for value in found.output] == ["hidden"]
 

@@ -13,7 +13,8 @@ from anespec.convert.graph.builder import ct
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pass_shapes import plan_passes
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import Manifest, RangeDefault, ReshapeHint, Shapes, Target
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.manifests.schema import Manifest, Shapes, Target
 from anespec.manifests.store import MANIFEST_NAME, Artifact
 from anespec.runtime.backends.portable.mil_package import read_model
 

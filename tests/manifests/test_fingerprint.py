@@ -82,6 +82,8 @@ def other_values(annotation: Any, value: Any) -> Iterator[Any]:
         elif get_origin(kind) is dict:
             yield value | {"more": "1"}
             yield {}
+        elif get_origin(kind) is tuple and value is None:
+            yield []
         elif get_origin(kind) is tuple:
             yield value[:-1]
             yield value + value[-1:]
@@ -105,7 +107,7 @@ def changes(
         for member in members(info.annotation):
             if is_model(member) and value is not None:
                 yield from changes(member, value, place)
-            elif get_origin(member) is tuple:
+            elif get_origin(member) is tuple and value is not None:
                 for kind in members(get_args(member)[0]):
                     for number in sorted({0, len(value) - 1} & set(range(len(value)))):
                         item = value[number]

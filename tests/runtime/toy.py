@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
-from anespec.manifests.schema import aligned, range_widths
+from anespec.manifests.ranges import range_widths
+from anespec.manifests.schema import aligned
 from anespec.runtime.engine import Engine
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
 from anespec.runtime.proven import Proven

@@ -49,7 +49,7 @@ def layers(
     weight_format: WeightFormat = WeightFormat.FP16,
     kv_heads: int = KV_HEADS,
     rotary_dim: int = HEAD_DIM,
-    block: int = 4,
+    default_rows: int = 1,
     t_max: int = 128,
     functions: tuple[ShardFunction, ...] = (ShardFunction(name=MAIN),),
     kv_form: KVForm = KVForm.REREAD,
@@ -85,7 +85,7 @@ def layers(
         for index in indices
     )
     plan = LayerShardPlan(plans, D, EPSILON, kv_form)
-    return layer_shard(plan, weights, ProgramScope(1, t_max, functions))
+    return layer_shard(plan, weights, ProgramScope(default_rows, t_max, functions))
 
 
 def program_of(

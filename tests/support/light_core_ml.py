@@ -10,7 +10,7 @@ import pytest
 from core_ml_faults import meet
 from numpy.typing import NDArray
 
-from anespec.manifests.schema import ReshapeHint
+from anespec.manifests.ranges import ReshapeHint
 from anespec.runtime.backends.coreml.contact import Contact, Outcome
 from anespec.runtime.backends.coreml.contact_child import tried
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel, ModelState

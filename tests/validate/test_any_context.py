@@ -15,7 +15,8 @@ from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.schema import Manifest, Pool, Shapes, ShardFunction, Target, range_widths
+from anespec.manifests.ranges import range_widths
+from anespec.manifests.schema import Manifest, Pool, Shapes, ShardFunction, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier

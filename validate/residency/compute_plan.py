@@ -9,8 +9,9 @@ run on a Mac by this project yet.
 from typing import Protocol
 
 from anespec.manifests.formatting import counted, listed
+from anespec.manifests.ranges import ReshapeHint
 from anespec.manifests.residency import Plan, PlanSource, ResidencyVerdict, ShardComputePlan
-from anespec.manifests.schema import Manifest, ReshapeHint, Shapes, Shard
+from anespec.manifests.schema import Manifest, Shapes, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.coreml.library import has_neural_engine

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
-from anespec.manifests.schema import AttentionShape, Count, KVForm, RangeDefault, Record, ReshapeHint, Shapes
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
 
 
 class Candidate(Record):

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_limits import HEAD_CHANNELS
 from anespec.manifests.errors import RequestError
-from anespec.manifests.schema import AttentionShape, KVForm, RangeDefault, ReshapeHint, Shapes, Target
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.validate.tuning.candidates import Space
 

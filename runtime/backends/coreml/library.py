@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.machine import system_build
 from anespec.manifests.packages import missing_package
-from anespec.manifests.schema import ReshapeHint
+from anespec.manifests.ranges import ReshapeHint
 
 FIRST_MACOS = 15
 """States are known to Core ML from here on (A: Apple)."""

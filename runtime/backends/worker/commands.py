@@ -8,7 +8,7 @@ from anespec.manifests.child_python import NEUTRAL_FOLDER, child_environment
 from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.formatting import last_line
-from anespec.manifests.schema import ReshapeHint
+from anespec.manifests.ranges import ReshapeHint
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.worker.process import WorkerProgram
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.schema import ReshapeHint
+from anespec.manifests.ranges import ReshapeHint
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.process import (

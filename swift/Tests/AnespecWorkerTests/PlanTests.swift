@@ -27,7 +27,7 @@ final class PlanTests: XCTestCase {
             """
         try Data(plan.utf8).write(to: URL(fileURLWithPath: file))
         setenv("ANESPEC_STANDIN_PLAN", file, 1)
-        let report = try await PlanReport.json(of: "/m.mlmodelc", units: .all, function: nil, name: "shards/a", sha256: "ab")
+        let report = try await PlanReport.json(of: "/m.mlmodelc", units: .all, function: nil, hint: .none, name: "shards/a", sha256: "ab")
         XCTAssertEqual(report["shard"], .string("shards/a"))
         let operations = report["functions"][0]["operations"]
         XCTAssertEqual((0..<4).map { operations[$0]["name"] }, ["layer_0_q", "c", "inner", "k_0"].map(JSON.string))

@@ -21,6 +21,7 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.errors import RequestError, ResidencyGateError, StorageError
 from anespec.manifests.machine import system_build
 from anespec.manifests.notes import LARGEST_JSON
+from anespec.manifests.ranges import RangeDefault
 from anespec.manifests.residency import (
     Device,
     FunctionPlan,
@@ -31,7 +32,7 @@ from anespec.manifests.residency import (
     ResidencyVerdict,
     shape_text,
 )
-from anespec.manifests.schema import RangeDefault, Shapes, Target
+from anespec.manifests.schema import Shapes, Target
 from anespec.manifests.store import Artifact, package_sha256
 from anespec.validate.residency.compute_plan import neural_engine
 from anespec.validate.residency.coremltools_plan import measure_shard, read_plan

@@ -16,8 +16,9 @@ from swift_build import SCRATCH, swift
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.errors import AnespecError, ResidencyGateError
+from anespec.manifests.ranges import ReshapeHint
 from anespec.manifests.residency import Device, Placement, ResidencyVerdict
-from anespec.manifests.schema import ReshapeHint, Shapes, Target
+from anespec.manifests.schema import Shapes, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.runtime.backends.worker.process import WorkerProgram

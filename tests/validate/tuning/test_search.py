@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from simulated import SPACE, SimulatedEngine
 
 from anespec.manifests.errors import AnespecError
-from anespec.manifests.schema import KVForm, RangeDefault, ReshapeHint, Shapes
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.manifests.schema import KVForm, Shapes
 from anespec.validate.tuning.candidates import Candidate, Space
 from anespec.validate.tuning.search import Trial, search
 from anespec.validate.tuning.workload import Workload
