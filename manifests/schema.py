@@ -11,6 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from anespec.manifests.graph_choices import AttentionShape as AttentionShape
+from anespec.manifests.graph_choices import KVForm as KVForm
+from anespec.manifests.graph_choices import Shapes as Shapes
 from anespec.manifests.ranges import RangeDefault, ReshapeHint, range_widths
 
 SCHEMA_VERSION = 3
@@ -73,36 +76,6 @@ class Target(StrEnum):
     MAC = "mac"
     IPHONE = "iphone"
     CPU = "cpu"
-
-
-class AttentionShape(StrEnum):
-    """How a layer's attention is written in the graph (docs/graph.md)."""
-
-    PER_KV_HEAD = "per_kv_head"
-    GROUPED = "grouped"
-
-
-class Shapes(StrEnum):
-    """How many rows a shard's functions take (docs/graph.md).
-
-    `range`: one function of any T up to a widest. `static`: one, of the block alone. `functions`: one of each
-    width, which share weights and states.
-    """
-
-    RANGE = "range"
-    STATIC = "static"
-    FUNCTIONS = "functions"
-
-
-class KVForm(StrEnum):
-    """How K/V are kept and written (docs/graph.md). All forms give the same bits."""
-
-    REREAD = "reread"
-    BLENDED = "blended"
-    SLICE_UPDATE = "slice_update"
-    PACKED = "packed"
-    OUTSIDE = "outside"
-    AT_POSITION = "at_position"
 
 
 class WeightFormat(StrEnum):

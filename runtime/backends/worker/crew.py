@@ -212,6 +212,7 @@ class Crew:
                 worker.end()
                 self._workers[index] = None
         is_first = not any(self._workers)
+        self._arena.number_slots()  # for the first passes, which loading runs
         begun: list[WorkerProcess] = []
         try:
             for index, worker in enumerate(self._workers):

@@ -57,9 +57,7 @@ class WorkerRunner:
         self._stage = stage
         self._write_inputs = [pool.write_input for pool in manifest.pools]
         vocabulary = manifest.hyperparameters.vocabulary
-        self._arena = Arena(
-            arena_parts([stage], vocabulary), program.expected_build, integer_parts([stage])
-        )
+        self._arena = Arena(arena_parts([stage], vocabulary), program.expected_build, integer_parts([stage]))
         try:
             self._crew = Crew(program, self._arena, [stage], vocabulary, manifest.reshape_hint, limits)
         except BaseException:
