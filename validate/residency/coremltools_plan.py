@@ -127,9 +127,9 @@ class PlanningTools(CoreMLTools):
 
         Another path would be specialised anew: the system's cache is keyed by path (coremltools#2549).
         """
-        manifest, function = artifact.manifest, artifact.manifest.functions[0]
-        package = artifact.shard_path(shard)
-        view = view_package(package, shard.path, shard.sha256, manifest.block, functions=manifest.functions)
+        manifest = artifact.manifest
+        function = manifest.functions_of(shard)[0]
+        view = view_declared(manifest, shard, artifact.shard_path(shard))
         if (reason := other_default(view)) is not None:
             return refused(shard, reason)
         try:

@@ -221,11 +221,12 @@ class Bench:
         Nothing may have loaded the build before. A range is loaded once for all widths.
         """
         found: list[FirstUse] = []
-        manifest = self.artifact(build).manifest
+        artifact = self.artifact(build)
+        manifest = artifact.manifest
         opened: dict[str | None, Opened] = {}
         try:
             for rows in manifest.widths:
-                function = self._function(self.artifact(build), rows)
+                function = self._function(artifact, manifest.layer_shards[0], rows)
                 known = function in opened
                 if not known:
                     opened[function] = self.open(build, Units.DEVICE, rows=rows)
