@@ -19,6 +19,7 @@ from anespec.convert.package import OnWritten, WrittenPackage, serialised_model,
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
 from anespec.convert.source.model import OUTPUT_NORM
+from anespec.manifests.channel_layout import channel_shape
 from anespec.manifests.interrupts import interrupts_held_back
 from anespec.manifests.ranges import RangeDefault
 from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
@@ -75,7 +76,7 @@ def _build_layers(
     layers = layer_shard_plan(plan, indices)
     program = _layers_program(plan, indices, stored.append)
     written = write_package(program, path, threads, on_written)
-    outputs = (TensorSpec(name=HIDDEN_OUT, shape=(1, layers.d, None, 1)),)
+    outputs = (TensorSpec(name=HIDDEN_OUT, shape=channel_shape(layers.d)),)
     return LayerShard(
         **dict(_described(stored, written, path, recipe, layers.inputs, outputs)),
         first_layer=indices.start,
@@ -93,7 +94,7 @@ def _build_head(
     program = _head_program(plan, slices)
     written = write_package(program, path, threads, on_written)
     outputs = tuple(
-        TensorSpec(name=name, shape=(1, projection.weight.source.shape[0], None, 1))
+        TensorSpec(name=name, shape=channel_shape(projection.weight.source.shape[0]))
         for name, projection in slices.items()
     )
     return HeadShard(

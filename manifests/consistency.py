@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from anespec.manifests.channel_layout import channel_shape, channels_of
 from anespec.manifests.formatting import counted, listed, quoted
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import (
@@ -65,7 +66,7 @@ def _pass_inputs(manifest: Manifest) -> Iterator[TensorSpec]:
         for shard in manifest.layer_shards:
             if shard.per_layer_input is not None:
                 width = (shard.end_layer - shard.first_layer) * per_layer.width
-                yield TensorSpec(name=shard.per_layer_input, shape=(1, width, None, 1))
+                yield TensorSpec(name=shard.per_layer_input, shape=channel_shape(width))
     for table in manifest.ropes:
         for name in (table.cos_input, table.sin_input):
             yield TensorSpec(name=name, shape=(None, len(table.frequencies)))
@@ -75,7 +76,7 @@ def _pass_inputs(manifest: Manifest) -> Iterator[TensorSpec]:
 
 
 def _hidden(manifest: Manifest) -> Shape:
-    return (1, manifest.hyperparameters.d, None, 1)
+    return channel_shape(manifest.hyperparameters.d)
 
 
 def _sizes(manifest: Manifest) -> Iterator[str]:
@@ -322,8 +323,8 @@ def _untaken(manifest: Manifest) -> Iterator[str]:
 
 def _head_shard(manifest: Manifest, shard: HeadShard) -> Iterator[str]:
     yield from _inputs(shard, {HIDDEN_IN: TensorSpec(name=HIDDEN_IN, shape=_hidden(manifest))})
-    widths = [spec.shape[1] for spec in shard.outputs if spec.shape == (1, spec.shape[1], None, 1)]
+    widths = [width for spec in shard.outputs if (width := channels_of(spec.shape)) is not None]
     tokens = shard.end_token - shard.first_token
-    if len(widths) != len(shard.outputs) or sum(width or 0 for width in widths) != tokens:
+    if len(widths) != len(shard.outputs) or sum(widths) != tokens:
         shapes = listed([shape_text(spec.shape) for spec in shard.outputs]) or "none"
         yield f"{shard.path} has {tokens} tokens, but its outputs are {shapes}"

@@ -17,6 +17,7 @@ from typing import Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import from_rows, to_rows
 from anespec.manifests.consistency import tiles
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import LayerShard, Manifest, Shard
@@ -48,7 +49,7 @@ class BuildsInputs(Protocol):
     def of(
         self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor | Homes]:
-        """Every input that some shard takes, by the manifest's names; `hidden` is [1, d, T, 1]."""
+        """Every input that some shard takes, by the manifest's names; `hidden` is a channel tensor."""
         ...
 
 
@@ -169,7 +170,7 @@ class _Bench:
         """The inputs of one pass."""
         sources = list(step.sources)
         scaled = (inputs[sources] * np.float32(self.manifest.hidden_scale)).astype(np.float16)
-        hidden = np.ascontiguousarray(scaled.T[None, :, :, None])
+        hidden = np.ascontiguousarray(from_rows(scaled))
         tokens = np.array(self.tokens, dtype=np.int64)[sources]
         return self.pass_inputs.of(step.rows, hidden, self.own.layer_inputs(tokens))
 
@@ -222,8 +223,8 @@ def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPass
         given = bench.inputs_of(step, inputs)
         own: Inputs = {spec.name: given[spec.name] for spec in shard.inputs}
         outputs = runner.run(own)
-        channels = np.concatenate([outputs[spec.name][0, :, :, 0] for spec in shard.outputs])
-        pieces.append(channels.T[: step.real].astype(np.float32))
+        rows = np.concatenate([to_rows(outputs[spec.name]) for spec in shard.outputs], axis=1)
+        pieces.append(rows[: step.real].astype(np.float32))
     return np.concatenate(pieces)
 
 

@@ -13,6 +13,7 @@ from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.rope import rotate
+from anespec.manifests.channel_layout import channel_shape
 from anespec.manifests.schema import AttentionShape, KVForm
 
 
@@ -91,7 +92,7 @@ def write_keys_values(
     form: KVForm,
     name: str,
 ) -> WrittenKV:
-    """Make keys and values of [1, d, T, 1] and put them into their slots."""
+    """Make keys and values of a channel tensor and put them into their slots."""
     projected = project(x, weights.k, f"{name}_k")
     k = _heads(projected, sizes.kv_heads, weights.k_norm, inputs.key_rope, sizes, f"{name}_k")
     v = projected if weights.v is None else project(x, weights.v, f"{name}_v")
@@ -112,7 +113,7 @@ def attention(
     written: WrittenKV,
     name: str,
 ) -> Var:
-    """[1, d, T, 1] -> [1, d, T, 1]: project queries, attend over what was written, project back."""
+    """Project queries of a channel tensor, attend over what was written, project back."""
     projected = project(x, weights.q, f"{name}_q")
     q = _heads(projected, sizes.heads, weights.q_norm, inputs.query_rope, sizes, f"{name}_q")
     if sizes.scale != 1:
@@ -130,7 +131,7 @@ def _heads(
     sizes: AttentionSizes,
     name: str,
 ) -> Var:
-    """[1, heads * head_dim, T, 1] -> [1, heads, T, head_dim], normalised and rotated."""
+    """Split heads * head_dim channels into [1, heads, T, head_dim], normalised and rotated."""
     if norm is not None and sizes.head_norm is HeadNorm.ALL_HEADS:
         projected = rms_norm(projected, norm, sizes.epsilon, f"{name}_norm")
     x = _split_heads(projected, heads, sizes.head_dim)
@@ -144,18 +145,18 @@ def _heads(
 
 
 def _split_heads(x: Var, heads: int, head_dim: int) -> Var:
-    """[1, heads * head_dim, T, 1] -> [1, heads, T, head_dim]."""
+    """Split heads * head_dim channels into [1, heads, T, head_dim]."""
     return mb.transpose(x=mb.reshape(x=x, shape=(1, heads, head_dim, -1)), perm=[0, 1, 3, 2])
 
 
 def merge_heads(x: Var, sizes: AttentionSizes) -> Var:
-    """[1, heads, T, head_dim] -> [1, heads * head_dim, T, 1].
+    """Merge [1, heads, T, head_dim] into a channel tensor of heads * head_dim channels.
 
     The transpose to [heads, head_dim, T] is what makes this right for T > 1; for T = 1 a plain
     reshape gives the same.
     """
     channels = mb.transpose(x=x, perm=[0, 1, 3, 2])
-    return mb.reshape(x=channels, shape=(1, sizes.heads * sizes.head_dim, -1, 1))
+    return mb.reshape(x=channels, shape=channel_shape(sizes.heads * sizes.head_dim, -1))
 
 
 def _masked(scores: Var, mask: Var, sizes: AttentionSizes) -> Var:

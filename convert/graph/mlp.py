@@ -26,7 +26,7 @@ def activate(x: Var, activation: Activation) -> Var:
 
 
 def gated_mlp(x: Var, weights: MLPWeights, activation: Activation, name: str) -> Var:
-    """down(activation(gate(x)) * up(x)) over [1, d, T, 1]."""
+    """down(activation(gate(x)) * up(x)) over a channel tensor."""
     gate = activate(project(x, weights.gate, f"{name}_gate"), activation)
     up = project(x, weights.up, f"{name}_up")
     return project(mb.mul(x=gate, y=up), weights.down, f"{name}_down")

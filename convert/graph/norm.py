@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.graph.builder import Var, mb
+from anespec.manifests.channel_layout import CHANNELS_AXIS
 
-CHANNELS, HEAD = 1, 3
-"""Axes: the channels of [1, d, T, 1], and a head's dimensions in [1, heads, T, head_dim]."""
+HEAD = 3
+"""The axis of a head's dimensions in [1, heads, T, head_dim]."""
 
 PEAK = 4.0
 """What the largest magnitude of a row becomes: its divisor, up to 2^14, then has no subnormal reciprocal."""
@@ -28,9 +29,9 @@ LARGEST_ROOT = 2.0**5
 
 
 def rms_norm(
-    x: Var, weight: NDArray[np.float16] | None, epsilon: float, name: str, axis: int = CHANNELS
+    x: Var, weight: NDArray[np.float16] | None, epsilon: float, name: str, axis: int = CHANNELS_AXIS
 ) -> Var:
-    """x / sqrt(mean(x^2) + epsilon) * weight over one axis; without a weight, 1.
+    """x / sqrt(mean(x^2) + epsilon) * weight over one axis, the channels by default; without a weight, 1.
 
     Squares of fp16 numbers leave its range at both ends, and what is below 2^-14 may be flushed to zero. So a
     row is divided twice before its squares count: by its largest magnitude, over PEAK, and then by

@@ -11,6 +11,7 @@ from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.mlp import activate
 from anespec.convert.graph.norm import rms_norm
 from anespec.convert.graph.projection import Projection, project
+from anespec.manifests.channel_layout import CHANNELS_AXIS
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,20 @@ class PerLayerWeights:
 
 
 def mix_per_layer(embedded: Var, rows: Var, mix: PerLayerMix, epsilon: float) -> list[Var]:
-    """One [1, width, T, 1] per layer: (norm(projection(embedded) / sqrt(d)) + rows) / sqrt(2).
+    """One channel tensor of `width` per layer: (norm(projection(embedded) / sqrt(d)) + rows) / sqrt(2).
 
-    `embedded` is the first hidden state as the graph keeps it, `rows` [1, layers x width, T, 1] are
-    the looked-up rows.
+    `embedded` is the first hidden state as the graph keeps it, `rows` are the looked-up rows,
+    layers x width channels.
     """
     width = len(mix.norm)
-    layers = rows.shape[1] // width
+    layers = rows.shape[CHANNELS_AXIS] // width
     projected = mb.mul(
         x=project(embedded, mix.projection, "per_layer_projection"),
         y=np.float16(1 / math.sqrt(mix.d) / mix.hidden_scale),
     )
     both = [projected, rows]
     if layers > 1:
-        projected_of, rows_of = (mb.split(x=x, num_splits=layers, axis=1) for x in both)
+        projected_of, rows_of = (mb.split(x=x, num_splits=layers, axis=CHANNELS_AXIS) for x in both)
     else:
         projected_of, rows_of = ([x] for x in both)
     return [
@@ -67,7 +68,7 @@ def add_per_layer(
     hidden_scale: float,
     name: str,
 ) -> Var:
-    """x + norm(projection(activation(gate(x / hidden_scale)) * own)) over [1, d, T, 1]."""
+    """x + norm(projection(activation(gate(x / hidden_scale)) * own)) over channel tensors."""
     gate = project(x, weights.gate, f"{name}_input_gate")
     if hidden_scale != 1:
         gate = mb.mul(x=gate, y=np.float16(1 / hidden_scale))

@@ -1,4 +1,4 @@
-"""Projections: every one is a 1x1 convolution over [1, d, T, 1]."""
+"""Projections: every one is a 1x1 convolution over a channel tensor (manifests.channel_layout)."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ def _constant(weight: DeferredWeight, name: str) -> Var | Placeholder:
 
 
 def project(x: Var, projection: Projection, name: str) -> Var:
-    """[1, in, T, 1] -> [1, out, T, 1]."""
+    """Project a channel tensor of `in` channels to one of `out` channels."""
     weight = _constant(projection.weight, name)
     if projection.bias is None:
         return mb.conv(x=x, weight=weight, name=name)

@@ -30,6 +30,7 @@ from anespec.convert.graph.per_layer import (
     mix_per_layer,
 )
 from anespec.convert.graph.projection import Projection, project
+from anespec.manifests.channel_layout import channel_shape
 from anespec.manifests.schema import (
     EMBEDDED,
     HIDDEN_IN,
@@ -127,7 +128,7 @@ class LayerShardPlan:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The shard's inputs, states left out wherever they are held; a None dimension is T."""
-        specs = [TensorSpec(name=HIDDEN_IN, shape=(1, self.d, None, 1))]
+        specs = [TensorSpec(name=HIDDEN_IN, shape=channel_shape(self.d))]
         for table in self.ropes:
             shape = (None, len(table.frequencies))
             specs += [TensorSpec(name=name, shape=shape) for name in (table.cos_input, table.sin_input)]
@@ -136,8 +137,8 @@ class LayerShardPlan:
             specs.append(pool.write_spec(self.kv_form))
         if self.per_layer_input is not None:
             width = len(self.layers) * self.per_layer_width
-            specs.append(TensorSpec(name=EMBEDDED, shape=(1, self.d, None, 1)))
-            specs.append(TensorSpec(name=self.per_layer_input, shape=(1, width, None, 1)))
+            specs.append(TensorSpec(name=EMBEDDED, shape=channel_shape(self.d)))
+            specs.append(TensorSpec(name=self.per_layer_input, shape=channel_shape(width)))
         return tuple(specs)
 
 
@@ -151,7 +152,7 @@ def decoder_layer(
     written: Mapping[int, WrittenKV],
     name: str,
 ) -> tuple[Var, WrittenKV]:
-    """Attention, then the MLP, each added to the hidden state [1, d, T, 1].
+    """Attention, then the MLP, each added to the hidden state.
 
     `cells` are where this layer's own K and V are kept, `written` those of earlier layers. Returns the
     hidden state and what this layer attended to.
@@ -229,7 +230,7 @@ def _rotation(table: RopeTable | None, by_name: Mapping[str, Var]) -> Rotation |
 
 def head_inputs(d: int) -> tuple[TensorSpec, ...]:
     """A head shard takes the hidden state alone."""
-    return (TensorSpec(name=HIDDEN_IN, shape=(1, d, None, 1)),)
+    return (TensorSpec(name=HIDDEN_IN, shape=channel_shape(d)),)
 
 
 @dataclass(frozen=True)
@@ -245,10 +246,7 @@ class HeadPlan:
 def head_shard(
     plan: HeadPlan, norm: Norm, slices: Mapping[str, Projection], scope: ProgramScope
 ) -> ShardProgram:
-    """Final norm, then slices of the output projection by the names of their logits.
-
-    [1, d, T, 1] -> [1, V_j, T, 1] for each slice.
-    """
+    """Final norm, then slices of the output projection by the names of their logits."""
 
     def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
         normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import channels_of, from_rows
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.gguf_rows import GGUFRows
 from anespec.manifests.schema import EMBEDDED, HIDDEN_IN, LayerShard, TokensFile
@@ -49,7 +50,7 @@ class Embedding:
         self.tensor = tokens.embedding_tensor
         self.scale = tokens.embedding_scale
         self.vocabulary = self.file.info(self.tensor).shape[0]
-        taken = {spec.name: spec.shape[1] for shard in shards for spec in shard.inputs if len(spec.shape) > 1}
+        taken = {spec.name: channels_of(spec.shape) for shard in shards for spec in shard.inputs}
         self._require_width(self.tensor, taken.get(HIDDEN_IN))
         if self.per_layer is not None and shards:
             self._require_width(self.per_layer.tensor, shards[-1].end_layer * self.per_layer.width)
@@ -63,7 +64,7 @@ class Embedding:
             )
 
     def hidden(self, tokens: NDArray[np.int64]) -> Tensor:
-        """Token ids (T,) to the first hidden state, fp16 [1, d, T, 1].
+        """Token ids (T,) to the first hidden state, an fp16 channel tensor.
 
         Raises:
             ArtifactError: a token's row is not finite in fp16, which would spoil the KV state for good, or
@@ -95,7 +96,7 @@ class Embedding:
                 f"{self.file.path}: the embedding of a token in {tokens.tolist()} is not finite; "
                 "convert a GGUF whose embeddings are numbers that fp16 holds"
             )
-        return rows.T[None, :, :, None]
+        return from_rows(rows)
 
     def __enter__(self) -> Self:
         return self

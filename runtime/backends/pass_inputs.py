@@ -54,7 +54,7 @@ class PassInputs:
         layer_inputs: Mapping[str, Tensor] = NO_INPUTS,
         spans: Sequence[int] | None = None,
     ) -> dict[str, Tensor | Homes]:
-        """All inputs of a layer shard: `hidden` [1, d, T, 1], rope rows [T, n], and those of each pool.
+        """All inputs of a layer shard: the channel tensor `hidden`, rope rows [T, n], and those of each pool.
 
         `layer_inputs` are those of layers with embeddings of their own (`Embedding.layer_inputs`). A pool's
         are over its first `spans` slots, all of them where that is None.

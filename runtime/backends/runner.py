@@ -44,7 +44,7 @@ class Outputs(Protocol):
         ...
 
     def lane(self, name: str, lane: int) -> Channels:
-        """The channels [C] of one lane of an output [1, C, T, 1], in the library's own precision."""
+        """The channels [C] of one lane of a channel tensor, in the library's own precision."""
         ...
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anespec.manifests.channel_layout import from_rows
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import HIDDEN_IN, KVForm, Manifest, StateSpec
 from anespec.runtime.backends.embedding import Embedding
@@ -162,7 +163,7 @@ class ArtifactVerifier:
             }
         found: dict[int, RowLogits] = {}
         for lanes in runs:
-            hidden = np.stack([taken[lane] for lane in lanes], axis=1)[None, :, :, None]
+            hidden = from_rows(np.stack([taken[lane] for lane in lanes]))
             found |= self._logits(plan, lanes, hidden)
         return {lane: found[lane] for lane in plan.wanted}
 

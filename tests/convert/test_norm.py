@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from old_norm import divided_once
 
 from anespec.convert.graph.builder import Var
-from anespec.convert.graph.norm import CHANNELS, HEAD, rms_norm
+from anespec.convert.graph.norm import HEAD, rms_norm
+from anespec.manifests.channel_layout import CHANNELS_AXIS
 from anespec.manifests.schema import TensorSpec
 from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
 from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
@@ -43,14 +44,14 @@ def hostile_rows(d: int) -> Rows:
 
 
 def normed(
-    runner: Runner, rows: Rows, norm: Callable[[Var], Var], folder: Path, axis: int = CHANNELS
+    runner: Runner, rows: Rows, norm: Callable[[Var], Var], folder: Path, axis: int = CHANNELS_AXIS
 ) -> NDArray[np.float64]:
     """The rows after the norm, as a reloaded program gives them."""
-    shape = (1, rows.shape[1], None, 1) if axis == CHANNELS else (1, 1, None, rows.shape[1])
+    shape = (1, rows.shape[1], None, 1) if axis == CHANNELS_AXIS else (1, 1, None, rows.shape[1])
     program = program_of(lambda v: norm(v["x"]), (TensorSpec(name="x", shape=shape),), "out")
-    given = rows.T[None, :, :, None] if axis == CHANNELS else rows[None, None]
+    given = rows.T[None, :, :, None] if axis == CHANNELS_AXIS else rows[None, None]
     found = runner(reloaded(program, folder), 1).run({"x": given})["out"]
-    return np.asarray(found[0, :, :, 0].T if axis == CHANNELS else found[0, 0], np.float64)
+    return np.asarray(found[0, :, :, 0].T if axis == CHANNELS_AXIS else found[0, 0], np.float64)
 
 
 def errors(found: NDArray[np.float64], rows: Rows, epsilon: float, flushed: bool) -> NDArray[np.float64]:

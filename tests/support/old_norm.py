@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.graph.builder import Var, mb
-from anespec.convert.graph.norm import CHANNELS
+from anespec.manifests.channel_layout import CHANNELS_AXIS
 
 
 def divided_once(
@@ -14,7 +14,7 @@ def divided_once(
     weight: NDArray[np.float16] | None,
     epsilon: float,
     name: str,
-    axis: int = CHANNELS,
+    axis: int = CHANNELS_AXIS,
     times: float = 1,
 ) -> Var:
     """The same as `rms_norm`; `times` is what the largest magnitude becomes."""

@@ -2,9 +2,9 @@
 
     python -P -m anespec.validate.selftest.group_process ASKED
 
-ASKED is a GroupAsked as JSON. Hidden states [1, d, T, 1] in fp16 come on standard input, one after another,
-of the passes that `stimulus.passes` makes; lines of GroupTold go out, each pass's hidden state after its own.
-It ends with its standard input.
+ASKED is a GroupAsked as JSON. Hidden states in fp16 come on standard input, one after another, of the passes
+that `stimulus.passes` makes; lines of GroupTold go out, each pass's hidden state after its own. It ends with
+its standard input.
 """
 
 import os

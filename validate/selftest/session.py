@@ -55,7 +55,7 @@ class ShardSession:
             self._states().write(name, value)
 
     def run(self, step: Pass) -> tuple[Tensor, float]:
-        """One pass: hidden states out [1, d, T, 1], and the seconds of the prediction."""
+        """One pass: hidden states out, and the seconds of the prediction."""
         made = self._inputs.of(step.rows, step.hidden)
         given: dict[str, Tensor | Homes] = {
             name: value if value.dtype == np.int32 else value.astype(np.float16, copy=False)

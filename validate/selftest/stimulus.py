@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anespec.manifests.channel_layout import from_rows, to_rows
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.verifier import shape_of
 from anespec.runtime.passes import Row, RowKind
@@ -15,7 +16,7 @@ from anespec.validate.selftest.device import Tensor
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: its rows, and their hidden states [1, d, T, 1]."""
+    """One pass: its rows, and their hidden states, a channel tensor."""
 
     rows: tuple[Row, ...]
     hidden: Tensor
@@ -49,9 +50,9 @@ def passes(
 def pass_of(where: RegionMap, position: int, hidden: Tensor) -> Pass:
     """One pass of the rows [T, d], at consecutive positions."""
     rows = chain_rows(where, 0, position, RowKind.PROMPT, [0] * len(hidden))
-    return Pass(tuple(rows), np.ascontiguousarray(hidden.T[None, :, :, None]))
+    return Pass(tuple(rows), np.ascontiguousarray(from_rows(hidden)))
 
 
 def rows_of(steps: Sequence[Tensor]) -> Tensor:
-    """Hidden states [1, d, T, 1] of several passes as rows [all, d]."""
-    return np.concatenate([step[0, :, :, 0].T for step in steps])
+    """Return the hidden states of several passes as rows [all, d]."""
+    return np.concatenate([to_rows(step) for step in steps])

@@ -41,7 +41,7 @@ class WorkerSession:
         self._milliseconds = 0.0
 
     def run(self, step: Pass) -> tuple[Tensor, float]:
-        """One pass: hidden states out [1, d, T, 1], and the seconds of the prediction as the worker counts.
+        """One pass: hidden states out, and the seconds of the prediction as the worker counts.
 
         Raises:
             AnespecError: the shard fails, or the worker died.

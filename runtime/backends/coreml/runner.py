@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import row_count, row_of
 from anespec.manifests.coreml_errors import NOT_A_NUMBER, error_sentence
 from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.residency import shape_text
@@ -31,7 +32,7 @@ class CoreMLOutputs:
 
     def lane(self, name: str, lane: int) -> Channels:
         """One lane of an output; see Outputs. Lanes lie interleaved, and a row of logits is read often."""
-        return np.ascontiguousarray(self.values[name][0, :, lane, 0])
+        return np.ascontiguousarray(row_of(self.values[name], lane))
 
 
 class CoreMLRunner:
@@ -118,7 +119,7 @@ class CoreMLRunner:
         }
         for spec in (spec for spec in self.inputs if spec.dtype == "int32"):
             given[spec.name] = np.ascontiguousarray(inputs[spec.name], np.int32)
-        model = self._model(given[HIDDEN_IN].shape[2])
+        model = self._model(row_count(given[HIDDEN_IN]))
         try:
             values = model.predict(given, self._state)
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.

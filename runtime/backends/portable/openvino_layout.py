@@ -1,6 +1,6 @@
 """Values in OpenVINO's terms, and the layout that its CPU kernels like.
 
-The block graph's channel tensors are [1, C, T, 1]. With T = 4 innermost, elementwise kernels would
+In the block graph's channel tensors the T rows are innermost. With T = 4, elementwise kernels would
 work four numbers at a time and every projection would be wrapped in transposes, so such a value is
 kept as rows [1, T, C] from one projection to the next and turned back only where an operation needs
 the graph's own layout.
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import CHANNELS_AXIS, SINGLE_AXIS, to_rows
 from anespec.manifests.element_types import ElementType
 from anespec.runtime.backends.portable.mapped_weights import is_shareable, shared_view
 from anespec.runtime.backends.portable.openvino_library import Node, Output, Tensor, Type, op, opset15
@@ -21,7 +22,7 @@ from anespec.runtime.backends.portable.packed import Packed
 
 @dataclass(frozen=True)
 class Rows:
-    """A value of MIL shape [1, C, T, 1] that is laid out as [1, T, C]."""
+    """A channel tensor of the program that is laid out as [1, T, C]."""
 
     output: Output
 
@@ -70,18 +71,18 @@ def planar(value: Value) -> Output:
     """The value in the graph's own layout."""
     if isinstance(value, Rows):
         channels = opset15.transpose(value.output, integers([0, 2, 1]))
-        return out(opset15.unsqueeze(channels, integers([3])))
+        return out(opset15.unsqueeze(channels, integers([SINGLE_AXIS])))
     return value
 
 
 def rows(value: Value) -> Output:
-    """A [1, C, T, 1] value as [1, T, C]; constants [1, C, 1, 1] are turned when the model is built."""
+    """Return a channel tensor as [1, T, C]; constants [1, C, 1, 1] are turned when the model is built."""
     if isinstance(value, Rows):
         return value.output
     node = value.get_node()
     if node.get_type_name() == "Constant":
-        return constant(np.ascontiguousarray(node.data[..., 0].transpose(0, 2, 1)))
-    return out(opset15.transpose(opset15.squeeze(value, integers([3])), integers([0, 2, 1])))
+        return constant(np.ascontiguousarray(to_rows(node.data)[None]))
+    return out(opset15.transpose(opset15.squeeze(value, integers([SINGLE_AXIS])), integers([0, 2, 1])))
 
 
 def elementwise(make: Callable[..., Node], *operands: Value) -> Value:
@@ -94,7 +95,7 @@ def elementwise(make: Callable[..., Node], *operands: Value) -> Value:
 
 def reduce(make: Callable[..., Node], x: Value, axes: Sequence[int], keep_dims: bool) -> Value:
     """Apply a reduction; over the channels of rows it stays in rows."""
-    if isinstance(x, Rows) and list(axes) == [1] and keep_dims:
+    if isinstance(x, Rows) and list(axes) == [CHANNELS_AXIS] and keep_dims:
         return Rows(out(make(x.output, integers([2]), True)))
     return out(make(planar(x), integers(axes), keep_dims))
 

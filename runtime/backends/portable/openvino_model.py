@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anespec.manifests.channel_layout import CHANNELS_AXIS, ROWS_AXIS, is_channel_shape
 from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
 from anespec.runtime.backends.portable.openvino_layout import Rows, Value, constant, out, planar, rows
 from anespec.runtime.backends.portable.openvino_library import (
@@ -37,15 +38,10 @@ class Slots:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model, and which of its outputs [1, C, T, 1] it returns as rows [1, T, C]."""
+    """A model, and which channel tensors among its outputs it returns as rows [1, T, C]."""
 
     model: Model
     in_rows: frozenset[str]
-
-
-def is_channels(shape: tuple[int | None, ...]) -> bool:
-    """Return whether a value [1, C, T, 1] is passed as rows [1, T, C]."""
-    return len(shape) == 4 and shape[0] == shape[3] == 1
 
 
 class _Values(Mapping[str, Value]):
@@ -103,8 +99,8 @@ def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> Buil
     for name, shape in program.inputs.items():
         if name in as_numbers:
             continue
-        if is_channels(shape):
-            known.nodes[name] = Rows(parameters.add(name, (1, shape[2], shape[1])))
+        if is_channel_shape(shape):
+            known.nodes[name] = Rows(parameters.add(name, (1, shape[ROWS_AXIS], shape[CHANNELS_AXIS])))
         else:
             known.nodes[name] = parameters.add(name, shape)
     variables = {name: _variable(name, shape, axes is not None) for name, shape in program.states.items()}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import from_rows, is_channel_shape, row_of, to_rows
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.arguments import refusing
 from anespec.runtime.backends.portable.fused_norms import fuse_norms
@@ -18,7 +19,6 @@ from anespec.runtime.backends.portable.openvino_model import (
     LIBRARY,
     SLOTS_OF,
     build_model,
-    is_channels,
 )
 from anespec.runtime.backends.portable.openvino_states import States, to_fp16
 from anespec.runtime.backends.portable.program import Program
@@ -52,7 +52,7 @@ def _core() -> Core:
 
 @dataclass(frozen=True)
 class SharedOutputs:
-    """Views of the request's own memory; some are rows [1, T, C] in place of [1, C, T, 1]."""
+    """Views of the request's own memory; some channel tensors are rows [1, T, C] there."""
 
     values: Mapping[str, NDArray[np.float32]]
     in_rows: frozenset[str]
@@ -60,12 +60,12 @@ class SharedOutputs:
     def tensor(self, name: str) -> Tensor:
         """A copy of an output; see Outputs."""
         value = to_fp16(self.values[name])
-        return np.ascontiguousarray(value.transpose(0, 2, 1))[..., None] if name in self.in_rows else value
+        return np.ascontiguousarray(from_rows(value[0])) if name in self.in_rows else value
 
     def lane(self, name: str, lane: int) -> Channels:
         """One lane of an output; see Outputs."""
         value = self.values[name]
-        return value[0, lane] if name in self.in_rows else value[0, :, lane, 0]
+        return value[0, lane] if name in self.in_rows else row_of(value, lane)
 
 
 class OpenVINORunner:
@@ -185,7 +185,7 @@ class OpenVINORunner:
                 given[SLOTS_OF + name], given[LANES_OF + name] = homes[lanes], lanes
             if name not in self.masks or name in self.whole_masks:
                 value = inputs[name]
-                turned = value[..., 0].transpose(0, 2, 1) if is_channels(shape) else value
+                turned = to_rows(value)[None] if is_channel_shape(shape) else value
                 given[name] = np.ascontiguousarray(turned, np.float32)
         with refusing(self.program.source, LIBRARY):
             self._stretch(inputs)

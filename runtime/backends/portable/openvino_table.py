@@ -52,7 +52,7 @@ def _matmul(a: Arguments[Value]) -> Value:
 
 
 def _conv(a: Arguments[Value]) -> Value:
-    """A 1x1 convolution over [1, in, T, 1] is a product of [1, T, in] rows with the weight's rows."""
+    """A 1x1 convolution over a channel tensor is a product of [1, T, in] rows with the weight's rows."""
     a.require_pointwise_conv()
     weight = planar(a.value("weight"))
     if weight.get_partial_shape().rank.get_length() == 4:

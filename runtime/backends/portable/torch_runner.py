@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import row_of
 from anespec.manifests.machine import machine_memory
 from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
 from anespec.runtime.backends.portable.packed import Packed
@@ -39,7 +40,7 @@ class TorchOutputs:
 
     def lane(self, name: str, lane: int) -> Channels:
         """One lane of an output; see Outputs."""
-        return self.values[name][0, :, lane, 0]
+        return row_of(self.values[name], lane)
 
 
 class TorchRunner:

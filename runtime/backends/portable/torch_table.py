@@ -57,13 +57,13 @@ def _matmul(a: Arguments[Tensor]) -> Tensor:
 
 
 def _conv(a: Arguments[Tensor]) -> Tensor:
-    """A 1x1 convolution is a matrix product over the channels of [1, in, T, 1]."""
+    """A 1x1 convolution is a matrix product over the channels of each row."""
     a.require_pointwise_conv()
     x, weight = a.value("x"), a.value("weight")
-    rows = x[0, :, :, 0].transpose(0, 1).float()
+    rows = x[0].flatten(1).transpose(0, 1).float()
     bias = a.value("bias").float() if a.has("bias") else None
     out = torch.nn.functional.linear(by_fours(rows), weight[:, :, 0, 0].float(), bias)[: len(rows)]
-    return out.transpose(0, 1).half()[None, :, :, None]
+    return out.transpose(0, 1).half().reshape(1, -1, *x.shape[2:])
 
 
 def _dequantise(a: Arguments[Tensor]) -> Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from anespec.manifests.channel_layout import row_of
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.homes import homes_of
@@ -29,7 +30,7 @@ class WorkerOutputs:
 
     def lane(self, name: str, lane: int) -> Channels:
         """One lane of an output; see Outputs."""
-        return self.places[name][0, :, lane, 0]
+        return row_of(self.places[name], lane)
 
 
 @dataclass(frozen=True)

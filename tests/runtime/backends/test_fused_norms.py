@@ -9,7 +9,8 @@ import pytest
 from graphs import layers, program_of, reloaded
 
 from anespec.convert.graph.builder import Var, mb
-from anespec.convert.graph.norm import CHANNELS, HEAD, rms_norm
+from anespec.convert.graph.norm import HEAD, rms_norm
+from anespec.manifests.channel_layout import CHANNELS_AXIS
 from anespec.manifests.schema import AttentionShape, TensorSpec
 from anespec.runtime.backends.portable.fused_norms import RMS_NORM, fuse_norms
 from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
@@ -20,9 +21,9 @@ D = 64
 
 
 def norm_program(
-    tmp_path: Path, epsilon: float, d: int = D, weight: bool = True, axis: int = CHANNELS
+    tmp_path: Path, epsilon: float, d: int = D, weight: bool = True, axis: int = CHANNELS_AXIS
 ) -> Program:
-    shape = (1, d, None, 1) if axis == CHANNELS else (1, 2, None, d)
+    shape = (1, d, None, 1) if axis == CHANNELS_AXIS else (1, 2, None, d)
     weights = np.linspace(0.5, 1.5, d).astype(np.float16) if weight else None
 
     def build(v: dict[str, Var]) -> Var:
@@ -39,7 +40,7 @@ def norms(program: Program) -> list[float]:
 
 
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-6, 1e-6 / 1024, 0.5])
-@pytest.mark.parametrize(("d", "axis"), [(D, CHANNELS), (8192, CHANNELS), (128, HEAD)])
+@pytest.mark.parametrize(("d", "axis"), [(D, CHANNELS_AXIS), (8192, CHANNELS_AXIS), (128, HEAD)])
 @pytest.mark.parametrize("weight", [True, False])
 def test_a_norm_is_found_with_its_epsilon(
     tmp_path: Path, epsilon: float, d: int, axis: int, weight: bool

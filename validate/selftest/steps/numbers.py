@@ -5,6 +5,7 @@ from contextlib import closing
 
 import numpy as np
 
+from anespec.manifests.channel_layout import to_rows
 from anespec.manifests.errors import AnespecError
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench, on_cpu
@@ -94,10 +95,11 @@ def _finite(outputs: Sequence[Tensor], session: ShardSession) -> Check:
 def _as_expected(steps: Sequence[Pass], found: Sequence[Tensor], expected: Sequence[Tensor]) -> Check:
     worst, largest = 0.0, 1.0
     for step, ours, theirs in zip(steps, found, expected, strict=True):
-        empty = ~step.hidden.any(axis=(0, 1, 3))
-        difference = np.abs(ours[:, :, empty].astype(np.float32) - theirs[:, :, empty])
+        empty = ~to_rows(step.hidden).any(axis=1)
+        wanted = to_rows(theirs)[empty].astype(np.float32)
+        difference = np.abs(to_rows(ours)[empty] - wanted)
         worst = max(worst, float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0)))
-        largest = max(largest, float(np.abs(theirs[:, :, empty]).max(initial=0.0)))
+        largest = max(largest, float(np.abs(wanted).max(initial=0.0)))
     return Check(
         name="rows of zeros come to what they do in torch",
         held=worst <= NEXT_TO_NOTHING * largest,
