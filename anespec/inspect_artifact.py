@@ -78,12 +78,13 @@ def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mappin
         f"{counted(sizes.layers, 'layer')}, d {sizes.d}, {sizes.heads}/{sizes.kv_heads} heads of "
         f"{sizes.head_dim}, ff {sizes.ff}, vocabulary {sizes.vocabulary}",
     )
+    layouts = dict.fromkeys(function.layout.value for function in manifest.functions)
     widths = counted(manifest.t_max, "row")
     if manifest.shapes is Shapes.FUNCTIONS:
         widths = f"functions of {listed([str(width) for width in manifest.widths])} rows"
     elif manifest.t_min != manifest.t_max:
         widths = f"{manifest.t_min} to {widths}, default {manifest.default_rows}"
-    written = f"{manifest.attention.value} attention, K/V {manifest.kv_form.value}"
+    written = f"{manifest.attention.value} attention, K/V {manifest.kv_form.value}, {listed([*layouts])}"
     table.add_row("passes", f"block {manifest.block}, {widths}, {written}")
     table.add_row(
         "context",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from anespec.convert.weights.targets import require_fit
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.errors import RequestError
 from anespec.manifests.options import Flag, Options, read_size
 from anespec.manifests.presets import NO_PRESET, preset_names
@@ -65,6 +66,11 @@ class ConvertOptions(Options):
         default=None,
         description="How often Core ML is told that the number of rows changes, with --shapes range: not at "
         "all (none, as measured), frequent or infrequent.",
+    )
+    layout: Annotated[ChannelLayout | None, Flag(default="rows_third")] = Field(
+        default=None,
+        description="Where the rows of hidden states and logits stand: third, [1, C, T, 1], or last, "
+        "[1, C, 1, T]. A prompt's function (--shapes functions) always has them last.",
     )
     context: Annotated[
         int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from anespec.convert.options import ConvertOptions
+from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.errors import RequestError
 from anespec.manifests.ranges import RangeDefault, ReshapeHint, range_widths
 from anespec.manifests.schema import MAIN, Shapes, ShardFunction, Target
@@ -12,6 +13,10 @@ WIDEST_CPU_PASS = 128
 
 PREFILL_BLOCK = 64
 """Rows of a prefill pass for shapes of functions, by default."""
+
+WIDE_LAYOUT = ChannelLayout.ROWS_LAST
+"""The layout of a function for prefill: an activation of 64 rows and 8192 channels takes 1 MB so, and 33 MB
+where a Neural Engine pads a last axis of one element."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
         RequestError: a prefill block is asked for where there is none, or it is no wider than the block, or
             wider than the context; or a default T or a hint for shapes that are no range.
     """
-    block, shapes = options.block, options.shapes or Shapes.RANGE
+    block, shapes, layout = options.block, options.shapes or Shapes.RANGE, options.layout or DECLARED
     if shapes is not Shapes.RANGE and (options.range_default or options.reshape_hint):
         raise RequestError(
             f"--range-default and --reshape-hint are for --shapes range; {shapes} shards have fixed shapes"
@@ -47,18 +52,23 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
                 f"--prefill-block {prefill} must be more than the block ({block}) and no more than the "
                 f"context ({context}); give another, or use --shapes static"
             )
-        functions = tuple(ShardFunction(name=f"rows_{rows}", rows=rows) for rows in (block, prefill))
+        functions = tuple(
+            ShardFunction(name=f"rows_{rows}", rows=rows, layout=own)
+            for rows, own in ((block, layout), (prefill, WIDE_LAYOUT))
+        )
         # A prompt's pass needs one row of logits, or none.
-        heads = (ShardFunction(name=MAIN, rows=block),)
+        heads = (ShardFunction(name=MAIN, rows=block, layout=layout),)
         return PassesPlan(shapes, functions, block, prefill, (block, prefill), heads)
     if options.prefill_block is not None:
         raise RequestError(f"--prefill-block is for --shapes functions; {shapes} shards have one function")
     widest = max(block, WIDEST_CPU_PASS) if options.target is Target.CPU else block
     if shapes is Shapes.STATIC or widest == 1:
-        return PassesPlan(Shapes.STATIC, (ShardFunction(name=MAIN, rows=block),), block, block, (block,))
+        return PassesPlan(
+            Shapes.STATIC, (ShardFunction(name=MAIN, rows=block, layout=layout),), block, block, (block,)
+        )
     return PassesPlan(
         shapes,
-        (ShardFunction(name=MAIN),),
+        (ShardFunction(name=MAIN, layout=layout),),
         1,
         widest,
         range_widths(block, 1, widest, few=options.target is not Target.CPU),

@@ -80,7 +80,12 @@ class ConversionPlan:
                 measured_as,
                 options.target,
                 str(options.weights),
-                GraphForm(attention=self.attention, kv_form=self.kv_form, shapes=self.passes.shapes),
+                GraphForm(
+                    attention=self.attention,
+                    kv_form=self.kv_form,
+                    shapes=self.passes.shapes,
+                    layout=self.passes.functions[0].layout,
+                ),
             ),
             override=options.topology,
             head_shards=options.head_shards,

@@ -1,52 +1,112 @@
-"""The layout of channel tensors: hidden states, embeddings and logits, C channels for each of T rows.
+"""The layouts of channel tensors: hidden states, embeddings and logits, C channels for each of T rows.
 
-No other module names their axes.
+The rows lie innermost in both layouts, so a channel tensor has the same numbers in the same order in either.
+No other module names the axes.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Number = TypeVar("Number", bound=np.generic)
+Shape = tuple[int | None, ...]
 
-CHANNELS_AXIS, ROWS_AXIS, SINGLE_AXIS = 1, 2, 3
-"""The axes of [1, C, T, 1] after the first; the last one has a single element."""
-
-
-def channel_shape(channels: int, rows: int | None = None) -> tuple[int, int, int | None, int]:
-    """Return the shape of a channel tensor; None for T rows of any number."""
-    return (1, channels, rows, 1)
+CHANNELS_AXIS = 1
+"""The axis of channels, in both layouts."""
 
 
-def is_channel_shape(shape: Sequence[int | None]) -> bool:
-    """Return whether a shape may be that of a channel tensor."""
-    return len(shape) == 4 and shape[0] == shape[SINGLE_AXIS] == 1
+class ChannelLayout(StrEnum):
+    """Where the rows of a channel tensor stand: third, [1, C, T, 1], or last, [1, C, 1, T].
+
+    A Neural Engine pads a last axis of one element 32 times (A: Apple's guide to transformers there).
+    """
+
+    ROWS_THIRD = "rows_third"
+    ROWS_LAST = "rows_last"
+
+    @property
+    def rows_axis(self) -> int:
+        """The axis of rows."""
+        return 2 if self is ChannelLayout.ROWS_THIRD else 3
+
+    @property
+    def single_axis(self) -> int:
+        """The axis beside the rows, which has one element."""
+        return 3 if self is ChannelLayout.ROWS_THIRD else 2
+
+
+DECLARED = ChannelLayout.ROWS_THIRD
+"""The layout of the shapes in a manifest, whatever that of the functions."""
+
+
+def channel_shape(channels: int, rows: int | None = None, layout: ChannelLayout = DECLARED) -> Shape:
+    """Return the shape of a channel tensor of T = `rows`; None is any number."""
+    return (1, channels, rows, 1) if layout is ChannelLayout.ROWS_THIRD else (1, channels, 1, rows)
+
+
+def layout_of(shape: Sequence[int | None]) -> ChannelLayout | None:
+    """Return the layout of a channel tensor's shape, None for any other shape.
+
+    Of one row alone both layouts have the same shape, and the rows count as third.
+    """
+    if len(shape) == 4 and shape[0] == 1:
+        if shape[ChannelLayout.ROWS_THIRD.single_axis] == 1:
+            return ChannelLayout.ROWS_THIRD
+        # [1, 1, 1, S] is an attention mask of one row.
+        if shape[ChannelLayout.ROWS_LAST.single_axis] == 1 and shape[CHANNELS_AXIS] != 1:
+            return ChannelLayout.ROWS_LAST
+    return None
 
 
 def channels_of(shape: Sequence[int | None]) -> int | None:
-    """Return the channels of a declared channel tensor; None for any other shape."""
-    is_declared = is_channel_shape(shape) and shape[ROWS_AXIS] is None
-    return shape[CHANNELS_AXIS] if is_declared else None
+    """Return the channels of a channel tensor in a manifest; None for any other shape."""
+    channels = shape[CHANNELS_AXIS] if len(shape) == 4 else None
+    return channels if channels is not None and tuple(shape) == channel_shape(channels) else None
+
+
+def shape_in(
+    shape: Shape, layout: ChannelLayout, rows: int | None = None, own: ChannelLayout = DECLARED
+) -> Shape:
+    """Return the shape in this layout, if it is that of a channel tensor of T = `rows` in the layout `own`.
+
+    Any other shape is returned as it is.
+    """
+    channels = shape[CHANNELS_AXIS] if len(shape) == 4 else None
+    if channels is None or shape != channel_shape(channels, rows, own):
+        return shape
+    return channel_shape(channels, rows, layout)
+
+
+def shape_at(shape: Sequence[int | None], rows: int, layout: ChannelLayout = DECLARED) -> tuple[int, ...]:
+    """Return a declared shape, whose None dimensions are T, in a pass over so many rows in this layout."""
+    return tuple(rows if size is None else size for size in shape_in(tuple(shape), layout))
+
+
+def laid_out(tensor: NDArray[Number], layout: ChannelLayout) -> NDArray[Number]:
+    """Return a channel tensor of either layout in this one, a view where numpy can make one."""
+    shape = channel_shape(tensor.shape[CHANNELS_AXIS], layout=layout)
+    return tensor.reshape([-1 if size is None else size for size in shape])
 
 
 def row_count(tensor: NDArray[Number]) -> int:
-    """Return T of a channel tensor."""
-    return int(tensor.shape[ROWS_AXIS])
+    """Return T of a channel tensor of either layout."""
+    return int(np.prod(tensor.shape[CHANNELS_AXIS + 1 :]))
 
 
-def from_rows(rows: NDArray[Number]) -> NDArray[Number]:
+def from_rows(rows: NDArray[Number], layout: ChannelLayout = DECLARED) -> NDArray[Number]:
     """Return rows [T, C] as a channel tensor, a view."""
-    return rows.T[None, :, :, None]
+    return np.expand_dims(rows.T, (0, layout.single_axis))
 
 
 def to_rows(tensor: NDArray[Number]) -> NDArray[Number]:
-    """Return the rows [T, C] of a channel tensor, a view."""
-    return tensor[0, :, :, 0].T
+    """Return the rows [T, C] of a channel tensor of either layout, a view where numpy can make one."""
+    return tensor.reshape(tensor.shape[CHANNELS_AXIS], -1).T
 
 
 def row_of(tensor: NDArray[Number], row: int) -> NDArray[Number]:
-    """Return the channels [C] of one row of a channel tensor, a view."""
-    channels: NDArray[Number] = tensor[0, :, row, 0]
+    """Return the channels [C] of one row of a channel tensor of either layout."""
+    channels: NDArray[Number] = to_rows(tensor)[row]
     return channels

@@ -5,12 +5,13 @@ schema with `Manifest.model_json_schema()`.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.graph_choices import AttentionShape as AttentionShape
 from anespec.manifests.graph_choices import KVForm as KVForm
 from anespec.manifests.graph_choices import Shapes as Shapes
@@ -172,23 +173,23 @@ def aligned(slots: int) -> int:
 
 
 class ShardFunction(Record):
-    """A function that every shard has, and the T it takes; a T of None is any of t_min..t_max."""
+    """A function that every shard has, and the T it takes; a T of None is any of t_min..t_max.
+
+    `layout` is that of its channel tensors: what a manifest declares as [1, C, T, 1], a function of the
+    layout rows_last takes and returns as [1, C, 1, T].
+    """
 
     name: Name
     rows: Count | None = None
+    layout: ChannelLayout = DECLARED
 
 
 class TensorSpec(Record):
-    """A shard's input or output. A None dimension is T."""
+    """A shard's input or output. A None dimension is T; a function has channel tensors in its own layout."""
 
     name: Name
     shape: tuple[Count | None, ...]
     dtype: Literal["fp16", "int32"] = "fp16"
-
-
-def shape_at(shape: Sequence[int | None], rows: int) -> tuple[int, ...]:
-    """A shape whose None dimensions are T, in a pass over so many rows."""
-    return tuple(rows if size is None else size for size in shape)
 
 
 NEW_ROWS = "new_"

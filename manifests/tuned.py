@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import from_json
 
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.errors import RequestError, StorageError
 from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.presets import MatchedModel
@@ -72,6 +73,7 @@ class TunedChoices(Record):
     range_default: RangeDefault | None = None
     reshape_hint: ReshapeHint | None = None
     attention: AttentionShape | None = None
+    layout: ChannelLayout | None = None
     block: int | None = Field(default=None, gt=0, le=MAX_BLOCK)
     prefill_block: int | None = Field(default=None, gt=0, le=MOST_ROWS)
     topology: tuple[Count, ...] | None = Field(default=None, min_length=1)
@@ -87,6 +89,7 @@ CHOICES = (
     "range_default",
     "reshape_hint",
     "attention",
+    "layout",
     "block",
     "prefill_block",
     "topology",

@@ -13,7 +13,7 @@ from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.rope import rotate
-from anespec.manifests.channel_layout import channel_shape
+from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import AttentionShape, KVForm
 
 
@@ -67,12 +67,16 @@ class Rotation:
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The inputs of a layer beside the hidden state: rope rows, its pool's mask and the rows' slots."""
+    """The inputs of a layer beside the hidden state: rope rows, its pool's mask and the rows' slots.
+
+    `layout` is that of channel tensors in the function.
+    """
 
     query_rope: Rotation | None
     key_rope: Rotation | None
     attn_mask: Var
     homes: kv.Homes
+    layout: ChannelLayout
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def attention(
         q = mb.mul(x=q, y=np.float16(sizes.scale))
     attend = _attend_grouped if sizes.shape is AttentionShape.GROUPED else _attend_per_kv_head
     mixed = attend(q, written.k.slots, written.v.slots, inputs.attn_mask, sizes)
-    return project(merge_heads(mixed, sizes), weights.output, f"{name}_output")
+    return project(merge_heads(mixed, sizes, inputs.layout), weights.output, f"{name}_output")
 
 
 def _heads(
@@ -149,14 +153,14 @@ def _split_heads(x: Var, heads: int, head_dim: int) -> Var:
     return mb.transpose(x=mb.reshape(x=x, shape=(1, heads, head_dim, -1)), perm=[0, 1, 3, 2])
 
 
-def merge_heads(x: Var, sizes: AttentionSizes) -> Var:
+def merge_heads(x: Var, sizes: AttentionSizes, layout: ChannelLayout) -> Var:
     """Merge [1, heads, T, head_dim] into a channel tensor of heads * head_dim channels.
 
     The transpose to [heads, head_dim, T] is what makes this right for T > 1; for T = 1 a plain
     reshape gives the same.
     """
     channels = mb.transpose(x=x, perm=[0, 1, 3, 2])
-    return mb.reshape(x=channels, shape=channel_shape(sizes.heads * sizes.head_dim, -1))
+    return mb.reshape(x=channels, shape=channel_shape(sizes.heads * sizes.head_dim, -1, layout))
 
 
 def _masked(scores: Var, mask: Var, sizes: AttentionSizes) -> Var:

@@ -30,7 +30,7 @@ from anespec.convert.graph.per_layer import (
     mix_per_layer,
 )
 from anespec.convert.graph.projection import Projection, project
-from anespec.manifests.channel_layout import channel_shape
+from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import (
     EMBEDDED,
     HIDDEN_IN,
@@ -192,7 +192,7 @@ def layer_shard(
     """
     hosted = tuple(spec for spec in plan.states if spec.held == "host")
 
-    def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
+    def build(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var, ...]:
         homes = {pool.name: kv.homes_of(by_name[pool.write_input], plan.kv_form) for pool in plan.pools}
         cells, written = kv.layer_cells(plan.states, by_name), dict[int, WrittenKV]()
         own = None
@@ -205,6 +205,7 @@ def layer_shard(
                 key_rope=_rotation(layer.key_rope, by_name),
                 attn_mask=by_name[layer.pool.mask_input],
                 homes=homes[layer.pool.name],
+                layout=layout,
             )
             name = f"layer_{layer.index}"
             x, written[layer.index] = decoder_layer(
@@ -248,7 +249,7 @@ def head_shard(
 ) -> ShardProgram:
     """Final norm, then slices of the output projection by the names of their logits."""
 
-    def build(by_name: Mapping[str, Var]) -> tuple[Var, ...]:
+    def build(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var, ...]:
         normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
         if plan.scale != 1:
             normed = mb.mul(x=normed, y=np.float16(plan.scale))

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.errors import RequestError
 from anespec.manifests.grades import Grade
 from anespec.manifests.schema import (
@@ -60,6 +61,7 @@ class GraphForm(Record):
     attention: AttentionShape
     kv_form: KVForm
     shapes: Shapes
+    layout: ChannelLayout = DECLARED
 
 
 class Provenance(Record):
@@ -74,7 +76,7 @@ class Provenance(Record):
 class Preset(Record):
     """A topology for one model; `block` and `context` are those that it was measured at.
 
-    `attention`, `kv_form` and `shapes` say what graph was measured; another one is of similar form.
+    `attention`, `kv_form`, `shapes` and `layout` say what graph was measured; another one is of similar form.
 
     A `head_shards` of None means that the source does not say how the head was cut.
     """
@@ -92,6 +94,7 @@ class Preset(Record):
     attention: AttentionShape
     kv_form: KVForm
     shapes: Shapes
+    layout: ChannelLayout = DECLARED
     provenance: Provenance
 
     @model_validator(mode="after")

@@ -40,7 +40,7 @@ class Outputs(Protocol):
     """The results of a pass over a shard; valid until the runner's next pass."""
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of an output, fp16, in the shape that the manifest says."""
+        """A copy of an output, fp16; a channel tensor in the layout of the function that ran."""
         ...
 
     def lane(self, name: str, lane: int) -> Channels:
@@ -51,8 +51,9 @@ class Outputs(Protocol):
 class ShardRunner(Protocol):
     """One executable shard (or a chain of consecutive ones) with the states that it owns.
 
-    States start as zeros. Shapes and names are those of the shard's manifest entry. T and the span of each
-    pool are read off the inputs' shapes.
+    States start as zeros. Shapes and names are those of the shard's manifest entry, but a channel tensor may
+    be given in either layout (manifests.channel_layout). T and the span of each pool are read off the inputs'
+    shapes.
     """
 
     @property

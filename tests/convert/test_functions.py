@@ -14,6 +14,7 @@ from anespec.convert.graph.builder import ct
 from anespec.convert.options import ConvertOptions
 from anespec.convert.package import WEIGHTS_FILE, write_package
 from anespec.convert.pass_shapes import PassesPlan, plan_passes
+from anespec.manifests.channel_layout import DECLARED, ChannelLayout, channel_shape, laid_out
 from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import (
     MAIN,
@@ -28,7 +29,11 @@ from anespec.runtime.backends.portable.mil_package import FileReference, Functio
 from anespec.runtime.backends.portable.package_predictor import PackagePredictor
 
 ROWS = (4, 64)
-FUNCTIONS = tuple(ShardFunction(name=f"rows_{rows}", rows=rows) for rows in ROWS)
+LAYOUTS = (ChannelLayout.ROWS_THIRD, ChannelLayout.ROWS_LAST)
+FUNCTIONS = tuple(
+    ShardFunction(name=f"rows_{rows}", rows=rows, layout=layout)
+    for rows, layout in zip(ROWS, LAYOUTS, strict=True)
+)
 
 
 def written(
@@ -60,7 +65,7 @@ def theirs(weights: WeightFormat, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("theirs")
     described = ct.utils.MultiFunctionDescriptor()
     for function in FUNCTIONS:
-        one = written(folder / function.name, [ShardFunction(name=MAIN, rows=function.rows)], weights)
+        one = written(folder / function.name, [function.model_copy(update={"name": MAIN})], weights)
         described.add_function(str(one), MAIN, function.name)
     described.default_function_name = FUNCTIONS[0].name
     ct.utils.save_multifunction(described, str(folder / "both.mlpackage"))
@@ -114,7 +119,8 @@ def test_a_function_computes_what_a_range_does_at_its_t(
         predictor = PackagePredictor(ours, function.name)
         inputs = {name: rng.normal(size=shape).astype(np.float16) for name, shape in predictor.inputs.items()}
         found = predictor.predict(inputs, predictor.make_state())
-        expected = flexible.predict(inputs, flexible.make_state())
+        declared = inputs | {"x": laid_out(inputs["x"], DECLARED)}
+        expected = flexible.predict(declared, flexible.make_state())
         assert found["hidden"].tobytes() == expected["hidden"].tobytes()
 
 
@@ -125,7 +131,7 @@ def test_coremltools_opens_every_function_and_saves_the_package_again(ours: Path
         opened = ct.models.MLModel(str(ours), skip_model_load=True, function_name=function.name)
         described = {each.name: each for each in opened.get_spec().description.functions}
         x = next(value for value in described[function.name].input if value.name == "x")
-        assert tuple(x.type.multiArrayType.shape) == (1, 16, function.rows, 1)
+        assert tuple(x.type.multiArrayType.shape) == channel_shape(16, function.rows, function.layout)
         opened.save(str(tmp_path / f"{function.name}.mlpackage"))
         assert weight_bytes(tmp_path / f"{function.name}.mlpackage") == weight_bytes(ours)
     assert {path: path.read_bytes() for path in ours.rglob("*") if path.is_file()} == before
@@ -161,6 +167,9 @@ def test_what_the_options_come_to() -> None:
     wider = planned(shapes="functions", block=8, prefill_block=32)
     assert [function.rows for function in wider.functions] == [8, 32]
     assert (wider.t_min, wider.t_max) == (8, 32)
+    chosen = planned(shapes="functions", layout="rows_last")
+    assert [function.layout for function in chosen.functions] == [ChannelLayout.ROWS_LAST] * 2
+    assert planned(layout="rows_last").functions[0].layout is ChannelLayout.ROWS_LAST
     assert planned(block=1).shapes is Shapes.STATIC, "a range of one shape is none"
 
 

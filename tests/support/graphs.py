@@ -20,6 +20,7 @@ from anespec.convert.graph.shards import (
 )
 from anespec.convert.package import write_package
 from anespec.convert.weights.stored import DeferredWeight
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import (
     MAIN,
     AttentionShape,
@@ -96,7 +97,7 @@ def program_of(
 ) -> ShardProgram:
     """What `build` makes of its inputs, as a shard of its own."""
 
-    def outputs(by_name: Mapping[str, Var]) -> tuple[Var]:
+    def outputs(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var]:
         return (mb.identity(x=build(by_name), name=output),)
 
     return ProgramScope(4, 16).program(outputs, inputs, (output,), states)

@@ -10,6 +10,7 @@ import pytest
 from core_ml_faults import meet
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import row_count
 from anespec.manifests.ranges import ReshapeHint
 from anespec.runtime.backends.coreml.contact import Contact, Outcome
 from anespec.runtime.backends.coreml.contact_child import tried
@@ -57,7 +58,7 @@ class LightModel:
     def predict(self, data: dict[str, Array], state: ModelState | None = None) -> dict[str, Array]:
         value = np.nan if meet("predict", self.name) else 0
         assert data.keys() == self.inputs.keys()
-        rows = data["x"].shape[2]
+        rows = row_count(data["x"])
         return {
             name: np.full([rows if size is None else size for size in shape], value, np.float32)
             for name, shape in self.outputs.items()

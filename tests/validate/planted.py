@@ -13,6 +13,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
@@ -91,9 +92,9 @@ def golden_of(
 WRITE = kv.write
 
 
-def flattened_without_transpose(x: Var, sizes: AttentionSizes) -> Var:
+def flattened_without_transpose(x: Var, sizes: AttentionSizes, layout: ChannelLayout) -> Var:
     """[heads, T, dim] straight to channels: right for T = 1 only."""
-    return mb.reshape(x=x, shape=(1, sizes.heads * sizes.head_dim, -1, 1))
+    return mb.reshape(x=x, shape=channel_shape(sizes.heads * sizes.head_dim, -1, layout))
 
 
 def written_one_slot_late(

@@ -19,6 +19,7 @@ def convert_command(manifest: Manifest, artifact: str) -> str:
         "--target", manifest.target.value, "--block", str(manifest.block), "--context", str(manifest.context),
         "--sequences", str(manifest.sequences), "--weights", str(weight_choice(manifest.tensors)),
         "--attention", manifest.attention.value, "--kv-form", manifest.kv_form.value,
+        "--layout", manifest.functions[0].layout.value,
         "--topology", ",".join(map(str, manifest.topology)),
         "--head-shards", str(len(manifest.head_shards)),
     ]  # fmt: skip

@@ -107,7 +107,7 @@ class Bench:
             "preset": "none",
         }
         options["topology"] = build.topology or (self._layers(build.size),)
-        for name in ("kv_form", "shapes", "attention"):
+        for name in ("kv_form", "shapes", "attention", "layout"):
             if (value := getattr(build, name)) is not None:
                 options[name] = value
         return options

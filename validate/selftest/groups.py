@@ -19,7 +19,7 @@ from anespec.validate.selftest.device import LoadedModel, Tensor, Units
 from anespec.validate.selftest.devices import name_of
 from anespec.validate.selftest.records import Build
 from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import ShardSession
+from anespec.validate.selftest.session import ShardSession, as_taken
 from anespec.validate.selftest.stimulus import Pass
 
 MODULE = "anespec.validate.selftest.group_process"
@@ -103,13 +103,14 @@ class GroupHere:
 
     def run(self, step: Pass) -> tuple[Tensor, GroupPassed]:
         """See Group."""
-        total, hidden = 0.0, step.hidden
+        total, hidden, manifest = 0.0, step.hidden, self._bench.artifact(self._build).manifest
         for session in self._layers:
             hidden, seconds = session.run(Pass(step.rows, hidden))
             total += seconds
         finite = bool(np.isfinite(hidden).all())
         for shard, model in self._heads:
-            found = model.predict({HIDDEN_IN: hidden}, None)
+            given = as_taken(manifest, shard, shard.inputs[0], hidden)
+            found = model.predict({HIDDEN_IN: given}, None)
             total += found.seconds
             finite = finite and bool(np.isfinite(found.outputs[shard.outputs[0].name]).all())
         return hidden, GroupPassed(seconds=total, finite=finite)

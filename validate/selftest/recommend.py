@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.presets import find_preset
 from anespec.manifests.schema import KVForm, WeightFormat
@@ -110,6 +111,7 @@ def recommend(
     choices: dict[str, Any] = {
         "weights": _weights(found, reasons),
         "kv_form": _kv_form(found, reasons),
+        "layout": _layout(found, reasons),
         **_shapes(found, reasons),
         **_rows(found, scale, reasons),
         **_topology(found, scale, reasons),
@@ -195,6 +197,12 @@ def _kv_form(found: Records, reasons: list[ChoiceReason]) -> KVForm | None:
     ]
     label = _quickest("kv_form", "kv", [str(form) for form in usable], found, reasons, list(KVForm))
     return None if label is None else KVForm(label)
+
+
+def _layout(found: Records, reasons: list[ChoiceReason]) -> ChannelLayout | None:
+    usable = [layout for layout in ChannelLayout if found.sound("layout", layout)]
+    label = _quickest("layout", "layout", usable, found, reasons, list(ChannelLayout))
+    return None if label is None else ChannelLayout(label)
 
 
 def _quickest(

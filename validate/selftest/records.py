@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
 from anespec.manifests.tuned import TunedChoices
@@ -28,6 +29,7 @@ class Build(Record):
     kv_form: KVForm | None = None
     shapes: Shapes | None = None
     attention: AttentionShape | None = None
+    layout: ChannelLayout | None = None
     block: Count = 4
     context: Count = 512
     sequences: Count = 1
@@ -37,7 +39,7 @@ class Build(Record):
     def name(self) -> str:
         """Of the folders that hold its artifact and what is compiled of that."""
         parts = [self.size, self.weights.value]
-        for value in (self.kv_form, self.shapes, self.attention):
+        for value in (self.kv_form, self.shapes, self.attention, self.layout):
             parts.append(str(value) if value is not None else "default")
         parts += [f"t{self.block}", f"s{self.context}", f"n{self.sequences}"]
         parts += ["+".join(map(str, self.topology))] if self.topology else []

@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Manifest
+from anespec.manifests.channel_layout import channels_of, laid_out, row_count
+from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Manifest, Shard, TensorSpec
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.host_caches import HostCache, empty_caches
 from anespec.runtime.backends.pass_inputs import PassInputs
@@ -26,7 +27,6 @@ class ShardSession:
         self.shard = shard
         self.model = model
         self._inputs = PassInputs(manifest)
-        self._taken = {spec.name for spec in shard.inputs}
         self.state: DeviceState | None = None
         self._caches: Mapping[str, HostCache] = {}
         self.reset()
@@ -58,9 +58,9 @@ class ShardSession:
         """One pass: hidden states out, and the seconds of the prediction."""
         made = self._inputs.of(step.rows, step.hidden)
         given: dict[str, Tensor | Homes] = {
-            name: value if value.dtype == np.int32 else value.astype(np.float16, copy=False)
-            for name, value in made.items()
-            if name in self._taken
+            spec.name: as_taken(self.manifest, self.shard, spec, made[spec.name])
+            for spec in self.shard.inputs
+            if spec.name in made
         }
         given |= {name: cache.slots for name, cache in self._caches.items()}
         found = self.model.predict(given, self.state)
@@ -85,6 +85,19 @@ class ShardSession:
         if self.state is None:
             raise KeyError("the function has no states")
         return self.state
+
+
+def as_taken(manifest: Manifest, shard: Shard, spec: TensorSpec, value: Tensor | Homes) -> Tensor | Homes:
+    """Return a shard's input in the type and the layout of the function that runs passes of so many rows."""
+    if spec.dtype == "int32":
+        return value
+    numbers = value.astype(np.float16, copy=False)
+    if channels_of(spec.shape) is None:
+        return numbers
+    function = manifest.function_of(shard, row_count(numbers))
+    if function is None:
+        return numbers
+    return laid_out(numbers, function.layout)
 
 
 def compared(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 
+from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
 
@@ -21,6 +22,7 @@ class Candidate(Record):
     kv_form: KVForm
     attention: AttentionShape
     shapes: Shapes
+    layout: ChannelLayout = DECLARED
     block: Count
     prefill_block: Count | None = None
     range_default: RangeDefault | None = None
@@ -34,8 +36,9 @@ class Candidate(Record):
         hinted = self.reshape_hint not in (None, ReshapeHint.NONE)
         hint = f", hint {self.reshape_hint}" if hinted else ""
         return (
-            f"{self.weights}, {self.kv_form}, {self.attention}, {self.shapes} of {self.block}{prefill} rows"
-            f"{default}{hint}, shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head"
+            f"{self.weights}, {self.kv_form}, {self.attention}, {self.layout}, "
+            f"{self.shapes} of {self.block}{prefill} rows{default}{hint}, "
+            f"shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head"
         )
 
     @property
@@ -66,6 +69,7 @@ class Space:
     kv_form: Sequence[KVForm]
     attention: Sequence[AttentionShape]
     shapes: Sequence[Shapes]
+    layout: Sequence[ChannelLayout]
     block: Sequence[int]
     prefill_block: Sequence[int]
     shard_bytes: Sequence[int]

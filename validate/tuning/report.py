@@ -143,6 +143,7 @@ def _preset(found: Found, whole: tuple[WholeModel, ...], tuned: TunedModel) -> P
         attention=best.candidate.attention,
         kv_form=best.candidate.kv_form,
         shapes=best.candidate.shapes,
+        layout=best.candidate.layout,
         topology=best.topology,
         head_shards=best.candidate.head_shards,
         block=block,

@@ -17,6 +17,7 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("weights", "kv_form"),
     ("attention", "shapes"),
     ("shapes", "range_default", "reshape_hint"),
+    ("layout",),
     ("block", "prefill_block"),
     ("shard_bytes",),
     ("head_shards",),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from anespec.convert.plan import ConversionPlan
 from anespec.convert.shard_limits import HEAD_CHANNELS
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.errors import RequestError
 from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
@@ -31,6 +32,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
     if not weights:
         raise RequestError("there is no weight format to try; give --weights one, or leave it out")
     attention = [plan.attention, *(shape for shape in AttentionShape if shape is not plan.attention)]
+    layout = plan.passes.functions[0].layout
     vocabulary = plan.model.facts.vocabulary
     # A processor's library knows neither default shapes nor hints.
     on_engine = plan.options.target is not Target.CPU
@@ -40,6 +42,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
         kv_form=[plan.kv_form, *(form for form in KVForm if form is not plan.kv_form)],
         attention=attention,
         shapes=list(Shapes),
+        layout=[layout, *(other for other in ChannelLayout if other is not layout)],
         block=[size for size in BLOCKS if size <= plan.context],
         prefill_block=[size for size in PREFILL_BLOCKS if size <= plan.context] or [plan.context],
         shard_bytes=_useful(SHARD_BYTES, plan),

@@ -74,6 +74,7 @@ def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOpt
         kv_form=candidate.kv_form,
         attention=candidate.attention,
         shapes=candidate.shapes,
+        layout=candidate.layout,
         prefill_block=candidate.prefill_block,
         range_default=candidate.range_default,
         reshape_hint=candidate.reshape_hint,

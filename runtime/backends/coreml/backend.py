@@ -74,10 +74,11 @@ class CoreMLBackend:
         return self._runners(artifact, (shard,))[shard.path]
 
     def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[str, ShardRunner]:
-        pools = artifact.manifest.pools
+        manifest, pools = artifact.manifest, artifact.manifest.pools
         runners: dict[str, ShardRunner] = {}
         for shard, models in self._loader(artifact).load(shards):
-            runner = CoreMLRunner(shard, models)
+            layouts = {function.rows: function.layout for function in manifest.functions_of(shard)}
+            runner = CoreMLRunner(shard, models, layouts)
             caches = empty_caches(shard.states, pools) if isinstance(shard, LayerShard) else {}
             runners[shard.path] = HostCachesRunner(runner, caches) if caches else runner
         return runners

@@ -7,7 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.manifests.schema import Manifest, Shard, TensorSpec, shape_at
+from anespec.manifests.channel_layout import ChannelLayout, shape_at
+from anespec.manifests.schema import Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard, known_shard
 from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass, run_first_passes
@@ -31,16 +32,19 @@ Models = Mapping[int | None, LoadedModel]
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a shard: the T that it runs (ANY_WIDTH: any), and its name where it needs one."""
+    """A function of a shard: the T that it runs (ANY_WIDTH: any), its name where it needs one, and the layout
+    of its channel tensors."""
 
     rows: int | None
     name: str | None
+    layout: ChannelLayout
 
 
 def functions_of(manifest: Manifest, shard: Shard) -> tuple[Function, ...]:
     """The functions that are loaded of a shard, the block's first."""
     return tuple(
-        Function(each.rows, manifest.loaded_name(shard, each)) for each in manifest.functions_of(shard)
+        Function(each.rows, manifest.loaded_name(shard, each), each.layout)
+        for each in manifest.functions_of(shard)
     )
 
 
@@ -168,7 +172,7 @@ def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits)
         units=units,
         hint=manifest.reshape_hint,
         passes=tuple(
-            _tried(shard, each.name, rows)
+            _tried(shard, each, rows)
             for each in functions_of(manifest, shard)
             for rows in (_block_first(manifest) if each.rows is ANY_WIDTH else (each.rows,))
         ),
@@ -182,12 +186,12 @@ def _block_first(manifest: Manifest) -> tuple[int, ...]:
     return tuple(dict.fromkeys((manifest.block, *manifest.widths)))
 
 
-def _tried(shard: Shard, function: str | None, rows: int) -> TriedPass:
+def _tried(shard: Shard, function: Function, rows: int) -> TriedPass:
     def shapes(specs: Sequence[TensorSpec]) -> dict[str, Shape]:
-        return {spec.name: shape_at(spec.shape, rows) for spec in specs}
+        return {spec.name: shape_at(spec.shape, rows, function.layout) for spec in specs}
 
     return TriedPass(
-        function=function,
+        function=function.name,
         rows=rows,
         inputs=shapes(shard.program_inputs),
         outputs=shapes(shard.program_outputs),

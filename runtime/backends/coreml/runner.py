@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.channel_layout import row_count, row_of
+from anespec.manifests.channel_layout import DECLARED, ChannelLayout, channels_of, laid_out, row_count, row_of
 from anespec.manifests.coreml_errors import NOT_A_NUMBER, error_sentence
 from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.residency import shape_text
@@ -50,14 +51,22 @@ class CoreMLRunner:
     partial_spans = False
     """The number of slots is fixed when a shard is compiled."""
 
-    def __init__(self, shard: Shard, models: Mapping[int | None, LoadedModel]) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        models: Mapping[int | None, LoadedModel],
+        layouts: Mapping[int | None, ChannelLayout] = MappingProxyType({}),
+    ) -> None:
         """`models` are loaded functions by the T that they run, or by ANY_WIDTH.
+
+        `layouts` are those of their channel tensors, by the same keys, where they are not as declared.
 
         Raises:
             ArtifactError: the states are not as the manifest says.
         """
         self.shard = shard
         self.models = dict(models)
+        self.layouts = dict(layouts)
         self.carries = isinstance(shard, LayerShard)
         self.states = {state.name: state.shape for state in shard.program_states}
         self.inputs = shard.program_inputs
@@ -112,14 +121,17 @@ class CoreMLRunner:
         return {name: outputs.tensor(name) for name in self.outputs}
 
     def _predict(self, inputs: Inputs) -> CoreMLOutputs:
-        given: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {
-            spec.name: np.ascontiguousarray(inputs[spec.name], np.float16)
-            for spec in self.inputs
-            if spec.dtype == "fp16"
-        }
-        for spec in (spec for spec in self.inputs if spec.dtype == "int32"):
-            given[spec.name] = np.ascontiguousarray(inputs[spec.name], np.int32)
-        model = self._model(row_count(given[HIDDEN_IN]))
+        width = row_count(inputs[HIDDEN_IN])
+        model, layout = self._model(width), self.layouts.get(width, self.layouts.get(ANY_WIDTH, DECLARED))
+        given: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {}
+        for spec in self.inputs:
+            if spec.dtype == "int32":
+                given[spec.name] = np.ascontiguousarray(inputs[spec.name], np.int32)
+                continue
+            value = np.asarray(inputs[spec.name], np.float16)
+            if channels_of(spec.shape) is not None:
+                value = laid_out(value, layout)
+            given[spec.name] = np.ascontiguousarray(value)
         try:
             values = model.predict(given, self._state)
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.

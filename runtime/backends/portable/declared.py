@@ -6,6 +6,7 @@ program knew of would be neither cleared, nor copied, nor compared.
 
 from collections.abc import Iterable
 
+from anespec.manifests.channel_layout import ChannelLayout, shape_in
 from anespec.manifests.element_types import ElementType
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import printable, quoted
@@ -22,17 +23,18 @@ Shape = tuple[int | None, ...]
 def load_declared(artifact: Artifact, shard: Shard) -> Program:
     """The program of a shard, which is in everything that meets the outside what the manifest says.
 
-    Several functions are one program, of any T (see functions).
+    Several functions are one program, of any T and in the first one's layout (see functions).
 
     Raises:
         ArtifactError: the shard is missing or damaged, or has other functions, inputs, outputs or states.
     """
     package = read_package(artifact.shard_path(shard))
-    program = program_of(package, declared_function(package, artifact.manifest.functions_of(shard)))
-    width = _fixed_width(artifact.manifest, shard)
+    functions = artifact.manifest.functions_of(shard)
+    program = program_of(package, declared_function(package, functions))
+    width, layout = _fixed_width(artifact.manifest, shard), functions[0].layout
     for kind, declared, found in (
-        ("input", _shapes(shard.program_inputs, width), program.inputs),
-        ("output", _shapes(shard.program_outputs, width), _outputs(program)),
+        ("input", _shapes(shard.program_inputs, width, layout), program.inputs),
+        ("output", _shapes(shard.program_outputs, width, layout), _outputs(program)),
         ("state", {state.name: state.shape for state in shard.program_states}, program.states),
     ):
         for name in (*declared, *found):
@@ -67,8 +69,8 @@ def _at(shape: Shape, width: int | None) -> Shape:
     return tuple(width if size is None else size for size in shape)
 
 
-def _shapes(specs: Iterable[TensorSpec], width: int | None) -> dict[str, Shape]:
-    return {spec.name: _at(spec.shape, width) for spec in specs}
+def _shapes(specs: Iterable[TensorSpec], width: int | None, layout: ChannelLayout) -> dict[str, Shape]:
+    return {spec.name: _at(shape_in(spec.shape, layout), width) for spec in specs}
 
 
 def _outputs(program: Program) -> dict[str, Shape]:

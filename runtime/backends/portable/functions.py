@@ -1,5 +1,5 @@
 """Treat the functions of a package as one: they are the same graph over the same constants, each for its own
-T.
+T, and up to the layout of channel tensors.
 
 So a pass with the number of rows of any function can run on the one function that is kept, and there is one
 set of weights and of states, as in Core ML.
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from anespec.manifests.channel_layout import shape_in
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import listed, quoted
 from anespec.manifests.residency import shape_text
@@ -22,6 +23,9 @@ from anespec.runtime.backends.portable.mil_package import (
     Written,
 )
 from anespec.runtime.backends.portable.packed import Packed
+
+ANY = -1
+"""What a reshape is given for T."""
 
 
 def declared_function(package: MILPackage, declared: Sequence[ShardFunction]) -> Function:
@@ -37,7 +41,9 @@ def declared_function(package: MILPackage, declared: Sequence[ShardFunction]) ->
         raise _refused(package, f"has the functions {_named(package.functions)}, not {_named(names)}")
     if (default := package.default_function) != names[0]:
         raise _refused(package, f"its default function is {quoted(default)}, not {quoted(names[0])}")
-    first, *others = (package.functions[name] for name in names)
+    first, *others = functions = [
+        _as_the_first(package.functions[each.name], each, declared[0]) for each in declared
+    ]
     for other in others:
         if (place := next(_differences(first, other), None)) is not None:
             raise _refused(
@@ -45,7 +51,30 @@ def declared_function(package: MILPackage, declared: Sequence[ShardFunction]) ->
                 f"its function {quoted(other.name)} is another graph than {quoted(first.name)} (at "
                 f"{quoted(place)})",
             )
-    return first if not others else _of_any_rows(package, declared)
+    return first if not others else _of_any_rows(package, functions, declared)
+
+
+def _as_the_first(function: Function, declared: ShardFunction, first: ShardFunction) -> Function:
+    """Return a function as it is, or with the first one's layout of channel tensors.
+
+    They have the same numbers in the same order in both layouts, so only the types of what meets the outside
+    differ, and what reshapes are given.
+    """
+    if declared.layout is first.layout:
+        return function
+
+    def turned(shape: tuple[int | None, ...], rows: int | None) -> tuple[int | None, ...]:
+        return shape_in(shape, first.layout, rows, declared.layout)
+
+    types, constants = dict(function.types), dict(function.constants)
+    for name in (*function.inputs, *function.outputs):
+        if name in types:
+            types[name] = replace(types[name], shape=turned(types[name].shape, declared.rows))
+    for operation in function.operations:
+        for name in operation.inputs.get("shape", ()) if operation.kind == "reshape" else ():
+            if isinstance(shape := constants.get(name), np.ndarray):
+                constants[name] = np.array(turned(tuple(shape.tolist()), ANY), shape.dtype)
+    return replace(function, types=types, constants=constants)
 
 
 def _named(names: Sequence[str] | Mapping[str, Function]) -> str:
@@ -90,9 +119,10 @@ def _same(first: Written | FileReference | None, other: Written | FileReference 
     return type(first) is type(other) and not isinstance(first, np.ndarray) and first == other
 
 
-def _of_any_rows(package: MILPackage, declared: Sequence[ShardFunction]) -> Function:
+def _of_any_rows(
+    package: MILPackage, functions: Sequence[Function], declared: Sequence[ShardFunction]
+) -> Function:
     """The first function, with None for T in the types of what meets the outside."""
-    functions = [package.functions[function.name] for function in declared]
     rows = [function.rows for function in declared]
     first = functions[0]
     types = dict(first.types)

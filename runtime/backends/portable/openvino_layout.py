@@ -13,7 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.channel_layout import CHANNELS_AXIS, SINGLE_AXIS, to_rows
+from anespec.manifests.channel_layout import (
+    CHANNELS_AXIS,
+    DECLARED,
+    ChannelLayout,
+    layout_of,
+    to_rows,
+)
 from anespec.manifests.element_types import ElementType
 from anespec.runtime.backends.portable.mapped_weights import is_shareable, shared_view
 from anespec.runtime.backends.portable.openvino_library import Node, Output, Tensor, Type, op, opset15
@@ -22,9 +28,10 @@ from anespec.runtime.backends.portable.packed import Packed
 
 @dataclass(frozen=True)
 class Rows:
-    """A channel tensor of the program that is laid out as [1, T, C]."""
+    """A channel tensor of the program, of this layout there, that is laid out as [1, T, C]."""
 
     output: Output
+    layout: ChannelLayout
 
 
 Value: TypeAlias = Output | Rows
@@ -71,32 +78,41 @@ def planar(value: Value) -> Output:
     """The value in the graph's own layout."""
     if isinstance(value, Rows):
         channels = opset15.transpose(value.output, integers([0, 2, 1]))
-        return out(opset15.unsqueeze(channels, integers([SINGLE_AXIS])))
+        return out(opset15.unsqueeze(channels, integers([value.layout.single_axis])))
     return value
 
 
-def rows(value: Value) -> Output:
-    """Return a channel tensor as [1, T, C]; constants [1, C, 1, 1] are turned when the model is built."""
+def rows(value: Value) -> Rows:
+    """Return a channel tensor in rows; constants [1, C, 1, 1] are turned when the model is built."""
     if isinstance(value, Rows):
-        return value.output
+        return value
+    layout = layout_of(shape_of(value)) or DECLARED
     node = value.get_node()
     if node.get_type_name() == "Constant":
-        return constant(np.ascontiguousarray(to_rows(node.data)[None]))
-    return out(opset15.transpose(opset15.squeeze(value, integers([SINGLE_AXIS])), integers([0, 2, 1])))
+        return Rows(constant(np.ascontiguousarray(to_rows(node.data)[None])), layout)
+    channels = opset15.squeeze(value, integers([layout.single_axis]))
+    return Rows(out(opset15.transpose(channels, integers([0, 2, 1]))), layout)
+
+
+def shape_of(value: Output) -> tuple[int | None, ...]:
+    """Return the shape of a value; a dimension that may vary is None."""
+    sizes = value.get_partial_shape()
+    return tuple(None if size.is_dynamic else size.get_length() for size in sizes)
 
 
 def elementwise(make: Callable[..., Node], *operands: Value) -> Value:
     """Apply an elementwise operation: in rows if any operand is in rows, else unchanged."""
-    if not any(isinstance(operand, Rows) for operand in operands):
+    layout = next((operand.layout for operand in operands if isinstance(operand, Rows)), None)
+    if layout is None:
         return out(make(*operands))
-    aligned = [operand if _is_scalar(operand) else rows(operand) for operand in operands]
-    return Rows(out(make(*aligned)))
+    aligned = [operand if _is_scalar(operand) else rows(operand).output for operand in operands]
+    return Rows(out(make(*aligned)), layout)
 
 
 def reduce(make: Callable[..., Node], x: Value, axes: Sequence[int], keep_dims: bool) -> Value:
     """Apply a reduction; over the channels of rows it stays in rows."""
     if isinstance(x, Rows) and list(axes) == [CHANNELS_AXIS] and keep_dims:
-        return Rows(out(make(x.output, integers([2]), True)))
+        return Rows(out(make(x.output, integers([2]), True)), x.layout)
     return out(make(planar(x), integers(axes), keep_dims))
 
 

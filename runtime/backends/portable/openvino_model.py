@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.manifests.channel_layout import CHANNELS_AXIS, ROWS_AXIS, is_channel_shape
+from anespec.manifests.channel_layout import CHANNELS_AXIS, ChannelLayout, layout_of
 from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
-from anespec.runtime.backends.portable.openvino_layout import Rows, Value, constant, out, planar, rows
+from anespec.runtime.backends.portable.openvino_layout import Rows, Value, constant, out, planar
 from anespec.runtime.backends.portable.openvino_library import (
     Model,
     Node,
@@ -38,10 +38,10 @@ class Slots:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model, and which channel tensors among its outputs it returns as rows [1, T, C]."""
+    """A model, and the layouts that the program has for those outputs that it returns as rows [1, T, C]."""
 
     model: Model
-    in_rows: frozenset[str]
+    in_rows: Mapping[str, ChannelLayout]
 
 
 class _Values(Mapping[str, Value]):
@@ -99,8 +99,9 @@ def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> Buil
     for name, shape in program.inputs.items():
         if name in as_numbers:
             continue
-        if is_channel_shape(shape):
-            known.nodes[name] = Rows(parameters.add(name, (1, shape[ROWS_AXIS], shape[CHANNELS_AXIS])))
+        if (layout := layout_of(shape)) is not None:
+            in_rows = (1, shape[layout.rows_axis], shape[CHANNELS_AXIS])
+            known.nodes[name] = Rows(parameters.add(name, in_rows), layout)
         else:
             known.nodes[name] = parameters.add(name, shape)
     variables = {name: _variable(name, shape, axes is not None) for name, shape in program.states.items()}
@@ -126,12 +127,13 @@ def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> Buil
         opset15.assign(variable if in_place else planar(current[name]).get_node(), name)
         for name, variable in variables.items()
     ]
-    in_rows = frozenset(name for name in program.outputs if isinstance(known[name], Rows))
-    results = [
-        opset15.result(rows(known[name]) if name in in_rows else planar(known[name]))
-        for name in program.outputs
-    ]
-    return BuiltModel(Model(results, sinks, parameters.nodes, "shards"), in_rows)
+    results, layouts = [], dict[str, ChannelLayout]()
+    for name in program.outputs:
+        value = known[name]
+        results.append(opset15.result(value.output if isinstance(value, Rows) else value))
+        if isinstance(value, Rows):
+            layouts[name] = value.layout
+    return BuiltModel(Model(results, sinks, parameters.nodes, "shards"), layouts)
 
 
 def _variable(name: str, shape: tuple[int, ...], stretches: bool) -> Node:

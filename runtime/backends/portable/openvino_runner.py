@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.channel_layout import from_rows, is_channel_shape, row_of, to_rows
+from anespec.manifests.channel_layout import ChannelLayout, from_rows, layout_of, row_of, to_rows
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.portable.arguments import refusing
 from anespec.runtime.backends.portable.fused_norms import fuse_norms
@@ -55,12 +55,13 @@ class SharedOutputs:
     """Views of the request's own memory; some channel tensors are rows [1, T, C] there."""
 
     values: Mapping[str, NDArray[np.float32]]
-    in_rows: frozenset[str]
+    in_rows: Mapping[str, ChannelLayout]
 
     def tensor(self, name: str) -> Tensor:
         """A copy of an output; see Outputs."""
         value = to_fp16(self.values[name])
-        return np.ascontiguousarray(from_rows(value[0])) if name in self.in_rows else value
+        layout = self.in_rows.get(name)
+        return value if layout is None else np.ascontiguousarray(from_rows(value[0], layout))
 
     def lane(self, name: str, lane: int) -> Channels:
         """One lane of an output; see Outputs."""
@@ -185,7 +186,7 @@ class OpenVINORunner:
                 given[SLOTS_OF + name], given[LANES_OF + name] = homes[lanes], lanes
             if name not in self.masks or name in self.whole_masks:
                 value = inputs[name]
-                turned = to_rows(value)[None] if is_channel_shape(shape) else value
+                turned = value if layout_of(shape) is None else to_rows(value)[None]
                 given[name] = np.ascontiguousarray(turned, np.float32)
         with refusing(self.program.source, LIBRARY):
             self._stretch(inputs)

@@ -57,8 +57,9 @@ def _conv(a: Arguments[Value]) -> Value:
     weight = planar(a.value("weight"))
     if weight.get_partial_shape().rank.get_length() == 4:
         weight = out(opset15.squeeze(weight, integers([2, 3])))
-    product = opset15.matmul(rows(a.value("x")), weight, False, True)
-    return Rows(out(opset15.add(product, planar(a.value("bias"))) if a.has("bias") else product))
+    x = rows(a.value("x"))
+    product = opset15.matmul(x.output, weight, False, True)
+    return Rows(out(opset15.add(product, planar(a.value("bias"))) if a.has("bias") else product), x.layout)
 
 
 def _dequantise(a: Arguments[Value]) -> Value:

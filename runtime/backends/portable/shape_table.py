@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import layout_of
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.slices import slices_of
@@ -85,11 +86,11 @@ def _matmul(a: Arguments[Shape]) -> Shape:
 def _conv(a: Arguments[Shape]) -> Shape:
     a.require_pointwise_conv()
     x, weight = a.value("x"), a.value("weight")
-    if len(x) != 4 or x[0] != 1 or x[3] != 1 or len(weight) != 4 or weight[1:] != (x[1], 1, 1):
+    if layout_of(x) is None or len(weight) != 4 or weight[1:] != (x[1], 1, 1):
         raise a.refused(f"projects {x} with a weight {weight}")
     if a.has("bias") and a.value("bias") != weight[:1]:
         raise a.refused(f"adds a bias {a.value('bias')} to {weight[0]} channels")
-    return (1, weight[0], x[2], 1)
+    return (1, weight[0], *x[2:])
 
 
 def _dequantise(a: Arguments[Shape]) -> Shape:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.channel_layout import shape_at
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import bytes_text
 from anespec.manifests.machine import machine_memory
-from anespec.manifests.schema import shape_at
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 

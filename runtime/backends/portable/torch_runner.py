@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anespec.manifests.channel_layout import row_of
+from anespec.manifests.channel_layout import laid_out, layout_of, row_of
 from anespec.manifests.machine import machine_memory
 from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
 from anespec.runtime.backends.portable.packed import Packed
@@ -114,10 +114,13 @@ class TorchRunner:
         """
         known = self._known
         known.update(self.constants)
-        for name in self.program.inputs:
-            given = self._inputs[name]
+        for name, shape in self.program.inputs.items():
+            given, layout = self._inputs[name], layout_of(shape)
             kind = np.int32 if given.dtype.kind == "i" else np.float16
-            known[name] = self.settled(torch.from_numpy(np.ascontiguousarray(given, kind)))
+            numbers = np.ascontiguousarray(given, kind)
+            if layout is not None:
+                numbers = laid_out(numbers, layout)
+            known[name] = self.settled(torch.from_numpy(numbers))
         spans = {
             name: self._inputs[pool.mask_input].shape[MASK_AXES[0]]
             for pool in self.pools

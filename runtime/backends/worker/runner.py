@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.manifests.channel_layout import row_of
-from anespec.manifests.schema import Manifest
+from anespec.manifests.channel_layout import DECLARED, channels_of, laid_out, row_count, row_of
+from anespec.manifests.schema import HIDDEN_IN, Manifest
 from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.homes import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
@@ -79,14 +79,15 @@ class WorkerRunner:
         Raises:
             ValueError: a write mask breaks its contract (see homes_of).
         """
+        self._rows = row_count(inputs[HIDDEN_IN])
         for port in self._stage.inputs:
             given = inputs[port.name]
-            if None in port.shape:
-                self._rows = given.shape[port.shape.index(None)]
             if port.dtype == "int32":
                 self._arena.integers(port.part(self._rows))[...] = given
             else:
-                self._place(port)[...] = given
+                self._place(port)[...] = (
+                    given if channels_of(port.shape) is None else laid_out(given, DECLARED)
+                )
         if self._stage.caches:
             nowhere = [-1] * self._rows
             self._homes = [

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.errors import ArtifactError
 from anespec.manifests.formatting import quoted
 from anespec.manifests.schema import (
@@ -19,7 +20,6 @@ from anespec.manifests.schema import (
     Shard,
     StateSpec,
     TensorSpec,
-    shape_at,
 )
 from anespec.runtime.backends.worker.arena import Shape, at_width
 
@@ -47,10 +47,14 @@ class Port:
 
 @dataclass(frozen=True)
 class StageFunction:
-    """One function of a shard, and the widths that are run with it; None where a package names none."""
+    """One function of a shard, and the widths that are run with it; None where a package names none.
+
+    `layout` is that of its channel tensors; the ports have their shapes as declared.
+    """
 
     name: str | None
     rows: tuple[int, ...]
+    layout: ChannelLayout
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,7 @@ def _functions(manifest: Manifest, shard: Shard) -> tuple[StageFunction, ...]:
         StageFunction(
             manifest.loaded_name(shard, each),
             tuple(width for width in widths if manifest.function_of(shard, width) == each),
+            each.layout,
         )
         for each in manifest.functions_of(shard)
     )

@@ -91,15 +91,9 @@ struct Heads {
         for stage in stages {
             var first = stage.spec.firstToken
             for tensor in try stage.logits(rows) {
-                let count = tensor.sizes[1]
-                let bits = [UInt16](unsafeUninitializedCapacity: count) { buffer, filled in
-                    let step = tensor.strides[1]
-                    let start = tensor.base + row * tensor.strides[2]
-                    for index in 0..<count { buffer[index] = start[index * step] }
-                    filled = count
-                }
+                let bits = tensor.row(row)
                 slices.append(LogitSlice(first: first, bits: bits))
-                first += count
+                first += bits.count
             }
         }
         return slices

@@ -75,15 +75,21 @@ struct StateSpec: Equatable {
     }
 }
 
-/// A function of a package and the widths that run with it.
+/// A function of a package, the widths that run with it, and the layout of its channel tensors.
 struct FunctionSpec: Equatable {
     let name: String?
     let rows: [Int]
+    let layout: ChannelLayout
 
     init(_ value: JSON, _ what: String) throws(WorkerError) {
         var fields = try Fields(value, what)
         name = try fields.optionalString("name")
         rows = try fields.integers("rows", 1...widest)
+        let named = try fields.optionalString("layout") ?? ChannelLayout.rowsThird.rawValue
+        guard let layout = ChannelLayout(rawValue: named) else {
+            throw WorkerError(.request, "\(what) has the unknown layout \"\(named)\"")
+        }
+        self.layout = layout
         try fields.finish()
     }
 }
@@ -134,8 +140,7 @@ struct StageSpec: Equatable {
         guard states.isEmpty, caches.isEmpty, inputs.count == 1, inputs[0].element == .fp16, inputs[0].shape.sizes.filter({ $0 == nil }).count == 1 else {
             throw WorkerError(.request, "\(what) is a head and takes more than a hidden state")
         }
-        for output in outputs where output.shape.sizes.count != 4 || output.shape.sizes[0] != 1 || output.shape.sizes[1] == nil
-            || output.shape.sizes[2] != nil || output.shape.sizes[3] != 1 {
+        for output in outputs where output.shape.channels == nil {
             throw WorkerError(.request, "\(what)'s output \"\(output.name)\" is not [1, V, T, 1]")
         }
     }

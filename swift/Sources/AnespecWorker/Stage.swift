@@ -6,6 +6,7 @@ final class Stage {
     /// A width: the model that runs it and the tensors that it runs on, made once.
     struct Binding {
         let model: MLModel
+        let layout: ChannelLayout
         let inputs: MLDictionaryFeatureProvider
         let outputs: [String: Output]
         let options: MLPredictionOptions
@@ -96,10 +97,12 @@ final class Stage {
         }
     }
 
-    /// Slices of the vocabulary [1, V, T, 1] that a head made.
-    func logits(_ rows: Int) throws(WorkerError) -> [StridedTensor] {
+    /// Slices of the vocabulary that a head made.
+    func logits(_ rows: Int) throws(WorkerError) -> [ChannelTensor] {
         let binding = try self.binding(rows)
-        return spec.outputs.compactMap { binding.outputs[$0.name]?.tensor }
+        return spec.outputs.compactMap { output in
+            binding.outputs[output.name].map { ChannelTensor(tensor: $0.tensor, layout: binding.layout) }
+        }
     }
 
     /// Refuse homes that the caches have not.

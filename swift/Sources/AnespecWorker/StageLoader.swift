@@ -31,8 +31,8 @@ final class StageLoader {
 
     /// Load a shard with all its functions; their one state is zeros.
     func load(_ spec: StageSpec) throws(WorkerError) -> Stage {
-        var models: [(model: MLModel, rows: [Int])] = []
-        for function in spec.functions { models.append((try model(spec, function), function.rows)) }
+        var models: [(model: MLModel, function: FunctionSpec)] = []
+        for function in spec.functions { models.append((try model(spec, function), function)) }
         guard let first = models.first?.model else { throw WorkerError(.request, "there is no function", stage: spec.path) }
         var caches: [String: StridedTensor] = [:]
         for cache in spec.caches {
@@ -42,8 +42,8 @@ final class StageLoader {
         }
         let held = spec.states.isEmpty ? nil : first.makeState()
         var bindings: [Int: Stage.Binding] = [:]
-        for (model, widths) in models {
-            for rows in widths { bindings[rows] = try bind(spec, model, rows) }
+        for (model, function) in models {
+            for rows in function.rows { bindings[rows] = try bind(spec, model, rows, function.layout) }
         }
         let state = StageState(spec.states + spec.caches, held: held, caches: caches)
         return Stage(spec: spec, state: state, bindings: bindings)
@@ -98,30 +98,32 @@ final class StageLoader {
         }
     }
 
-    private func bind(_ spec: StageSpec, _ model: MLModel, _ rows: Int) throws(WorkerError) -> Stage.Binding {
+    private func bind(_ spec: StageSpec, _ model: MLModel, _ rows: Int, _ layout: ChannelLayout) throws(WorkerError) -> Stage.Binding {
         var inputs: [String: MLFeatureValue] = [:]
         for input in spec.inputs {
-            inputs[input.name] = MLFeatureValue(multiArray: try self.input(input, rows, spec))
+            inputs[input.name] = MLFeatureValue(multiArray: try self.input(input, rows, spec, layout))
         }
         for cache in spec.caches {
             inputs[cache.name] = MLFeatureValue(multiArray: try output(cache.cache!.buffer, cache.sizes, spec).array)
         }
         var outputs: [String: Stage.Output] = [:]
-        for made in spec.outputs { outputs[made.name] = try output(made.entry(rows), made.shape.at(rows), spec) }
+        for made in spec.outputs { outputs[made.name] = try output(made.entry(rows), layout.sizes(made.shape, rows), spec) }
         for cache in spec.caches { outputs[cache.cache!.new] = try ownOutput(cache.newSizes(rows), spec) }
         let options = MLPredictionOptions()
         options.outputBackings = outputs.mapValues { $0.array }
         do {
             let provider = try MLDictionaryFeatureProvider(dictionary: inputs)
-            return Stage.Binding(model: model, inputs: provider, outputs: outputs, options: options)
+            return Stage.Binding(model: model, layout: layout, inputs: provider, outputs: outputs, options: options)
         } catch {
             throw WorkerError(.load, error, stage: spec.path)
         }
     }
 
     /// An input's numbers at a width: an entry of the arena.
-    private func input(_ input: TensorSpec, _ rows: Int, _ spec: StageSpec) throws(WorkerError) -> MLMultiArray {
-        let sizes = input.shape.at(rows)
+    private func input(
+        _ input: TensorSpec, _ rows: Int, _ spec: StageSpec, _ layout: ChannelLayout
+    ) throws(WorkerError) -> MLMultiArray {
+        let sizes = layout.sizes(input.shape, rows)
         guard input.element == .int32 else { return try output(input.entry(rows), sizes, spec).array }
         let memory = try arena.pointer(input.entry(rows), bytes: try tensorBytes(sizes, input.element, input.name))
         return try array(memory, sizes, .int32, spec, deallocator: nil)

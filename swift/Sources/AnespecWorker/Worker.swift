@@ -100,7 +100,7 @@ public final class Worker {
 
     private func requireWithinVocabulary(_ load: LoadRequest) throws(WorkerError) {
         for stage in load.stages where stage.kind == .head {
-            let tokens = stage.outputs.reduce(stage.firstToken) { $0 + ($1.shape.sizes[1] ?? 0) }
+            let tokens = stage.outputs.reduce(stage.firstToken) { $0 + ($1.shape.channels ?? 0) }
             guard tokens <= load.vocabulary else {
                 throw WorkerError(.request, "the head's tokens end at \(tokens), the vocabulary at \(load.vocabulary)", stage: stage.path)
             }

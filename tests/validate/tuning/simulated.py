@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import Placement
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes
@@ -19,6 +20,7 @@ SPACE = Space(
     kv_form=(KVForm.SLICE_UPDATE, KVForm.BLENDED, KVForm.REREAD, KVForm.PACKED, KVForm.OUTSIDE),
     attention=(AttentionShape.PER_KV_HEAD, AttentionShape.GROUPED),
     shapes=(Shapes.RANGE, Shapes.STATIC, Shapes.FUNCTIONS),
+    layout=tuple(ChannelLayout),
     block=(4, 2, 8, 16),
     prefill_block=(64, 32),
     shard_bytes=(250_000_000, 500_000_000, 1_000_000_000, 2_000_000_000),

@@ -63,7 +63,7 @@ def test_no_probe_is_measured_twice_and_few_are(name: str) -> None:
     engine = replace(ENGINES[name], asked=[])
     search(SPACE, engine, WORKLOAD)
     assert len(engine.asked) == len(set(engine.asked))
-    assert len(engine.asked) < 200
+    assert len(engine.asked) < 210
 
 
 FAULTY = st.frozensets(
@@ -91,7 +91,7 @@ def test_what_is_found_is_usable_and_no_worse_than_any_neighbour(engine: Simulat
             engine.optimum(SPACE, WORKLOAD)
         return
     assert engine.seconds(found.best.candidate, WORKLOAD) == found.best.seconds
-    for stage in (("weights", "kv_form"), ("attention", "shapes"), ("block", "prefill_block")):
+    for stage in (("weights", "kv_form"), ("attention", "shapes"), ("layout",), ("block", "prefill_block")):
         for candidate in SPACE.around(found.best.candidate, stage):
             seconds = engine.seconds(candidate, WORKLOAD)
             assert seconds is None or seconds > 0.98 * found.best.seconds

@@ -9,10 +9,10 @@ from anespec.validate.selftest.steps.states import STATES
 from anespec.validate.selftest.steps.step import Step
 from anespec.validate.selftest.steps.topology import TOPOLOGY
 from anespec.validate.selftest.steps.trained import TRAINED
-from anespec.validate.selftest.steps.variants import KV, PLANS
+from anespec.validate.selftest.steps.variants import KV, LAYOUT, PLANS
 from anespec.validate.selftest.steps.worker import WORKER
 
 STEPS: tuple[Step, ...] = (
-    SHAPES, KV, CPU, TABLE, WORKER, PLANS, TRAINED, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
+    SHAPES, KV, LAYOUT, CPU, TABLE, WORKER, PLANS, TRAINED, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
 )  # fmt: skip
 """As people meet them."""

@@ -1,8 +1,9 @@
-"""Each weight format and each form of keys and values, as shipped: plan, numbers and time."""
+"""Each weight format, form of keys and values and layout of channel tensors: plan, numbers and time."""
 
 from collections.abc import Sequence
 from contextlib import closing
 
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import KVForm, WeightFormat
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench
@@ -62,6 +63,13 @@ def _kv_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     return tuple(Trial(step="kv", name=form.value, build=scale.isolated(kv_form=form)) for form in KVForm)
 
 
+def _layout_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
+    return tuple(
+        Trial(step="layout", name=layout.value, build=scale.isolated(layout=layout))
+        for layout in ChannelLayout
+    )
+
+
 def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
     return judged(records, facts, times_text)
 
@@ -80,6 +88,15 @@ KV = Step(
     title="The forms of keys and values",
     asks="Which can be planned, loaded and run, and how fast?",
     trials=_kv_trials,
+    run=measure_variant,
+    judge=_judge,
+)
+
+LAYOUT = Step(
+    id="layout",
+    title="The layouts of hidden states and logits",
+    asks="Is a pass faster with its rows in the last axis, of which a single element is padded?",
+    trials=_layout_trials,
     run=measure_variant,
     judge=_judge,
 )
