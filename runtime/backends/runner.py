@@ -40,7 +40,7 @@ class Outputs(Protocol):
     """The results of a pass over a shard; valid until the runner's next pass."""
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of an output, fp16; a channel tensor in the layout of the function that ran."""
+        """A copy of an output, fp16; a channel tensor may have either layout."""
         ...
 
     def lane(self, name: str, lane: int) -> Channels:

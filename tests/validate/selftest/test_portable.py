@@ -15,7 +15,9 @@ from anespec.validate.selftest.records import Outcome, TrialRecord
 from anespec.validate.selftest.steps import STEPS
 
 
-@pytest.mark.parametrize(("step_id", "name"), [("kv", "outside"), ("states", "packed")])
+@pytest.mark.parametrize(
+    ("step_id", "name"), [("kv", "outside"), ("layout", "rows_last"), ("states", "packed")]
+)
 def test_steps_run_on_openvino(tmp_path: Path, step_id: str, name: str) -> None:
     facts = PortableDevice().facts()
     step = next(step for step in STEPS if step.id == step_id)
