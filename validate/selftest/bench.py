@@ -107,7 +107,7 @@ class Bench:
             "preset": "none",
         }
         options["topology"] = build.topology or (self._layers(build.size),)
-        for name in ("kv_form", "shapes", "attention", "layout"):
+        for name in ("kv_form", "shapes", "range_default", "reshape_hint", "attention", "layout"):
             if (value := getattr(build, name)) is not None:
                 options[name] = value
         return options
@@ -164,7 +164,9 @@ class Bench:
         compiled, compile_seconds = self.compiled(build, layers, fresh=fresh)
         self.say(f"loading {Path(layers.path).stem} on {units}")
         began = time.perf_counter()
-        model: LoadedModel = self.device.load(compiled, units, self._function(artifact, layers, rows))
+        model: LoadedModel = self.device.load(
+            compiled, units, self._function(artifact, layers, rows), manifest.reshape_hint
+        )
         load_seconds = time.perf_counter() - began
         return Opened(ShardSession(manifest, layers, model), compile_seconds, load_seconds)
 
@@ -174,7 +176,9 @@ class Bench:
         compiled, _ = self.compiled(build, head)
         self.say(f"loading {Path(head.path).stem} on {units}")
         began = time.perf_counter()
-        model = self.device.load(compiled, units, self._function(artifact, head, None))
+        model = self.device.load(
+            compiled, units, self._function(artifact, head, None), artifact.manifest.reshape_hint
+        )
         return model, time.perf_counter() - began
 
     def widths(self, build: Build) -> tuple[int, ...]:

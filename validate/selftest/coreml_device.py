@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from anespec.manifests.machine import machine_memory, machine_name, processors, system_build
+from anespec.manifests.ranges import ReshapeHint
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
@@ -109,9 +110,9 @@ class CoreMLDevice:
         """Compile for good; the folder is not there yet, as Core ML asks."""
         return self._core_ml.compile(package, destination / f"{package.stem}.mlmodelc")
 
-    def load(self, compiled: Path, units: Units, function: str | None) -> CoreMLModel:
+    def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> CoreMLModel:
         """Load, which specialises for the Neural Engine: minutes, the first time."""
-        return CoreMLModel(self._core_ml.load(compiled, function, COMPUTE_UNITS[units]))
+        return CoreMLModel(self._core_ml.load(compiled, function, COMPUTE_UNITS[units], hint))
 
     def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
         """Core ML's own plan at the shape that is run: the worker's where it was built.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import AnespecError, MissingPackageError
+from anespec.manifests.ranges import ReshapeHint
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Record, Shard, Target
 from anespec.manifests.store import Artifact
@@ -105,8 +106,8 @@ class Device(Protocol):
         """Compile a package; returns the compiled model, a folder at or below `destination`."""
         ...
 
-    def load(self, compiled: Path, units: Units, function: str | None) -> LoadedModel:
-        """Load one function; None for the package's only or default one."""
+    def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> LoadedModel:
+        """Load one function; None for the package's only or default one. `hint` is for Core ML alone."""
         ...
 
     def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from anespec.manifests.machine import machine_memory, machine_name, processors
+from anespec.manifests.ranges import ReshapeHint
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
@@ -81,7 +82,7 @@ class PortableDevice:
         (compiled / PACKAGE_OF_COMPILED).write_text(str(package.resolve()))
         return compiled
 
-    def load(self, compiled: Path, units: Units, function: str | None) -> PortableModel:
+    def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> PortableModel:
         """Compile with the library."""
         library: Library = "openvino" if units is Units.DEVICE else "torch"
         return PortableModel(PackagePredictor(compiled, function, library, processors()))

@@ -39,7 +39,7 @@ PROMPT_ROWS, ANSWER_PASSES = 20_000, 5_000
 """What a start is weighed against: about an hour of questions and answers. A minute at every start then costs
 as much as 12 ms a pass. No source: chosen here."""
 
-SHAPE_CHOICES = ("shapes",)
+SHAPE_CHOICES = ("shapes", "range_default", "reshape_hint")
 """What a way to shape a package (see steps.shapes.variants) sets: fields of Build and of TunedChoices."""
 
 WIDEST_BLOCK = 8

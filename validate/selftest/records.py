@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from anespec.manifests.channel_layout import ChannelLayout
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
 from anespec.manifests.tuned import TunedChoices
@@ -28,6 +29,8 @@ class Build(Record):
     weights: WeightFormat = WeightFormat.INT8_CHANNEL
     kv_form: KVForm | None = None
     shapes: Shapes | None = None
+    range_default: RangeDefault | None = None
+    reshape_hint: ReshapeHint | None = None
     attention: AttentionShape | None = None
     layout: ChannelLayout | None = None
     block: Count = 4
@@ -41,6 +44,8 @@ class Build(Record):
         parts = [self.size, self.weights.value]
         for value in (self.kv_form, self.shapes, self.attention, self.layout):
             parts.append(str(value) if value is not None else "default")
+        for name in ("range_default", "reshape_hint"):
+            parts += [f"{name}_{value}"] if (value := getattr(self, name)) is not None else []
         parts += [f"t{self.block}", f"s{self.context}", f"n{self.sequences}"]
         parts += ["+".join(map(str, self.topology))] if self.topology else []
         return "-".join(parts)

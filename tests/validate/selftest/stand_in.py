@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
+from anespec.manifests.ranges import ReshapeHint
 from anespec.manifests.residency import Device as PlanDevice
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Record, Shard, Target
@@ -215,7 +216,7 @@ class StandInDevice:
     def compile(self, package: Path, destination: Path) -> Path:
         return PortableDevice().compile(package, destination)
 
-    def load(self, compiled: Path, units: Units, function: str | None) -> StandInModel:
+    def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> StandInModel:
         place = compiled.parent.name
         model = StandInModel(PackagePredictor(compiled, function, "torch"), place, units, faults())
         stateful = faults().no_states and units is Units.DEVICE and bool(model.states)

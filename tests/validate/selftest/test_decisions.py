@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from stand_in import DEVICE, SCALE, StandInDevice, inline, planted, run_steps, said
 
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import TunedChoices
 from anespec.validate.findings import Level
@@ -93,20 +94,33 @@ def test_a_range_that_specialises_at_every_start_is_left(
     named = {record.trial.name: record for record in records}
     for name in ("range", "range again"):
         uses = named[name].measured.first_uses
-        assert [use.rows for use in uses] == [1, 2, 4]
-        assert [use.first_seconds for use in uses] == [120.0] * 3
+        assert [use.rows for use in uses] == [1, 4]
+        assert [use.first_seconds for use in uses] == [120.0] * 2
     assert waiting(named["static again"]) < 60
     told = said(records, "shapes")
-    assert any("a second process starts no faster: 6 min" in text for text in told["range"]), told
+    assert any("a second process starts no faster: 4 min" in text for text in told["range"]), told
     assert not any(text.startswith("fail") for texts in told.values() for text in texts)
     chosen = choices(records)
     assert chosen.shapes is Shapes.FUNCTIONS
     (why,) = [reason.because for reason in chosen.provenance if reason.choice == "shapes"]
-    assert "range 6 min" in why
+    assert "range 4 min" in why
     only = [record for record in records if not record.trial.name.startswith("functions")]
     assert choices(only).shapes is Shapes.STATIC
     only = [record for record in records if record.trial.name.startswith("range")]
     assert choices(only).shapes is Shapes.RANGE, "slow starts are better than none"
+
+
+def test_a_range_with_another_default_is_taken_where_it_alone_starts_fast(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    names = ("range", "range again", "range, the block by default", "range, the block by default again")
+    records = run(monkeypatch, folder, "shapes", names=names)
+    assert [record.trial.build.range_default for record in records] == [None, None, *[RangeDefault.BLOCK] * 2]
+    assert choices(records).range_default is None, "of equals the one that others measured"
+    slow = run(monkeypatch, folder, "shapes", names=names, specialises=("range-default-default-t4",))
+    assert choices(slow).range_default is RangeDefault.BLOCK
+    hints = {trial.build.reshape_hint for trial in STEPS[0].trials(FULL_SCALE, FACTS)}
+    assert hints == {None, ReshapeHint.FREQUENT, ReshapeHint.INFREQUENT}
 
 
 def test_a_shape_that_dies_in_a_second_process_is_left(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

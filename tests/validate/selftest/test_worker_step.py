@@ -87,7 +87,7 @@ def test_outputs_that_core_ml_puts_elsewhere_are_seen(folder: Path, over_workers
         ({"at": "predict", "action": "kill", "nth": 3}, "fail: failed while passes in the worker"),
         (
             {"at": "predict", "action": "fail", "every": True, "text": "0x1d"},
-            "fail: failed while passes in the worker",
+            "fail: failed while loading the shard in the worker",
         ),
     ],
 )

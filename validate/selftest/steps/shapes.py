@@ -1,10 +1,12 @@
 """Which shapes a package may take: a range, one, or a function for each; plan, load time, again."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 from anespec.manifests.formatting import duration_text
+from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.schema import Shapes
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
@@ -29,6 +31,14 @@ AGAIN = " again"
 ORDER = (Shapes.RANGE, Shapes.STATIC, Shapes.FUNCTIONS)
 """Of equals the first is recommended: the design that another project measured resident comes first."""
 
+RANGES: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "the block by default": {"range_default": RangeDefault.BLOCK},
+        **{f"{hint} hint": {"reshape_hint": hint} for hint in ReshapeHint if hint is not ReshapeHint.NONE},
+    }
+)
+"""Ranges other than the usual one, by what differs."""
+
 LONG_LOAD = 10.0
 COSTLY_CHANGE = 4.0
 """A pass after one of another width may take so many times what it takes after its like."""
@@ -38,20 +48,24 @@ SHORTER = 0.5
 """A second process should start in less than this share of the first's time, where that was long."""
 
 
-def variants(scale: Scale) -> dict[str, Build]:
+def variants(scale: Scale, facts: DeviceFacts) -> dict[str, Build]:
     """Every way to shape a package that is tried, by name; a range last, since it may take longest or fail.
 
-    What else a conversion lets a range have, such as its default, belongs here, as a field of Build, and in
-    recommend.SHAPE_CHOICES.
+    What a conversion lets a range have is a field of Build and stands in recommend.SHAPE_CHOICES. It is tried
+    where there is a Neural Engine: no other device heeds it.
     """
     form = "" if scale.kv_form is None else f", {scale.kv_form}"
-    return {f"{shapes}{form}": scale.isolated(shapes=shapes) for shapes in reversed(ORDER)}
+    found = {f"{shapes}{form}": scale.isolated(shapes=shapes) for shapes in reversed(ORDER)}
+    if facts.engine:
+        for name, choices in RANGES.items():
+            found[f"{Shapes.RANGE}{form}, {name}"] = scale.isolated(shapes=Shapes.RANGE, **choices)
+    return found
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     return tuple(
         Trial(step="shapes", name=name + ending, build=build, repeat=number)
-        for name, build in variants(scale).items()
+        for name, build in variants(scale, facts).items()
         for number, ending in enumerate(("", AGAIN))
     )
 
