@@ -184,6 +184,7 @@ class Measured(Record):
     planned: ShardComputePlan | None = None
     no_plan: str | None = Field(default=None, description="why there is no plan")
     times: tuple[PassTime, ...] = ()
+    predicted_ms: float | None = Field(default=None, description="of a pass, by the cost model")
     comparisons: tuple[Comparison, ...] = ()
     checks: tuple[Check, ...] = ()
     digests: tuple[Digest, ...] = ()

@@ -85,6 +85,11 @@ def test_the_step_says_how_shards_were_shared_out(folder: Path, monkeypatch: pyt
     assert sum(record.measured.processes) == record.measured.weight_bytes
     assert record.measured.load_seconds is not None
     assert "in 3 processes (" in said([record], "topology")["2+2 layers"][0]
+    predicted = record.measured.predicted_ms
+    assert predicted is not None
+    ratio = record.measured.times[0].median_ms / predicted
+    text = f"{ratio:.2f} times the {predicted:.1f} ms predicted"
+    assert text in said([record], "topology")["2+2 layers"][0]
 
 
 def test_the_step_says_whether_workers_should_load_together(

@@ -7,13 +7,14 @@ from contextlib import closing
 from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import Loading, shared_out
+from anespec.validate.cost_model.forecast import compare
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, memory_now, on_cpu
 from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
 from anespec.validate.selftest.groups import Group, open_groups
 from anespec.validate.selftest.records import Build, Check, Measured, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.steps.step import Step, judged, times_text
+from anespec.validate.selftest.steps.step import Step, judged, time_of, times_text
 from anespec.validate.selftest.stimulus import Pass, passes
 from anespec.validate.selftest.worker_session import pass_time
 
@@ -74,6 +75,9 @@ def _full(trial: Trial, bench: Bench) -> Measured:
     # A processor runs shards of any size: one artifact is the baseline of all topologies.
     plain = on_cpu(build).model_copy(update={"topology": bench.scale.topologies[-1]})
     measured = _stack(build, bench, Units.DEVICE)
+    compared = compare(bench.artifact(build), bench.facts.machine, measured.times[0].median_ms)
+    if compared is not None and bench.facts.engine:
+        measured = measured.model_copy(update={"predicted_ms": compared.predicted})
 
     def beside_cpu(found: Measured) -> Measured:
         times = _stack(plain, bench, Units.CPU).times
@@ -147,9 +151,18 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
             compiled = duration_text(record.measured.compile_seconds or 0)
             text += f", compiled in {compiled}, {bytes_text(record.measured.memory_bytes or 0)} of memory"
             text += f", {_processes(record.measured.processes)}"
+        text += _beside_prediction(record)
         return text
 
     return judged(records, facts, described)
+
+
+def _beside_prediction(record: TrialRecord) -> str:
+    """How a pass compares with its prediction, where the chip is known."""
+    predicted, time = record.measured.predicted_ms, time_of(record.measured.times, Units.DEVICE)
+    if predicted is None or time is None:
+        return ""
+    return f", {time.median_ms / predicted:.2f} times the {predicted:.1f} ms predicted"
 
 
 def _processes(weights: Sequence[int]) -> str:
