@@ -52,6 +52,7 @@ def test_the_steps_are_listed_in_their_order() -> None:
     ids = [
         "shapes",
         "kv",
+        "layout",
         "cpu",
         "table",
         "worker",

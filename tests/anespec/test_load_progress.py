@@ -96,4 +96,4 @@ def test_a_completion_says_its_text_tokens_and_speed(trained: Path) -> None:
         long = model.generate("Once upon a time", max_tokens=200)
         assert len(repr(long)) < 300 and "…" in repr(long) and "200 tokens" in repr(long)
         several = model.generate("Once", max_tokens=5, choices=2, temperature=1.0)
-        assert repr(several).count("5 tokens") == 2
+        assert repr(several).count(": 5 tokens") == 2

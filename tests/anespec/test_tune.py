@@ -10,6 +10,7 @@ from trials import trial_here
 
 from anespec.convert.plan import ConversionPlan
 from anespec.main import cli
+from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.validate.tuning import artifact_bench
 from anespec.validate.tuning import run as tuning
@@ -22,6 +23,7 @@ SPACE = Space(
     kv_form=(KVForm.REREAD, KVForm.PACKED),
     attention=(AttentionShape.GROUPED,),
     shapes=(Shapes.STATIC,),
+    layout=(ChannelLayout.ROWS_THIRD,),
     block=(4,),
     prefill_block=(64,),
     shard_bytes=(1_000_000,),

@@ -39,7 +39,7 @@ def core_ml(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return CoreMLHere(CoreMLTools(), request.param)
 
 
-@pytest.fixture(scope="session", params=BOTH)
+@pytest.fixture(scope="module", params=BOTH)
 def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoreMLHere]:
     """Core ML through the native worker, which is built where it was not."""
     require(request.param)

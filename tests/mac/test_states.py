@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from mac_core_ml import Built, CoreMLHere, Record
 
-from anespec.manifests.schema import KVForm, LayerShard, Shapes, shape_at
+from anespec.manifests.channel_layout import shape_at
+from anespec.manifests.schema import KVForm, LayerShard, Shapes
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.library import ComputeUnits, LoadedModel
 

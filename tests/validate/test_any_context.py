@@ -16,7 +16,7 @@ from anespec.convert.source.model import SourceModel
 from anespec.manifests.errors import RequestError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.ranges import range_widths
-from anespec.manifests.schema import Manifest, Pool, Shapes, ShardFunction, Target
+from anespec.manifests.schema import Hyperparameters, KVForm, Manifest, Pool, Shapes, ShardFunction, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
@@ -108,6 +108,9 @@ def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: 
         context=shape.context,
         sequences=shape.sequences,
         pools=pools,
+        kv_form=KVForm.BLENDED,
+        t_max=max(shape.widths),
+        hyperparameters=Hyperparameters.model_construct(vocabulary=shape.vocabulary),
     )
     plan = plan_passes(manifest, stimulus)
     strict = StrictVerifier(shape)
