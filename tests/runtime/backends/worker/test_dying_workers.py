@@ -122,7 +122,7 @@ def nothing_is_left_over(
     gc.collect()
     children, files = leftovers()
     assert children == before[0]
-    assert files == before[1] or "swift_worker" in request.fixturenames
+    assert files <= before[1] or "swift_worker" in request.fixturenames
     assert not list(temporary.iterdir())
 
 
