@@ -19,7 +19,7 @@ from measure import Budget, describe, emit, machine, show_budgets, show_table
 from numpy.typing import NDArray
 from smoke_options import command_line
 
-from anespec.manifests.schema import Manifest, Pool, RopeTable
+from anespec.manifests.schema import KVForm, Manifest, Pool, RopeTable
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.drafters import Outcome, RowTops
 from anespec.runtime.drafters.lookup import LookupSource
@@ -80,7 +80,9 @@ class InstantVerifier:
             write_input="kv_write_mask",
         )
         rope = RopeTable(cos_input="cos", sin_input="sin", frequencies=(1.0,) * 64)
-        self._inputs = PassInputs(Manifest.model_construct(pools=(pool,), ropes=(rope,), context=SLOTS))
+        self._inputs = PassInputs(
+            Manifest.model_construct(pools=(pool,), ropes=(rope,), context=SLOTS, kv_form=KVForm.BLENDED)
+        )
         self._hidden = np.zeros((1, 3072, BLOCK, 1), dtype=np.float16)
         self._logits = logits
 
