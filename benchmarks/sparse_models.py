@@ -9,31 +9,25 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
+from anespec.validate.selftest.random_gguf import Sizes, add_sizes
+
 
 @dataclass(frozen=True)
-class PublishedSizes:
-    """A published model's sizes; all have tied embeddings. `fused` projections are those of Phi's files."""
+class PublishedSizes(Sizes):
+    """A published model's sizes. `fused` projections are those of Phi's files."""
 
-    architecture: str
-    layers: int
-    d: int
-    ff: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    context: int
+    architecture: str = "llama"
     rotary_dim: int | None = None
     head_norms: bool = False
     fused: bool = False
 
 
 MODELS = {
-    "Llama-3.2-1B": PublishedSizes("llama", 16, 2048, 8192, 32, 8, 64, 128_256, 131_072),
-    "Qwen3-0.6B": PublishedSizes("qwen3", 28, 1024, 3072, 16, 8, 128, 151_936, 40_960, head_norms=True),
-    "Qwen3-4B": PublishedSizes("qwen3", 36, 2560, 9728, 32, 8, 128, 151_936, 40_960, head_norms=True),
+    "Llama-3.2-1B": PublishedSizes(16, 2048, 8192, 32, 8, 128_256, 64, 131_072, "llama"),
+    "Qwen3-0.6B": PublishedSizes(28, 1024, 3072, 16, 8, 151_936, 128, 40_960, "qwen3", head_norms=True),
+    "Qwen3-4B": PublishedSizes(36, 2560, 9728, 32, 8, 151_936, 128, 40_960, "qwen3", head_norms=True),
     "Phi-4-mini": PublishedSizes(
-        "phi3", 32, 3072, 8192, 24, 8, 128, 200_064, 131_072, rotary_dim=96, fused=True
+        32, 3072, 8192, 24, 8, 200_064, 128, 131_072, "phi3", rotary_dim=96, fused=True
     ),
 }
 
@@ -41,14 +35,7 @@ MODELS = {
 def write_sparse(path: Path, sizes: PublishedSizes) -> Path:
     """Write the file, which takes some kilobytes on the disk; every weight reads as zero."""
     writer = GGUFWriter(path, sizes.architecture)
-    writer.add_block_count(sizes.layers)
-    writer.add_context_length(sizes.context)
-    writer.add_embedding_length(sizes.d)
-    writer.add_feed_forward_length(sizes.ff)
-    writer.add_head_count(sizes.heads)
-    writer.add_head_count_kv(sizes.kv_heads)
-    writer.add_key_length(sizes.head_dim)
-    writer.add_value_length(sizes.head_dim)
+    add_sizes(writer, sizes)
     writer.add_rope_dimension_count(sizes.rotary_dim or sizes.head_dim)
     writer.add_layer_norm_rms_eps(1e-5)
     tensors = dict(_tensors(sizes))

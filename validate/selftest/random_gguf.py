@@ -96,13 +96,8 @@ def pieces(count: int) -> Iterator[tuple[str, TokenType]]:
     return itertools.islice(every, count)
 
 
-def write(path: Path, sizes: Sizes, kind: GGMLQuantizationType, seed: int = 1) -> None:
-    """Write the file; memory stays at one tensor."""
-    writer = GGUFWriter(path, "llama")
-    writer.add_name("random")
-    writer.add_file_type(
-        gguf.LlamaFileType.MOSTLY_F16 if kind is GGMLQuantizationType.F16 else gguf.LlamaFileType.MOSTLY_Q8_0
-    )
+def add_sizes(writer: GGUFWriter, sizes: Sizes) -> None:
+    """Write the metadata that hold a model's sizes, except those of its vocabulary and its rotation."""
     writer.add_block_count(sizes.layers)
     writer.add_context_length(sizes.context)
     writer.add_embedding_length(sizes.d)
@@ -111,6 +106,16 @@ def write(path: Path, sizes: Sizes, kind: GGMLQuantizationType, seed: int = 1) -
     writer.add_head_count_kv(sizes.kv_heads)
     writer.add_key_length(sizes.head_dim)
     writer.add_value_length(sizes.head_dim)
+
+
+def write(path: Path, sizes: Sizes, kind: GGMLQuantizationType, seed: int = 1) -> None:
+    """Write the file; memory stays at one tensor."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_name("random")
+    writer.add_file_type(
+        gguf.LlamaFileType.MOSTLY_F16 if kind is GGMLQuantizationType.F16 else gguf.LlamaFileType.MOSTLY_Q8_0
+    )
+    add_sizes(writer, sizes)
     writer.add_rope_dimension_count(sizes.head_dim)
     writer.add_rope_freq_base(10_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
