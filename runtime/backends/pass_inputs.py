@@ -65,13 +65,12 @@ class PassInputs:
         positions = np.array([row.position for row in rows])
         if positions.min() < 0 or positions.max() >= self.context:
             raise ArtifactError(f"positions {positions.tolist()} leave the context of {self.context}")
-        inputs: dict[str, Tensor | Homes] = {HIDDEN_IN: hidden, **layer_inputs}
-        for name, table in self.rope_rows.items():
-            inputs[name] = table[positions]
+        ropes = {name: table[positions] for name, table in self.rope_rows.items()}
         places = self._places.get(len(rows), NO_PLACED)
-        for name in places.keys() & inputs.keys():
-            places[name][...] = inputs[name]
-            inputs[name] = places[name]
+        inputs: dict[str, Tensor | Homes] = {
+            name: _placed(places.get(name), value)
+            for name, value in {HIDDEN_IN: hidden, **layer_inputs, **ropes}.items()
+        }
         spans = spans or [pool.slots for pool in self.pools]
         for index, (pool, span, (attention, write)) in enumerate(
             zip(self.pools, spans, self._masks_of(len(rows)), strict=True)
@@ -81,12 +80,10 @@ class PassInputs:
             if self._side_by_side:
                 homes = _side_by_side(homes, pool, span)
             inputs[pool.mask_input] = attention.of([row.slots[index].visible for row in rows], span)
-            if self._side_by_side and pool.write_input in places:
-                places[pool.write_input][...] = homes
-                inputs[pool.write_input] = places[pool.write_input]
+            if self._homes or self._side_by_side:
+                inputs[pool.write_input] = _placed(places.get(pool.write_input), homes)
             else:
-                numbers = self._homes or self._side_by_side
-                inputs[pool.write_input] = homes if numbers else write.of(homes, span)
+                inputs[pool.write_input] = write.of(homes, span)
         return inputs
 
     def _masks_of(self, width: int) -> list[tuple[AttentionMask, WriteMask]]:
@@ -108,6 +105,14 @@ def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
     angles = positions * np.asarray(table.frequencies, dtype=np.float64)
     rows: Tensor = (function(angles) * (table.magnitude * grown)).astype(np.float16)
     return rows
+
+
+def _placed(place: NDArray[Any] | None, value: NDArray[Any]) -> NDArray[Any]:
+    """Return an input where the runner wants it: its place, once it holds the value, or the value itself."""
+    if place is None:
+        return value
+    place[...] = value
+    return place
 
 
 def _side_by_side(homes: Homes, pool: Pool, span: int) -> Homes:
