@@ -12,7 +12,7 @@ from standin_core_ml import COMMAND, MACOS, NativeModel, stand_in
 
 from anespec.main import cli
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.runtime.backends.coreml import loading
+from anespec.runtime.backends.coreml import contact
 from anespec.validate.residency.coremltools_plan import PlanningTools
 
 PROMPT = "def area(self):"
@@ -103,7 +103,7 @@ def test_a_shard_that_always_fails_ends_the_request_with_a_sentence(
     assert isinstance(outcome.exception, ArtifactError)
     assert "the Neural Engine failed while it ran (0x1d)" in str(outcome.exception)
     # Where it fails only once it is loaded, and its first passes are over.
-    monkeypatch.setattr(loading, "run_first_passes", lambda *_: ())
+    monkeypatch.setattr(contact, "run_first_passes", lambda *_: ())
     outcome = verb("generate", converted, "-p", PROMPT, "-n", 5)
     assert isinstance(outcome.exception, AnespecError)
     assert "lost its state 3 times" in str(outcome.exception)

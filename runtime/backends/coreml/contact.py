@@ -69,8 +69,10 @@ class UnexpectedShapeError(Exception):
     """A state or an output is not as the manifest says."""
 
 
-def try_shard(contact: Contact, library: CoreMLLibrary) -> StartTimes:
-    """Load a shard and run it once at each width; what that took.
+def start_shard(
+    contact: Contact, library: CoreMLLibrary
+) -> tuple[Mapping[str | None, LoadedModel], StartTimes]:
+    """Load a shard and run it once at each width; return its functions by name, and what that took.
 
     Raises:
         Exception: whatever Core ML raises, or a sentence about what it gave.
@@ -81,11 +83,11 @@ def try_shard(contact: Contact, library: CoreMLLibrary) -> StartTimes:
         for function in dict.fromkeys(tried.function for tried in contact.passes)
     }
     loaded = time.monotonic() - began
-    return StartTimes(load_seconds=loaded, passes=run_first_passes(contact, models))
+    return models, StartTimes(load_seconds=loaded, passes=run_first_passes(contact, models))
 
 
 def run_first_passes(contact: Contact, models: Mapping[str | None, LoadedModel]) -> tuple[FirstPass, ...]:
-    """Run loaded functions once at each width, with one state for all of them; what each pass took.
+    """Run loaded functions once at each width, with one state for all of them; return what each took.
 
     Raises:
         Exception: whatever Core ML raises, or a sentence about what it gave.

@@ -8,7 +8,7 @@ import time
 from typing import BinaryIO
 
 from anespec.manifests.child_python import answer_stream, end_with_parent
-from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome, try_shard
+from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome, start_shard
 from anespec.runtime.backends.coreml.library import CoreMLLibrary, CoreMLTools
 
 
@@ -25,7 +25,7 @@ def tried(contact: Contact, library: CoreMLLibrary) -> Outcome:
     """Return the result of a contact in this process, unless Core ML ends the process."""
     began = time.monotonic()
     try:
-        first = try_shard(contact, library)
+        _, first = start_shard(contact, library)
     # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
     except Exception as error:
         return Outcome(error=str(error) or type(error).__name__, seconds=time.monotonic() - began)

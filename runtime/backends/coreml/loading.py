@@ -1,7 +1,6 @@
 """From an artifact's shards to loaded models: compiled where they are not, tried where they never were."""
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.schema import Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard, known_shard
-from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass, run_first_passes
+from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass, start_shard
 from anespec.runtime.backends.coreml.first_contact import first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
 from anespec.runtime.backends.coreml.memory import (
@@ -23,7 +22,7 @@ from anespec.runtime.backends.coreml.memory import (
     remember_start,
 )
 from anespec.runtime.backends.coreml.runner import ANY_WIDTH
-from anespec.runtime.backends.coreml.start_times import Starts, StartTimes
+from anespec.runtime.backends.coreml.start_times import Starts
 
 _log = logging.getLogger(__name__)
 
@@ -133,18 +132,9 @@ class ShardLoader:
 
     def _started(self, compiled: CompiledShard) -> Models:
         """The models of a shard, each of whose widths has been run once."""
-        manifest = self._artifact.manifest
-        functions = functions_of(manifest, compiled.shard)
-        began = time.monotonic()
-        models = {
-            function.name: self._core_ml.load(
-                compiled.path, function.name, self._units, manifest.reshape_hint
-            )
-            for function in functions
-        }
-        loaded = time.monotonic() - began
-        passes = run_first_passes(self._contact(compiled), models)
-        remember_start(compiled, self._place(compiled), StartTimes(load_seconds=loaded, passes=passes))
+        models, times = start_shard(self._contact(compiled), self._core_ml)
+        remember_start(compiled, self._place(compiled), times)
+        functions = functions_of(self._artifact.manifest, compiled.shard)
         return {function.rows: models[function.name] for function in functions}
 
     def _again(self, compiled: CompiledShard) -> CompiledShard:
