@@ -6,8 +6,7 @@ INSTALLED := $(VENV)/.installed
 DEVELOPED := $(VENV)/.developed
 BENCHMARKED := $(VENV)/.benchmarked
 SETUP := pyproject.toml constraints.txt
-MYPY := $(CURDIR)/$(VENV)/bin/mypy --strict --config-file $(CURDIR)/pyproject.toml \
-	--cache-dir $(CURDIR)/.mypy_cache
+MYPY := $(VENV)/bin/mypy --strict
 PIP := $(PYTHON) -m pip --disable-pip-version-check -qq
 JOBS ?= 2
 CASES ?= 100000
@@ -16,7 +15,7 @@ FIRST ?= 0
 MODEL ?= build/random-1gb.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint typecheck wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
+.PHONY: help demo test fuzz lint typecheck check wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,13 +38,14 @@ lint: $(DEVELOPED) ## check style and formatting
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
-typecheck: $(DEVELOPED) wheel ## check types over the installed wheel, and of a program that uses it
-	@$(PIP) install --no-deps --target build/types build/wheel/*.whl
-	@cd build/types && MYPYPATH=. $(MYPY) --package anespec
-	@cd build/types && MYPYPATH=. $(MYPY) $(CURDIR)/tests/anespec/typed_client.py
+typecheck: $(DEVELOPED) ## check types, and those of a program that uses the library
+	@$(MYPY) --package anespec
+	@$(MYPY) tests/anespec/typed_client.py
+
+check: lint typecheck ## check style and types
 
 wheel: $(INSTALLED) ## build the wheel into build/wheel
-	@rm -rf build/lib build/bdist.* build/wheel build/types
+	@rm -rf build/lib build/bdist.* build/wheel
 	@$(PIP) wheel --no-deps --wheel-dir build/wheel .
 
 benchmark-pass: $(BENCHMARKED) $(MODEL) ## time a pass beside llama.cpp (MODEL=file.gguf for your own)

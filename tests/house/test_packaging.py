@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUPTOOLS = PYPROJECT["tool"]["setuptools"]
-FOLDERS = set(SETUPTOOLS["package-dir"].values())
+LINKS = {path.name for path in (ROOT / "anespec").iterdir() if path.is_symlink()}
+FOLDERS = {"anespec"} | LINKS
 BESIDE = {"pyproject.toml", "README.md", "LICENSE"}
 MOST_BYTES = 8_000_000
 
@@ -145,7 +145,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sdist of a clean copy of the repository, beside which other files lie."""
     clean = tmp_path_factory.mktemp("clean")
     for name in (*FOLDERS, "tests/support", "docs"):
-        shutil.copytree(ROOT / name, clean / name, ignore=shutil.ignore_patterns("__pycache__", ".build"))
+        left_out = shutil.ignore_patterns("__pycache__", ".build")
+        shutil.copytree(ROOT / name, clean / name, symlinks=True, ignore=left_out)
     for name in (*BESIDE, "constraints.txt", "CHANGELOG.md", "Makefile"):
         shutil.copy(ROOT / name, clean / name)
     return built("sdist", clean, tmp_path_factory.mktemp("sdist"))
@@ -155,7 +156,7 @@ def test_the_sdist_holds_the_package_and_what_builds_it(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {Path(*Path(each.name).parts[1:]) for each in archive.getmembers() if each.isfile()}
     tops = {name.parts[0] for name in names}
-    assert tops == FOLDERS | BESIDE | {"PKG-INFO", "setup.cfg", "anespec.egg-info"}
+    assert tops == BESIDE | {"anespec", "PKG-INFO", "setup.cfg", "anespec.egg-info"}
     assert not [name for name in names if "Tests" in name.parts or name.suffix == ".pyc"]
     assert sdist.stat().st_size < MOST_BYTES
 
@@ -168,8 +169,13 @@ def test_the_wheel_of_the_sdist_holds_every_file_of_the_package(sdist: Path, tmp
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     expected = {
-        "/".join((*package.split("."), *path.relative_to(ROOT / folder).parts))
-        for package, folder in SETUPTOOLS["package-dir"].items()
+        "/".join(
+            (
+                "anespec" if folder == "anespec" else f"anespec/{folder}",
+                *path.relative_to(ROOT / folder).parts,
+            )
+        )
+        for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and not {"__pycache__", ".build", "Tests"} & set(path.parts)
     }

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 RUFF = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
 FOLDERS = (".ci", ".github", "anespec", "benchmarks", "convert", "docs", "embedded", "manifests", "runtime")
 FOLDERS += ("packaging", "tests", "validate")
@@ -31,30 +30,6 @@ def lines_matching(pattern: re.Pattern[str]) -> list[str]:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if pattern.search(line)
     ]
-
-
-def folder_of(package: str) -> Path:
-    """Where setuptools looks for a package: the longest mapped prefix, then folders below it."""
-    parts = package.split(".")
-    for length in range(len(parts), 0, -1):
-        mapped = SETUPTOOLS["package-dir"].get(".".join(parts[:length]))
-        if mapped is not None:
-            return ROOT.joinpath(mapped, *parts[length:])
-    return ROOT.joinpath(*parts)
-
-
-def test_package_list_is_complete() -> None:
-    listed = {folder_of(package) for package in SETUPTOOLS["packages"]}
-    tops = {ROOT / folder for folder in SETUPTOOLS["package-dir"].values()}
-    present = {init.parent for top in tops for init in top.rglob("__init__.py")}
-    assert listed == present
-    assert len(SETUPTOOLS["packages"]) == len(set(SETUPTOOLS["packages"]))
-
-
-def test_every_folder_with_code_is_a_package() -> None:
-    tops = {ROOT / folder for folder in SETUPTOOLS["package-dir"].values()}
-    bare = {m.parent for top in tops for m in top.rglob("*.py") if not (m.parent / "__init__.py").exists()}
-    assert not bare
 
 
 def test_files_are_small() -> None:
