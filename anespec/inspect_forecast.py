@@ -27,6 +27,8 @@ def describe_forecast(plan: "ConversionPlan") -> dict[str, Any] | None:
     """The prediction for a program; None if the plan is not for a Mac. The model's file must be open."""
     if plan.options.target is not Target.MAC:
         return None
+    # Graphs are built in order to count: without the libraries that coremltools would import.
+    import anespec.convert.worker_imports  # noqa: F401
     from anespec.validate.cost_model.forecast import forecast_facts
     from anespec.validate.cost_model.work import PassWork
 

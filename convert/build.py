@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anespec.convert.graph.functions import ProgramScope, ShardProgram
+from anespec.convert.graph.per_layer import PerLayerMix
 from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import head_inputs, head_shard, layer_shard
 from anespec.convert.layers import (
@@ -51,14 +52,26 @@ def unit_model(plan: ConversionPlan, unit: ShardUnit) -> bytes:
     """
     match unit:
         case LayersUnit():
-            return serialised_model(_layers_program(plan, unit.indices, lambda _: None))
+            return layers_model(plan, unit.indices)
         case HeadUnit():
             return serialised_model(_head_program(plan, head_weights(plan, unit.tokens)))
 
 
-def _layers_program(plan: ConversionPlan, indices: range, on_stored: OnStored) -> ShardProgram:
+def layers_model(plan: ConversionPlan, indices: Sequence[int]) -> bytes:
+    """Return the same of any layers in their order, which need not be consecutive.
+
+    Only the operations and shapes mean something then. Layers whose K/V others of them attend to must be
+    among them. Raises like `unit_model`.
+    """
+    mix = per_layer_mix(plan, range(len(indices)))
+    return serialised_model(_layers_program(plan, indices, mix, lambda _: None))
+
+
+def _layers_program(
+    plan: ConversionPlan, indices: Sequence[int], mix: PerLayerMix | None, on_stored: OnStored
+) -> ShardProgram:
     weights = [layer_weights(plan, plan.model.facts.layers[i], on_stored) for i in indices]
-    layers, mix = layer_shard_plan(plan, indices), per_layer_mix(plan, indices, on_stored)
+    layers = layer_shard_plan(plan, indices)
     with interrupts_held_back():
         return layer_shard(layers, weights, _scope(plan), mix)
 
@@ -74,7 +87,8 @@ def _build_layers(
 ) -> LayerShard:
     stored: list[StoredTensor] = []
     layers = layer_shard_plan(plan, indices)
-    program = _layers_program(plan, indices, stored.append)
+    mix = per_layer_mix(plan, indices, stored.append)
+    program = _layers_program(plan, indices, mix, stored.append)
     written = write_package(program, path, threads, on_written)
     outputs = (TensorSpec(name=HIDDEN_OUT, shape=channel_shape(layers.d)),)
     return LayerShard(

@@ -1,6 +1,6 @@
 """The inputs of the graph from a model's layers: their plans, and their tensors as stored weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,8 @@ OnStored = Callable[[StoredTensor], None]
 """Told what became of a projection when it is stored, which is when its shard is written."""
 
 
-def layer_shard_plan(plan: ConversionPlan, indices: range) -> LayerShardPlan:
-    """The sizes, pools and rope tables of consecutive layers."""
+def layer_shard_plan(plan: ConversionPlan, indices: Sequence[int]) -> LayerShardPlan:
+    """The sizes, pools and rope tables of a shard's layers."""
     facts = plan.model.facts
     return LayerShardPlan(
         layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),

@@ -1,19 +1,17 @@
 """What a pass of the block has to do, counted in the graph that its shards hold: bytes and operations."""
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from anespec.manifests.schema import NEW_ROWS, LayerShard, Pool, StateSpec, WeightFormat
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.portable.mil_package import Function, Operation, read_functions, read_package
-from anespec.runtime.backends.portable.proto import model_classes
+from anespec.runtime.backends.portable.mil_package import Function, Operation, read_package
 from anespec.validate.residency.shard_view import has_device
 
 if TYPE_CHECKING:
     from anespec.convert.plan import ConversionPlan
-    from anespec.convert.shard_units import ShardUnit
 
 FP16_BYTES = 2
 PALETTES = frozenset({WeightFormat.LUT8, WeightFormat.LUT6, WeightFormat.LUT4})
@@ -41,29 +39,16 @@ class PassWork:
 
     @classmethod
     def of_plan(cls, plan: "ConversionPlan") -> Self:
-        """Of the artifact that would be built: its graph is built for it, without reading a projection.
+        """Of the artifact that would be built, without reading a projection; see `planned_shards`.
 
         Raises:
             GGUFError, UnsupportedModelError: a norm or a bias cannot be converted.
         """
-        from anespec.convert.build import unit_model
-        from anespec.convert.layers import layer_shard_plan
-        from anespec.convert.shard_units import LayersUnit, shard_units
         from anespec.convert.weights.encoding import stored_bytes
+        from anespec.validate.cost_model.planned import planned_shards
 
-        rows, name = plan.options.block, plan.passes.functions[0].name
-        counted: dict[Hashable, ShardWork] = {}
-        shards = []
-        for unit in shard_units(plan):
-            if (graph := _graph_of(plan, unit)) not in counted:
-                model = model_classes().Model()
-                model.ParseFromString(unit_model(plan, unit))
-                states = layer_shard_plan(plan, unit.indices).states if isinstance(unit, LayersUnit) else ()
-                function = _block_function(read_functions(model), name)
-                counted[graph] = ShardWork.of(function, states, plan.pools, rows)
-            shards.append(counted[graph])
         stored = [(each.weight_format, stored_bytes(each, shape)) for each, shape in plan.encodings()]
-        return cls._of(rows, stored, shards)
+        return cls._of(plan.options.block, stored, planned_shards(plan))
 
     @classmethod
     def of_artifact(cls, artifact: Artifact) -> Self:
@@ -76,13 +61,13 @@ class PassWork:
         shards = []
         for shard in manifest.shards:
             functions = read_package(artifact.shard_path(shard)).functions
-            function = _block_function(functions, manifest.functions[0].name)
+            function = block_function(functions, manifest.functions[0].name)
             states = shard.states if isinstance(shard, LayerShard) else ()
             shards.append(ShardWork.of(function, states, manifest.pools, manifest.block))
         return cls._of(manifest.block, [(each.weights, each.bytes) for each in manifest.tensors], shards)
 
     @classmethod
-    def _of(cls, rows: int, stored: list[tuple[WeightFormat, int]], shards: "list[ShardWork]") -> Self:
+    def _of(cls, rows: int, stored: list[tuple[WeightFormat, int]], shards: "Sequence[ShardWork]") -> Self:
         return cls(
             rows=rows,
             weight_bytes=sum(size for _, size in stored),
@@ -110,20 +95,18 @@ class ShardWork:
         sizes = {spec.shape[3] for spec in specs}
         return cls(*_Counting(function, slots, sizes, rows).totals())
 
+    def __add__(self, other: "ShardWork") -> "ShardWork":
+        return ShardWork(
+            self.kv_moved + other.kv_moved,
+            self.kv_written + other.kv_written,
+            self.operations + other.operations,
+        )
 
-def _graph_of(plan: "ConversionPlan", unit: "ShardUnit") -> Hashable:
-    """Return what the graph of a shard follows from: equal ones have equal graphs."""
-    from anespec.convert.layers import layer_shard_plan
-    from anespec.convert.shard_units import LayersUnit
-    from anespec.convert.topology import head_slices
-
-    if isinstance(unit, LayersUnit):
-        layers = layer_shard_plan(plan, unit.indices).layers
-        return tuple(replace(each, index=0, kv_layer=each.kv_layer - each.index) for each in layers)
-    return tuple(len(tokens) for tokens in head_slices(unit.tokens))
+    def __mul__(self, count: int) -> "ShardWork":
+        return ShardWork(self.kv_moved * count, self.kv_written * count, self.operations * count)
 
 
-def _block_function(functions: Mapping[str, Function], name: str) -> Function:
+def block_function(functions: Mapping[str, Function], name: str) -> Function:
     """Return the function that runs the block: the one called `name`, or the only one."""
     return functions[name] if name in functions else next(iter(functions.values()))
 
