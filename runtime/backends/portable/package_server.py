@@ -53,7 +53,7 @@ class Packages:
                 if question["op"] == "open":
                     return self._open(question["path"], question["function"]), []
                 return self._predict(question, tensors)
-        except AnespecError as error:
+        except (AnespecError, ValueError) as error:  # a mask that breaks its contract is a ValueError
             return {"error": str(error)}, []
 
     def _open(self, path: str, function: str | None) -> dict[str, Any]:

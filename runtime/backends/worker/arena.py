@@ -65,7 +65,6 @@ class Arena:
                     f"the name {quoted(name)} is longer than the {NAME_BYTES} bytes that the worker's arena "
                     "has for it; convert the model again"
                 )
-        self._integers = frozenset(integers) & parts.keys()
         self._parts: dict[str, tuple[int, Shape]] = {}
         end = _aligned(HEADER_BYTES + _ENTRY.size * len(parts))
         for name, shape in parts.items():
@@ -106,12 +105,6 @@ class Arena:
         """A part of int32 itself; see `tensor`."""
         offset, shape = self._parts[name]
         return np.frombuffer(self._memory, INT32, prod(shape), offset).reshape(shape)
-
-    def number_slots(self) -> None:
-        """Put the slots 0, 1, 2 ... in every part of int32: what a pass may write that stands for no row."""
-        for name in self._integers:
-            slots = self.integers(name)
-            slots[...] = np.arange(slots.size, dtype=INT32).reshape(slots.shape)
 
     @staticmethod
     def _nbytes(name: str, shape: Shape, integers: Collection[str]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.errors import AnespecError, ArtifactError
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.process import (
@@ -24,7 +24,7 @@ from anespec.runtime.backends.worker.process import (
     WorkerProgram,
 )
 from anespec.runtime.backends.worker.sharing import WorkerLimits, shared_out
-from anespec.runtime.backends.worker.stages import Stage
+from anespec.runtime.backends.worker.stages import Stage, first_pass_inputs
 from anespec.runtime.passes import StateLostError
 
 _log = logging.getLogger(__name__)
@@ -71,8 +71,7 @@ class Crew:
         program: WorkerProgram,
         arena: Arena,
         stages: Sequence[Stage],
-        vocabulary: int,
-        hint: ReshapeHint,
+        manifest: Manifest,
         limits: WorkerLimits,
     ) -> None:
         """Start the workers and have them load.
@@ -83,6 +82,8 @@ class Crew:
         """
         self._program = program
         self._arena = arena
+        self._stages = stages
+        self._written_by = frozenset(pool.write_input for pool in manifest.pools)
         self._limits = limits
         self.shares = tuple(
             tuple(stages[index] for index in share)
@@ -91,9 +92,9 @@ class Crew:
         self._loads = [
             {
                 "compute_units": limits.units,
-                "reshape_hint": hint,
+                "reshape_hint": manifest.reshape_hint,
                 "first_passes": True,
-                "vocabulary": vocabulary,
+                "vocabulary": manifest.hyperparameters.vocabulary,
                 "stages": [_as_told(stage) for stage in share],
             }
             for share in self.shares
@@ -212,18 +213,10 @@ class Crew:
                 worker.end()
                 self._workers[index] = None
         is_first = not any(self._workers)
-        self._arena.number_slots()  # for the first passes, which loading runs
         begun: list[WorkerProcess] = []
         try:
-            for index, worker in enumerate(self._workers):
-                if worker is None:
-                    begun.append(WorkerProcess(self._program, self._arena))
-                    self._workers[index] = begun[-1]
-                    begun[-1].send("load", self._loads[index], self._limits.load_seconds)
-                    if self._limits.in_turn:
-                        self._await_load(begun[-1])
-            for worker in () if self._limits.in_turn else begun:
-                self._await_load(worker)
+            with first_pass_inputs(self._arena, self._stages, self._written_by):
+                self._load_missing(begun)
             for worker in () if is_first else filter(None, self._workers):
                 worker.ask("reset", {}, self._limits.pass_seconds)
         except BaseException:
@@ -231,6 +224,18 @@ class Crew:
             for worker in begun:
                 worker.end()
             raise
+
+    def _load_missing(self, begun: list[WorkerProcess]) -> None:
+        """Start all missing workers, each of which is appended to `begun`, and have them load."""
+        for index, worker in enumerate(self._workers):
+            if worker is None:
+                begun.append(WorkerProcess(self._program, self._arena))
+                self._workers[index] = begun[-1]
+                begun[-1].send("load", self._loads[index], self._limits.load_seconds)
+                if self._limits.in_turn:
+                    self._await_load(begun[-1])
+        for worker in () if self._limits.in_turn else begun:
+            self._await_load(worker)
 
     def _await_load(self, worker: WorkerProcess) -> None:
         paths = [stage.path for stage in self._share_of(worker)]

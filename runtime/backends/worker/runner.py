@@ -57,10 +57,10 @@ class WorkerRunner:
         """Start the worker; raises AnespecError where it cannot load the shard."""
         self._stage = stage
         self._write_inputs = [pool.write_input for pool in manifest.pools]
-        vocabulary = manifest.hyperparameters.vocabulary
-        self._arena = Arena(arena_parts([stage], vocabulary), program.expected_build, integer_parts([stage]))
+        parts = arena_parts([stage], manifest.hyperparameters.vocabulary)
+        self._arena = Arena(parts, program.expected_build, integer_parts([stage]))
         try:
-            self._crew = Crew(program, self._arena, [stage], vocabulary, manifest.reshape_hint, limits)
+            self._crew = Crew(program, self._arena, [stage], manifest, limits)
         except BaseException:
             self._arena.close()
             raise

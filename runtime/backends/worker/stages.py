@@ -4,10 +4,14 @@ A worker knows no manifest, only paths, names and shapes; these are the message 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.errors import ArtifactError
@@ -21,7 +25,7 @@ from anespec.manifests.schema import (
     StateSpec,
     TensorSpec,
 )
-from anespec.runtime.backends.worker.arena import Shape, at_width
+from anespec.runtime.backends.worker.arena import Arena, Shape, at_width
 
 LOGITS = "logits"
 SLOTS = "slots"
@@ -171,6 +175,38 @@ def integer_parts(stages: Iterable[Stage]) -> frozenset[str]:
         for width in stage.widths
         if port.dtype == "int32"
     )
+
+
+@contextmanager
+def first_pass_inputs(arena: Arena, stages: Iterable[Stage], written_by: Collection[str]) -> Iterator[None]:
+    """Have row t of a pass write slot t within the block, as first passes do that no tokens stand for.
+
+    `written_by` are the inputs that say which slots rows write: one-hot, or as integers [T]. Zeros, which an
+    arena begins with, are no pass that any backend has to run. Behind the block is what stood there before:
+    whoever writes a pass's inputs knows it.
+    """
+    ports = {
+        (port.part(width), port.dtype)
+        for stage in stages
+        for port in stage.inputs
+        for width in stage.widths
+        if port.name in written_by
+    }
+    before: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
+    for part, dtype in sorted(ports):
+        value: NDArray[np.generic] = arena.integers(part) if dtype == "int32" else arena.tensor(part)
+        before.append((value, value.copy()))
+        if dtype == "int32":
+            value[...] = np.arange(value.size, dtype=np.int32)
+        else:
+            rows = np.arange(min(value.shape[-2:]))
+            value[...] = 0
+            value[..., rows, rows] = 1
+    try:
+        yield
+    finally:
+        for value, old in before:
+            value[...] = old
 
 
 def arena_parts(stages: Iterable[Stage], vocabulary: int) -> dict[str, Shape]:

@@ -54,7 +54,7 @@ class WorkerVerifier:
                 manifest, places={width: input_places(self.arena, stages, width) for width in widths}
             )
             self._logits = self.arena.tensor(LOGITS)
-            self.crew = Crew(program, self.arena, stages, vocabulary, manifest.reshape_hint, limits)
+            self.crew = Crew(program, self.arena, stages, manifest, limits)
         except BaseException:
             self._release()
             raise

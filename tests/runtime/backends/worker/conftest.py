@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from converting import build
@@ -38,8 +39,22 @@ def swift_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPro
     """The real worker, whose predictions this process computes; skips without Swift."""
     built = swift("build", "--product", "anespec-worker")
     assert built.returncode == 0, built.stdout + built.stderr
-    path = tmp_path_factory.mktemp("server") / "socket"
-    threading.Thread(target=listen, args=(Packages(), path), daemon=True).start()
+    path = listening(tmp_path_factory, Packages())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STAND_IN_SERVER, str(path))
         yield WorkerProgram((str(SCRATCH / "debug" / "anespec-worker"),), "by hand", compared=False)
+
+
+@pytest.fixture
+def openvino_computes(
+    tmp_path_factory: pytest.TempPathFactory, swift_worker: WorkerProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Predictions of the worker are OpenVINO's, which takes no write mask of zeros."""
+    monkeypatch.setenv(STAND_IN_SERVER, str(listening(tmp_path_factory, Packages("openvino"))))
+
+
+def listening(folders: pytest.TempPathFactory, packages: Packages) -> Path:
+    """The socket of a server in this process."""
+    path = folders.mktemp("server") / "socket"
+    threading.Thread(target=listen, args=(packages, path), daemon=True).start()
+    return path

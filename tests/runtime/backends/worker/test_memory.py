@@ -4,15 +4,18 @@ import json
 import platform
 import shutil
 from contextlib import closing
+from math import prod
 from pathlib import Path
 
 import pytest
 from by_hand import states
 
+from anespec.manifests.channel_layout import shape_at
 from anespec.manifests.coreml_errors import ended_by, error_sentence
 from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import WORKER
+from anespec.runtime.backends.portable.package_server import Packages
 from anespec.runtime.backends.worker import backend as backend_module
 from anespec.runtime.backends.worker.backend import WorkerBackend
 from anespec.runtime.backends.worker.process import WorkerProgram
@@ -147,3 +150,26 @@ def test_what_starting_takes_is_kept_and_the_worker_that_met_a_shard_runs_it(
     assert again is not None
     assert again.first == met.first
     assert again.last is not None
+
+
+@pytest.mark.usefixtures("openvino_computes")
+def test_first_passes_write_slots_of_their_own(
+    artifact: Artifact, swift_worker: WorkerProgram, faults: Path
+) -> None:
+    with closing(backend(swift_worker).open(artifact, 1)) as verifier:
+        pool = artifact.manifest.pools[0]
+        for width in artifact.manifest.widths:
+            # What fills them in for passes begins with zeros.
+            assert not verifier.arena.tensor(f"{pool.write_input}@{width}").any()
+
+
+def test_a_question_that_cannot_be_answered_does_not_end_the_server(small: Artifact) -> None:
+    packages = Packages("openvino")
+    shard = small.manifest.layer_shards[0]
+    opened, _ = packages.answer({"op": "open", "path": str(small.shard_path(shard)), "function": None}, b"")
+    listed = [{"name": spec.name, "shape": shape_at(spec.shape, 1)} for spec in shard.inputs]
+    states = [{"name": state.name, "shape": state.shape} for state in shard.states]
+    question = {"op": "predict", "model": opened["model"], "inputs": listed, "states": states}
+    zeros = bytes(2 * sum(prod(each["shape"]) for each in [*listed, *states]))
+    answer, _ = packages.answer(question, zeros)
+    assert "write mask" in answer["error"]
