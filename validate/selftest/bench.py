@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType
 from anespec.manifests.errors import AnespecError, RequestError, UnsupportedModelError
 from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
-from anespec.manifests.schema import HeadShard, KVForm, Shard
+from anespec.manifests.schema import HeadShard, KVForm, Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.validate.selftest.device import Device, LoadedModel, NotHereError, Tensor, Units
 from anespec.validate.selftest.failures import failure_of
@@ -78,14 +78,16 @@ class Bench:
         Raises:
             NotHereError: such an artifact is not made for this device's target.
         """
+        path = self.folder / "artifacts" / f"{build.name}.anespec"
+        if path.is_dir():
+            return Artifact(path)
+        # Each trial is a process, which would import what coremltools converts from only to convert.
+        import anespec.convert.worker_imports  # noqa: F401
         from anespec.convert.options import ConvertOptions
         from anespec.convert.pipeline import convert
         from anespec.convert.plan import ConversionPlan
         from anespec.convert.source.model import SourceModel
 
-        path = self.folder / "artifacts" / f"{build.name}.anespec"
-        if path.is_dir():
-            return Artifact(path)
         gguf = self._gguf(build.size)
         self.say("converting")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +272,7 @@ class Bench:
 
     def cpu_time(self, build: Build, rows: int) -> PassTime:
         """How long passes of so many rows take on the CPU alone, in the form that CPUs are known to run."""
-        plain = on_cpu(build)
+        plain = on_cpu(build, self.facts.target)
         with closing(self.open(plain, Units.CPU, rows=rows).session) as session:
             return self._timed(
                 plain, session, Units.CPU, rows, max(LEAST_TIMED, self.scale.timed_passes // 3)
@@ -317,9 +319,15 @@ def memory_now() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def on_cpu(build: Build) -> Build:
-    """The same for the CPU alone.
+def form_on_cpu(target: Target) -> KVForm | None:
+    """The form of K/V that the CPU alone is given on devices of this target; None for the same as the device.
 
     `slice_update` and several states were reported broken on CPUs of macOS 26 (Anemll#39, CoreML-LLM; B).
+    Without Core ML torch stands for the CPU, which runs every form.
     """
-    return build.model_copy(update={"kv_form": KVForm.BLENDED})
+    return None if target is Target.CPU else KVForm.BLENDED
+
+
+def on_cpu(build: Build, target: Target) -> Build:
+    """The same for the CPU alone."""
+    return build.model_copy(update={"kv_form": form_on_cpu(target) or build.kv_form})

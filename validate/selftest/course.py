@@ -78,8 +78,8 @@ class Course:
         """Remove what a trial made and none of the later ones needs: whole models take gigabytes."""
         if all(other.build.size != trial.build.size for other in later):
             self._run.free(trial.build.size)
-        needed = {name for other in later for name in _made(other)}
-        for name in _made(trial) - needed:
+        needed = {name for other in later for name in self._made(other)}
+        for name in self._made(trial) - needed:
             self._run.free_build(name)
 
     def _take_usable_form(self) -> None:
@@ -144,7 +144,6 @@ class Course:
     def _weight(self, trial: Trial) -> int:
         return stored_bytes(self._scale.sizes[trial.build.size])
 
-
-def _made(trial: Trial) -> set[str]:
-    """The builds that a trial makes: its own, and the one that it tries on the CPU alone."""
-    return {trial.build.name, on_cpu(trial.build).name}
+    def _made(self, trial: Trial) -> set[str]:
+        """The builds that a trial makes: its own, and the one that it tries on the CPU alone."""
+        return {trial.build.name, on_cpu(trial.build, self._facts.target).name}

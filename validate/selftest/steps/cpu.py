@@ -22,7 +22,7 @@ def _load_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
         Trial(
             step="cpu",
             name=f"d={scale.sizes[size].d}",
-            build=on_cpu(scale.isolated(size=size)),
+            build=on_cpu(scale.isolated(size=size), facts.target),
             units=Units.CPU,
             needs_bytes=scale.room_for(size),
         )
@@ -65,7 +65,7 @@ def _table_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
         Trial(
             step="table",
             name=f"d={scale.sizes[size].d}",
-            build=on_cpu(scale.isolated(size=size)),
+            build=on_cpu(scale.isolated(size=size), facts.target),
             units=Units.CPU,
         )
         for size in dict.fromkeys(("small", scale.main))

@@ -60,7 +60,7 @@ def _beside_cpu(
     found: list[Tensor],
 ) -> Measured:
     """What was found, with a comparison to the CPU alone where the CPU computes what torch does."""
-    with closing(bench.open(on_cpu(trial.build), Units.CPU).session) as session:
+    with closing(bench.open(on_cpu(trial.build, bench.facts.target), Units.CPU).session) as session:
         on_processor = session.outputs(steps)
     own = compared("the hidden state", "torch", steps, expected, on_processor)
     if not comparison_right(own, trial):

@@ -73,7 +73,7 @@ def _full(trial: Trial, bench: Bench) -> Measured:
     """
     build = trial.build
     # A processor runs shards of any size: one artifact is the baseline of all topologies.
-    plain = on_cpu(build).model_copy(update={"topology": bench.scale.topologies[-1]})
+    plain = on_cpu(build, bench.facts.target).model_copy(update={"topology": bench.scale.topologies[-1]})
     measured = _stack(build, bench, Units.DEVICE)
     compared = compare(bench.artifact(build), bench.facts.machine, measured.times[0].median_ms)
     if compared is not None and bench.facts.engine:

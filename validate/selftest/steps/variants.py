@@ -6,7 +6,7 @@ from contextlib import closing
 from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import KVForm, WeightFormat
 from anespec.validate.findings import Finding
-from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.bench import Bench, form_on_cpu
 from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
 from anespec.validate.selftest.records import Measured, Trial, TrialRecord
 from anespec.validate.selftest.scale import Scale
@@ -47,7 +47,7 @@ def measure_on_device(trial: Trial, bench: Bench, *, rows: int | None = None) ->
 
 def _format_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     # The form of the CPU's baseline spares a second conversion of each format.
-    form = scale.kv_form or KVForm.BLENDED
+    form = scale.kv_form or form_on_cpu(facts.target)
     return tuple(
         Trial(
             step="plans",
