@@ -14,6 +14,8 @@ public final class Worker {
     private var heads: Heads
     private var passes = 0
     private var milliseconds = 0.0
+    /// Of reading and writing messages, this one left out.
+    private var messageMilliseconds = 0.0
 
     public init(arena: Arena) {
         self.arena = arena
@@ -22,6 +24,7 @@ public final class Worker {
 
     /// Answer one message. What cannot be read ends the worker.
     public func answer(_ message: [UInt8]) -> Answer {
+        let start = AnespecWorker.milliseconds()
         let value: JSON
         do {
             value = try JSONParser.parse(message)
@@ -33,8 +36,12 @@ public final class Worker {
             var fields = try Fields(value, "the message")
             id = .integer(try fields.integer("id", Int.min...Int.max))
             let request = try Request(&fields)
+            let read = AnespecWorker.milliseconds()
             let reply = try carryOut(request).merging(["id": id, "ok": .bool(true)]) { $1 }
-            return Answer(reply: JSON.object(reply).encoded, end: request == .stop ? 0 : nil)
+            let done = AnespecWorker.milliseconds()
+            let encoded = JSON.object(reply).encoded
+            messageMilliseconds += read - start + AnespecWorker.milliseconds() - done
+            return Answer(reply: encoded, end: request == .stop ? 0 : nil)
         } catch {
             return Answer(reply: Worker.failure(id, error), end: id == .null ? 2 : nil)
         }
@@ -171,6 +178,7 @@ public final class Worker {
             "passes": .integer(passes),
             "milliseconds": .number(milliseconds),
             "stages": .array(stages.map { .number($0.milliseconds) }),
+            "messages": .number(messageMilliseconds),
             "copied": .integer(stages.reduce(0) { $0 + $1.copied }),
             "resident_bytes": .integer(residentBytes()),
         ]
