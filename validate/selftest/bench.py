@@ -32,7 +32,7 @@ from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.session import ShardSession, compared
 from anespec.validate.selftest.stimulus import Pass, passes
 from anespec.validate.selftest.trained import beginning_of, layers_of
-from anespec.validate.selftest.worker_session import time_in_worker
+from anespec.validate.selftest.worker_session import first_uses_in_worker, time_in_worker
 
 Say = Callable[[str], None]
 Keep = Callable[[Measured], None]
@@ -224,11 +224,21 @@ class Bench:
     def first_uses(self, build: Build) -> tuple[FirstUse, ...]:
         """What this process waits for before each width's first pass is done, narrow ones first.
 
-        Nothing may have loaded the build before. A range is loaded once for all widths.
+        Nothing may have loaded the build before. A range is loaded once for all widths. The worker tells it
+        where it is built, since it is what will run the model.
         """
         found: list[FirstUse] = []
         artifact = self.artifact(build)
         manifest = artifact.manifest
+        if (program := self.device.built_worker()) is not None:
+            shard = manifest.layer_shards[0]
+            compiled, _ = self.compiled(build, shard)
+            self.say("the first passes in the worker")
+            try:
+                return first_uses_in_worker(program, manifest, shard, compiled, self.scale.longest)
+            except AnespecError:
+                # The worker has a step of its own, which tells what is wrong with it.
+                pass
         opened: dict[str | None, Opened] = {}
         try:
             for rows in manifest.widths:

@@ -90,12 +90,13 @@ class PassTime(Record):
 class FirstUse(Record):
     """What a process waits for before its first pass of `rows` rows is done, in seconds.
 
-    `load_seconds` is 0 where an earlier width loaded the same function.
+    `load_seconds` is 0 where an earlier width loaded the same function, or, in the worker, all of them.
     """
 
     rows: Count
     load_seconds: float = Field(ge=0)
     first_seconds: float = Field(ge=0)
+    through: Route = "library"
 
     @property
     def seconds(self) -> float:

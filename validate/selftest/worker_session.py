@@ -1,18 +1,19 @@
 """A layer shard in a native worker, given passes: what the worker step and the timing of others share."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Manifest
+from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.runner import WorkerRunner, WorkerStats
 from anespec.runtime.backends.worker.sharing import ComputeUnits, WorkerLimits
 from anespec.runtime.backends.worker.stages import stages_of
 from anespec.validate.selftest.device import Tensor, Units
-from anespec.validate.selftest.records import PassTime
+from anespec.validate.selftest.records import FirstUse, PassTime
 from anespec.validate.selftest.stimulus import Pass
 
 WARMING = 2
@@ -50,6 +51,11 @@ class WorkerSession:
         before, self._milliseconds = self._milliseconds, self.stats().milliseconds
         return output, (self._milliseconds - before) / 1000
 
+    @property
+    def starts(self) -> Mapping[str, StartTimes]:
+        """What starting the shard took, by the path of its compiled form."""
+        return self._runner.starts
+
     def stats(self) -> WorkerStats:
         """The worker's counts since it loaded."""
         return self._runner.stats()
@@ -57,6 +63,24 @@ class WorkerSession:
     def close(self) -> None:
         """End the worker."""
         self._runner.close()
+
+
+def first_uses_in_worker(
+    program: WorkerProgram, manifest: Manifest, shard: LayerShard, compiled: Path, seconds: float
+) -> tuple[FirstUse, ...]:
+    """What a worker of its own takes to load a shard and run each width once; raises like WorkerSession."""
+    with closing(WorkerSession(program, manifest, shard, compiled, Units.DEVICE, seconds)) as session:
+        (start,) = session.starts.values()
+    first = min(each.rows for each in start.passes)
+    return tuple(
+        FirstUse(
+            rows=each.rows,
+            load_seconds=start.load_seconds if each.rows == first else 0.0,
+            first_seconds=each.seconds,
+            through="worker",
+        )
+        for each in sorted(start.passes, key=lambda each: each.rows)
+    )
 
 
 def time_in_worker(

@@ -116,6 +116,21 @@ def test_times_are_the_worker_s_where_it_is_built(
     ]
 
 
+def test_first_uses_are_the_worker_s_where_it_is_built(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
+) -> None:
+    over_workers.write_text("[]")
+    monkeypatch.setenv("TIMED_BY_WORKER", "1")
+    first, again = run_steps(folder, "shapes", names=("range", "range again"))
+    for record in (first, again):
+        assert record.done, record.failure
+        uses = record.measured.first_uses
+        assert {use.through for use in uses} == {"worker"}
+        assert [use.rows for use in uses] == [1, 4]
+        assert all(use.first_seconds > 0 for use in uses)
+        assert [use.load_seconds > 0 for use in uses] == [True, False]
+
+
 def test_a_worker_that_is_killed_in_its_first_pass_spoils_no_choice(
     monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
 ) -> None:
