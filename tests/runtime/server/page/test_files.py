@@ -1,7 +1,10 @@
 """The page's files: what carries them, and that all that they name is among them."""
 
+import hashlib
 import re
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from scripted_chat import Script, scripted
@@ -10,7 +13,11 @@ from serving import Running
 from anespec.runtime.server.page.assets import FOLDER, assets
 
 HTML = (FOLDER / "index.html").read_text("utf-8")
-SCRIPTS = sorted(FOLDER.rglob("*.js"))
+VENDOR = FOLDER / "vendor"
+SCRIPTS = sorted(path for path in FOLDER.rglob("*.js") if path.parent != VENDOR)
+"""The project's own scripts, without the libraries."""
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +34,7 @@ def test_the_page_comes_without_a_key_and_with_a_strict_policy(daemon: Running) 
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
     assert policy["require-trusted-types-for"] == "'script'"
+    assert policy["trusted-types"] == "dompurify"
 
 
 def test_a_file_is_sent_once(daemon: Running) -> None:
@@ -58,13 +66,25 @@ def test_the_page_names_only_files_that_there_are() -> None:
         for path in SCRIPTS
         for name in re.findall(r'from "(\.[^"]+)"', path.read_text("utf-8"))
     }
-    assert named | {"index.html"} == set(assets())
+    texts = {path.relative_to(FOLDER).as_posix() for path in VENDOR.glob("*.txt")}
+    assert named | texts | {"index.html"} == set(assets())
+
+
+def test_libraries_are_unchanged_and_have_their_licenses() -> None:
+    readme = (VENDOR / "README.txt").read_text("utf-8")
+    sums = {name: sum_ for sum_, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", readme, re.MULTILINE)}
+    assert sums == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.glob("*.js")}
+    licenses = {path.name for path in VENDOR.glob("*.LICENSE.txt")}
+    assert licenses == {f"{name.removesuffix('.js')}.LICENSE.txt" for name in sums}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {path for pattern in project["license-files"] for path in ROOT.glob(pattern)}
+    assert named == {ROOT / "LICENSE", *(VENDOR / name for name in licenses)}
 
 
 def test_the_page_holds_no_script_style_or_address_of_others() -> None:
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", HTML)
     assert all('src="page/' in tag for tag in re.findall(r"<script[^>]*>", HTML))
-    for path in FOLDER.rglob("*.*"):
+    for path in sorted(set(FOLDER.rglob("*.*")) - set(VENDOR.iterdir())):
         found = re.findall(r"https?://[\w.]+", path.read_text("utf-8"))
         assert set(found) <= {"http://www.w3.org"}, path
 

@@ -1,149 +1,205 @@
-// Markdown as elements. Whatever a model writes becomes text in elements of a fixed set: no markup of its own, no
-// picture, no address other than http, https and mailto.
+// Markdown as elements: marked writes markup, DOMPurify makes it elements of a fixed set. Markup in the text itself
+// stays text; there are no pictures, and no addresses other than http, https and mailto.
 
-import { h, icon, morph } from "../dom.js";
-import { cutByMarks, hueOf } from "../marks.js";
-import { parseBlocks } from "./blocks.js";
-import { linesOf } from "./content.js";
-import { parseInline } from "./inline.js";
+import { h, icon } from "../dom.js";
+import { Lexer, Parser, Tokenizer, marked } from "../vendor/marked.js";
+import DOMPurify from "../vendor/dompurify.js";
 
 const SAFE = /^(?:https?:\/\/|mailto:)/i;
-const UNTOLD = /(?:^|\n)[ \t]*(?:[-*+#>|`~_=:]+|\d{1,9}[.)]?)[ \t]*$/;
+const ALLOWED = {
+  ALLOWED_TAGS: [
+    ...["a", "blockquote", "br", "code", "del", "em", "h3", "h4", "h5", "h6", "hr", "input", "li", "ol", "p", "pre"],
+    ...["span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul", "#text"],
+  ],
+  ALLOWED_ATTR: ["align", "checked", "class", "disabled", "href", "start", "type"],
+  ADD_URI_SAFE_ATTR: ["align", "checked", "disabled", "start", "type"],
+  ALLOWED_URI_REGEXP: SAFE,
+  ALLOW_ARIA_ATTR: false,
+  ALLOW_DATA_ATTR: false,
+  RETURN_DOM_FRAGMENT: true,
+};
+const FENCE = /^((?:[ \t>]|[-*+] |\d{1,9}[.)] )*)(`{3,}(?!.*`)|~{3,})(.*)$/;
+const FORMULA = /^(?:\$\$[^]{1,2000}?\$\$|\\\([^]{1,2000}?\\\)|\\\[[^]{1,2000}?\\\])/;
+// Stands for a tab in code while marked, which would make four spaces of it, reads the text; Unicode gives it no other use.
+const TAB = "\ufdd1";
 
-/** An answer in an element: drawn again as it grows, and only where it changed. */
-export class MarkdownView {
-  constructor(element) {
-    this.element = element;
-    this.settled = 0;
-    this.start = 0;
-    this.text = "";
+// How many characters may be read in vain: marked reads on to the end of the text for each sign that nothing closes.
+const MOST_EFFORT = 2_000_000;
+
+const none = () => undefined;
+let effort = 0;
+
+/** One of marked's readers, which finds nothing more once too much was read in vain. */
+function bounded(name) {
+  return function reader(text, ...rest) {
+    if (effort > MOST_EFFORT) return undefined;
+    const found = Tokenizer.prototype[name].call(this, text, ...rest);
+    if (/^[*_[!`~]/.test(text)) effort += found ? found.raw.length : text.length;
+    return found;
+  };
+}
+
+marked.use({
+  breaks: true,
+  headerIds: false,
+  mangle: false,
+  // No HTML; no definitions of links, since they would hide lines and change blocks that are already drawn; no
+  // headings underlined with hyphens, since most models mean a rule.
+  tokenizer: {
+    ...{ html: none, tag: none, def: none, lheading: none },
+    inlineText,
+    ...Object.fromEntries(["emStrong", "link", "codespan", "del"].map((name) => [name, bounded(name)])),
+  },
+  renderer: {
+    br: () => "<br>\n",
+    heading: (text, level) => `<h${Math.min(6, level + 2)}>${text}</h${Math.min(6, level + 2)}>`,
+    link: (href, _title, text) => link(href, text),
+    // A picture would be asked for from elsewhere; the reader can follow its address.
+    image: (href, _title, text) => link(href, text || escaped(href), "picture"),
+  },
+  extensions: [
+    {
+      name: "formula",
+      level: "inline",
+      start: (text) => text.slice(0, 500).indexOf("$$"),
+      tokenizer: (text) => {
+        const found = FORMULA.exec(text);
+        return found ? { type: "formula", raw: found[0] } : undefined;
+      },
+      renderer: ({ raw }) => `<span class="formula">${escaped(raw)}</span>`,
+    },
+  ],
+});
+
+/** Text as markup; entities in it stay what they are. */
+function escaped(text) {
+  return text.replace(/&(?!#?\w+;)|[<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
+}
+
+/** What remains of a text as it stands, once too much was read in vain. */
+function inlineText(text) {
+  // Each character of a word may begin an e-mail address, so marked reads the rest of the word for it.
+  effort += /^\S*/.exec(text)[0].length;
+  return effort > MOST_EFFORT ? { type: "text", raw: text, text: escaped(text) } : false;
+}
+
+/** The markup of a link; its text as Markdown where its address is not safe to follow. */
+function link(href, text, kind = "") {
+  // DOMPurify drops an address that looks like the end of an element.
+  const address = escaped(href.replace(/[<>"]/g, encodeURIComponent));
+  if (SAFE.test(href)) return `<a class="${kind}" href="${address}">${text}</a>`;
+  return text === escaped(href) ? text : `[${text}](${escaped(href)})`;
+}
+
+/** The blocks of a text, each a token of marked's with where it begins and ends in the text. */
+export function blocksOf(text, isOpen = false) {
+  const blocks = read(text);
+  const last = blocks.at(-1);
+  if (!isOpen || !last || last.token.type === "code" || endsInCode(text.slice(last.from))) return blocks;
+  const began = text.trimEnd().replace(/\*+$/, "");
+  return read(began + closing(began.slice(last.from)));
+}
+
+function read(text) {
+  const blocks = [];
+  // Every block begins a line. Lines are counted, since marked makes spaces of the tabs that lead them.
+  let from = 0;
+  for (const token of lexed(text)) {
+    let to = from;
+    for (let line = token.raw.split("\n").length; line > 1; line -= 1) to = text.indexOf("\n", to) + 1 || text.length;
+    if (token.type !== "space") blocks.push({ token, from });
+    from = to;
   }
+  return blocks.map((block, place) => ({ ...block, to: blocks[place + 1]?.from ?? text.length }));
+}
 
-  /** Shows a text with its marks. `isOpen`: more will come, so its end is not judged yet. */
-  show(text, marks, isOpen = false) {
-    if (!text.startsWith(this.text) || !isOpen) this.settled = this.start = 0;
-    this.text = text;
-    // Signs that may begin a list, a heading or a fence say which only once the line goes on.
-    const told = isOpen ? text.replace(UNTOLD, "") : text;
-    const lines = linesOf(told.slice(this.start), this.start);
-    const blocks = parseBlocks(lines);
-    const drawn = blocks.map((block, place) => draw(block, { marks, isOpen: isOpen && place === blocks.length - 1 }));
-    morph(this.element, h("div", {}, drawn), this.settled);
-    // All but the last two blocks are as they will be: what comes can still make the last one part of that before.
-    const firm = isOpen ? Math.max(0, blocks.length - 2) : 0;
-    if (firm) {
-      this.settled += firm;
-      this.start = lines[blocks[firm].from].at;
+function endsInCode(text) {
+  return text.split("\n").filter((line) => FENCE.test(line)).length % 2 === 1;
+}
+
+function lexed(text) {
+  effort = 0;
+  try {
+    return Lexer.lex(prepared(text), marked.defaults);
+  } catch {
+    // Nested more deeply than can be read.
+    return [{ type: "paragraph", raw: text, tokens: [{ type: "text", raw: text, text: escaped(text) }] }];
+  }
+}
+
+/** A text for marked: with what stands for the tabs that lead lines of code, and the code at its end closed. */
+function prepared(text) {
+  let fence = null;
+  const lines = text.split("\n").map((line) => {
+    const found = FENCE.exec(line);
+    if (!fence || (found?.[2].startsWith(fence[2]) && !found[3].trim())) {
+      fence = fence ? null : found;
+      return line;
     }
+    const own = line.startsWith(fence[1]) ? fence[1].length : 0;
+    return line.slice(0, own) + line.slice(own).replace(/^\s+/, (lead) => lead.replaceAll("\t", TAB));
+  });
+  if (fence) lines.push(fence[1].replace(/[^\s>]/g, " ") + fence[2]);
+  return lines.join("\n");
+}
+
+/** What closes the code or the emphasis with asterisks that the end of a block has begun. */
+function closing(text) {
+  const from = Math.max(text.lastIndexOf("\n\n"), text.lastIndexOf("\n- "), text.lastIndexOf("\n* "));
+  const rest = text.slice(from + 1).slice(-2000).replace(/^[ \t]*[-*+] /, "").replace(/(`+)[^`](?:[^]*?[^`])?\1(?!`)/g, "");
+  const code = /`+(?=[^`])/.exec(rest);
+  const said = (code ? rest.slice(0, code.index) : rest).replace(/\\[^]/g, "");
+  const open = [];
+  for (const { 0: sign, index } of said.matchAll(/\*{1,3}/g)) {
+    if (open.at(-1) === sign && said[index - 1].trim()) open.pop();
+    else if ((said[index + sign.length] ?? (code ? "`" : " ")).trim()) open.push(sign);
   }
+  return (code?.[0] ?? "") + open.reverse().join("");
 }
 
-function draw(block, how) {
-  switch (block.kind) {
-    case "code":
-      return code(block, how);
-    case "heading":
-      return h(`h${Math.min(6, block.level + 2)}`, {}, within(block.content, how));
-    case "rule":
-      return h("hr");
-    case "quote":
-      return h("blockquote", {}, inner(block.blocks, how));
-    case "list":
-      return list(block, how);
-    case "table":
-      return table(block, how);
-    default:
-      return h("p", {}, within(block.content, how));
-  }
+/** A block as an element. */
+export function elementOf(token) {
+  const markup = Parser.parse([token], marked.defaults).replaceAll(TAB, "\t");
+  const element = h("div", {}, DOMPurify.sanitize(markup, ALLOWED));
+  for (const each of element.querySelectorAll("pre")) each.replaceWith(codeOf(each));
+  for (const each of element.querySelectorAll("table")) wrapTable(each);
+  for (const each of element.querySelectorAll("a")) finishLink(each);
+  for (const each of element.querySelectorAll("input")) finishTask(each);
+  return element.firstElementChild ?? element;
 }
 
-function inner(blocks, how) {
-  return blocks.map((block, place) => draw(block, { ...how, isOpen: how.isOpen && place === blocks.length - 1 }));
-}
-
-function code({ language, content }, how) {
+function codeOf(pre) {
+  const language = /^language-(.*)$/.exec(pre.firstElementChild.className)?.[1] ?? "";
   const copy = h("button", { type: "button", class: "quiet", "data-action": "copy-code" }, icon("copy"), "Copy");
   const label = language ? `Code, ${language}` : "Code";
   return h(
     "figure",
     { class: "code" },
     h("figcaption", {}, h("span", {}, language || "text"), copy),
-    h("pre", { tabindex: "0", role: "region", "aria-label": label }, h("code", {}, leaf(content, 0, Infinity, how))),
+    h("pre", { tabindex: "0", role: "region", "aria-label": label }, h("code", {}, pre.textContent.replace(/\n$/, ""))),
   );
 }
 
-function list({ start, isLoose, items }, how) {
-  const drawn = items.map(({ done, blocks }, place) => {
-    const last = { ...how, isOpen: how.isOpen && place === items.length - 1 };
-    const [first, ...rest] = blocks;
-    const isBare = !isLoose && first?.kind === "paragraph";
-    const children = isBare ? [...within(first.content, last), ...inner(rest, last)] : inner(blocks, last);
-    if (done === null) return h("li", {}, children);
-    const box = h("input", { type: "checkbox", disabled: true, checked: done, "aria-label": done ? "done" : "to do" });
-    return h("li", { class: "task" }, box, h("div", {}, children));
-  });
-  if (start === null) return h("ul", {}, drawn);
-  return h("ol", { start: start === 1 ? null : String(start) }, drawn);
+function wrapTable(table) {
+  const wrapped = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" });
+  table.replaceWith(wrapped);
+  wrapped.append(table);
 }
 
-function table({ columns, head, rows }, how) {
-  const row = (tag, cells) =>
-    h("tr", {}, cells.map((cell, place) => h(tag, { "data-align": columns[place] }, within(cell, how))));
-  return h(
-    "div",
-    { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
-    h("table", {}, h("thead", {}, row("th", head)), h("tbody", {}, rows.map((cells) => row("td", cells)))),
-  );
-}
-
-function within(content, how) {
-  return parseInline(content.text, how.isOpen).flatMap((node) => inline(node, content, how));
-}
-
-function inline(node, content, how) {
-  const children = () => node.children.flatMap((child) => inline(child, content, how));
-  switch (node.kind) {
-    case "strong":
-      return [h("strong", {}, children())];
-    case "emphasis":
-      return [h("em", {}, children())];
-    case "deleted":
-      return [h("del", {}, children())];
-    case "code":
-      return [h("code", {}, leaf(content, node.from, node.to, how))];
-    case "formula":
-      return [h("span", { class: "formula" }, leaf(content, node.from, node.to, how))];
-    case "link":
-      return link(node, content, how, children());
-    case "said":
-      return node.text ? [node.text] : [];
-    default:
-      return leaf(content, node.from, node.to, how);
-  }
-}
-
-function link(node, content, how, children) {
-  if (!SAFE.test(node.href)) return leaf(content, node.from, node.to, how);
-  // A picture would be asked for from elsewhere; its address can be followed by whoever wants to.
-  const shown = node.isImage ? [icon("image"), ...(children.length ? children : [node.href])] : children;
+function finishLink(link) {
+  const isPicture = link.className === "picture";
   const rel = "noopener noreferrer nofollow";
-  return [h("a", { href: node.href, title: node.href, target: "_blank", rel, referrerpolicy: "no-referrer" }, shown)];
+  const properties = { href: link.getAttribute("href"), title: link.getAttribute("href"), target: "_blank", rel };
+  link.replaceWith(
+    h("a", { ...properties, referrerpolicy: "no-referrer" }, isPicture ? icon("image") : null, ...link.childNodes),
+  );
 }
 
-/** Text with its drafted parts told apart. */
-function leaf(content, from, to, { marks }) {
-  const found = [];
-  for (const piece of content.pieces(from, to)) {
-    for (const [text, source] of cutByMarks(marks, piece.text, piece.at)) {
-      // A token's space stands before its word; colouring it would only blur where words begin.
-      const word = text.trimStart();
-      const space = text.slice(0, text.length - word.length);
-      if (source === null) found.push(text);
-      else {
-        if (space) found.push(space);
-        if (word) found.push(h("span", { class: "drafted", "data-hue": String(hueOf(source)) }, word));
-      }
-    }
-  }
-  return found;
+function finishTask(box) {
+  const item = box.closest("li");
+  box.remove();
+  box.setAttribute("aria-label", box.checked ? "done" : "to do");
+  const rest = h("div", {}, ...item.childNodes);
+  item.className = "task";
+  item.append(box, rest);
 }

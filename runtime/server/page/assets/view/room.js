@@ -1,7 +1,7 @@
 // The line that says which messages no longer fit into the context, and what can be done about that.
 
 import { h } from "../dom.js";
-import { MarkdownView } from "../markdown/render.js";
+import { MarkdownView } from "../markdown/view.js";
 import { UNFIT } from "../run.js";
 import { numbers } from "./numbers.js";
 

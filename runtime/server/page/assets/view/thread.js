@@ -2,7 +2,7 @@
 
 import { pathOf, shortened, unseenOf, variantsOf } from "../conversation.js";
 import { h, icon } from "../dom.js";
-import { MarkdownView } from "../markdown/render.js";
+import { MarkdownView } from "../markdown/view.js";
 import { numbers, sentence } from "./numbers.js";
 import { RoomView } from "./room.js";
 
