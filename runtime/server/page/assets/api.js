@@ -1,4 +1,4 @@
-// What the page asks the daemon for, and nobody else is ever asked for anything.
+// The page's requests, all of them to the daemon it came from.
 
 const KEY = "anespec-key";
 
@@ -51,7 +51,7 @@ async function refusalOf(response) {
     said = (await response.json()).error ?? {};
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    // Whatever stands between the page and the daemon may answer in its own words.
+    // A proxy between the page and the daemon may answer with something else than JSON.
   }
   const wait = Number.parseInt(response.headers.get("retry-after"), 10);
   let message = typeof said.message === "string" ? said.message : `The daemon answers with status ${response.status}.`;

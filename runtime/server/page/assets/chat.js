@@ -52,7 +52,7 @@ export class Chat {
     this.views.opened();
   }
 
-  /** What another tab has changed. */
+  /** Take over a change from another tab. */
   async changed(id) {
     if (this.runs.has(id)) return;
     const found = await this.store.get(id);
@@ -96,7 +96,7 @@ export class Chat {
     this.write(this.current, message);
   }
 
-  /** Has an answer written into a message. */
+  /** Request an answer and write it into a message. */
   write(conversation, message) {
     message.error = message.finish = null;
     const path = pathTo(conversation, message.parent);
@@ -106,7 +106,7 @@ export class Chat {
     this.follow(conversation, message, run, () => this.write(conversation, message));
   }
 
-  /** Has what an answer was given without summarised; the summary goes with the question that follows the answer. */
+  /** Request a summary of the messages left out for an answer; it is sent with the question after that answer. */
   summarise(id) {
     const conversation = this.current;
     const answer = messageOf(conversation, id);
@@ -140,7 +140,7 @@ export class Chat {
     this.views.opened();
     run.go().then(() => {
       this.runs.delete(conversation.id);
-      // A summary that was stopped says half of what there is to say.
+      // A summary that was stopped is incomplete.
       if (message.summary?.finish === "stopped") message.summary = null;
       touch(conversation);
       this.save(conversation);
@@ -181,7 +181,7 @@ export class Chat {
     if (this.conversations.includes(this.current)) this.save(this.current);
   }
 
-  /** Deletes a conversation, and gives what brings it back. */
+  /** Delete a conversation; return a function that restores it. */
   remove(id) {
     const found = this.conversations.find((each) => each.id === id);
     this.runs.get(id)?.stop();
@@ -195,7 +195,7 @@ export class Chat {
     };
   }
 
-  /** Takes conversations in that were exported; how many were not there yet. */
+  /** Import conversations; return how many are new. */
   take(conversations) {
     const isKnown = (given) => this.conversations.some((each) => each.id === given.id && each.updated === given.updated);
     const added = conversations.filter((given) => !isKnown(given));
@@ -215,11 +215,11 @@ export class Chat {
 
   save(conversation) {
     this.sort();
-    // What was deleted meanwhile stays so.
+    // A conversation deleted meanwhile stays deleted.
     if (this.conversations.includes(conversation)) this.store.put(conversation).catch(() => this.views.unsaved());
   }
 
-  /** What was changed last stands first. */
+  /** Sort by the last change, newest first. */
   sort() {
     this.conversations.sort((one, other) => other.updated - one.updated);
   }

@@ -15,7 +15,7 @@ export async function copy(text) {
   }
 }
 
-/** Has the browser save a text as a file. */
+/** Let the browser save a text as a file. */
 export function download(name, text) {
   const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   const link = document.createElement("a");

@@ -18,7 +18,7 @@ export function newConversation(system = "") {
   return { id: newId(), title: "", system, created: now, updated: now, messages: [], leaf: null };
 }
 
-/** A message to be put behind another one. */
+/** Return a new message, not yet part of a conversation. */
 export function newMessage(role, content = "") {
   return {
     id: newId(),
@@ -40,12 +40,12 @@ export function newMessage(role, content = "") {
   };
 }
 
-/** The messages that are shown, first to last. */
+/** Return the messages that are shown, first to last. */
 export function pathOf(conversation) {
   return pathTo(conversation, conversation.leaf);
 }
 
-/** The messages up to one of them; none for null. */
+/** Return the messages up to and including one of them; none for null. */
 export function pathTo(conversation, id) {
   const found = [];
   for (let message = messageOf(conversation, id); message; message = messageOf(conversation, message.parent)) {
@@ -58,12 +58,12 @@ export function messageOf(conversation, id) {
   return id === null ? undefined : conversation.messages.find((message) => message.id === id);
 }
 
-/** The messages that stand at one place, in the order in which they came. */
+/** Return the alternatives to a message at its place, oldest first. */
 export function variantsOf(conversation, message) {
   return conversation.messages.filter((other) => other.parent === message.parent);
 }
 
-/** Puts a message behind another (null: first), and shows it. */
+/** Add a message after another one (null: as the first), and show it. */
 export function append(conversation, parent, message) {
   message.parent = parent;
   conversation.messages.push(message);
@@ -88,7 +88,7 @@ export function touch(conversation) {
   conversation.updated = Date.now();
 }
 
-/** What it is called: what its owner says, else how it begins. */
+/** Return a conversation's title: the user's, else the beginning of its first question. */
 export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
   const first = pathOf(conversation).find((message) => message.role === "user") ?? conversation.messages[0];

@@ -50,7 +50,7 @@ export class LoadWatch {
       this.ontold(found[model] ?? null, this.last[model] ?? null);
       this.last = found;
     } catch {
-      // Whoever asks for an answer is told why there is none.
+      // A failed request for an answer shows the reason itself.
       this.ontold(null, null);
     }
     clearTimeout(this.timer);

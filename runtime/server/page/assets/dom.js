@@ -1,4 +1,4 @@
-// Elements are made here, and nowhere else: text is always text, never markup.
+// Build elements. Text stays text; only markdown/render.js makes elements of markup, through DOMPurify.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,7 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** One of the page's own drawings, which say nothing to a screen reader. */
+/** Return one of the page's icons, hidden from screen readers. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("class", "icon");

@@ -1,4 +1,4 @@
-// The page: puts its parts together.
+// The page's entry point: creates its parts and connects them.
 
 import { Chat } from "./chat.js";
 import { copy, download } from "./clipboard.js";
@@ -69,7 +69,7 @@ const sheet = new SettingsSheet(
   () => shell.paint(),
 );
 
-// What the chat says has happened.
+// Called by the chat.
 
 function listed() {
   sidebar.show(chat.conversations, chat.current.id, new Set(chat.runs.keys()));
@@ -98,7 +98,7 @@ function written(conversation, message, run) {
   if (!pending.size) requestAnimationFrame(draw);
   pending.set(message, run);
   if (run.state === "ended" || !document.hidden) return;
-  // No frames are drawn in a tab that nobody sees.
+  // Browsers draw no frames in a hidden tab.
   draw();
 }
 
@@ -149,7 +149,7 @@ function unsaved() {
   shell.notice("This browser has no room left: what is said from now on is lost when the page is closed.");
 }
 
-// What a person does.
+// Actions of the user.
 
 function send() {
   if (!question.value.trim()) return;

@@ -1,9 +1,10 @@
-// Which characters of an answer were drafted, and by whom: runs [from, to, source], in order, none within another.
+// Marks: which characters of an answer were drafted, and by which source. They are runs [from, to, source], in order and
+// without overlaps.
 
 const KNOWN = ["mix", "lookup", "reference", "recycle", "jacobi"];
 const HUES = 6;
 
-/** Notes that text which reaches from `from` to `to` was guessed by `source`; null: by nobody. */
+/** Add a mark for the characters `from` to `to`, drafted by `source`; for null, which no source drafted, do nothing. */
 export function addMark(marks, from, to, source) {
   if (!source || from === to) return;
   const last = marks.at(-1);
@@ -11,7 +12,7 @@ export function addMark(marks, from, to, source) {
   else marks.push([from, to, source]);
 }
 
-/** A text that stands at `at`, cut where its source changes: pairs of text and source. */
+/** Yield the parts of a text that begins at character `at`, cut where the source changes, as pairs [text, source]. */
 export function* cutByMarks(marks, text, at) {
   const end = at + text.length;
   let done = at;
@@ -36,7 +37,7 @@ function firstAfter(marks, at) {
   return low;
 }
 
-/** The colour of a source: the same in every answer. */
+/** Return the number of a source's colour: the same in every answer. */
 export function hueOf(source) {
   const known = KNOWN.indexOf(source);
   if (known >= 0) return known;

@@ -1,9 +1,9 @@
-// Scrolling follows what is written as long as its reader is at the end; whoever scrolled up is left in peace.
+// Scrolling follows new text while the end is in sight; after scrolling up, the view stays where it is.
 
 const NEAR = 48;
 
 export class Follower {
-  /** `onchange` is called with whether the end is in sight. */
+  /** `onchange(isFollowing)` is called when the end comes into sight or leaves it. */
   constructor(element, onchange) {
     this.element = element;
     this.onchange = onchange;
@@ -20,7 +20,7 @@ export class Follower {
 
   scrolled() {
     const top = this.element.scrollTop;
-    // Text that grows moves the end away, too; only who goes up wants to stay.
+    // Growing text moves the end away too, so only scrolling up stops the following.
     if (this.isAtEnd) this.become(true);
     else if (top < this.last) this.become(false);
     this.last = top;

@@ -44,7 +44,7 @@ export class Settings {
     }
   }
 
-  /** What of a request they say. */
+  /** Return the fields of a request that these settings decide. */
   toFields() {
     const stop = this.get("stop").split("\n").filter((line) => line !== "");
     return {

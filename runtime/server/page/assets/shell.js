@@ -19,7 +19,7 @@ export class Shell {
     this.placeSidebar(!this.narrow.matches);
   }
 
-  /** Shows what was chosen of the page's looks. */
+  /** Apply the chosen colours and the display of drafts. */
   paint() {
     const { dataset } = document.documentElement;
     const theme = this.settings.get("theme");
@@ -55,7 +55,7 @@ export class Shell {
     else byId("toggle-sidebar").focus();
   }
 
-  /** Closes the list where it lies over the conversation; whether it did. */
+  /** Close the list if it covers the conversation; return whether it did. */
   closeSidebar() {
     if (!this.narrow.matches || !this.isSidebarOpen) return false;
     this.placeSidebar(false);
@@ -63,13 +63,13 @@ export class Shell {
     return true;
   }
 
-  /** A line above the message field, until there is another one; null takes it away. */
+  /** Show a line above the message field until the next one; null removes it. */
   notice(text) {
     byId("notice").textContent = text ?? "";
     byId("notice").hidden = !text;
   }
 
-  /** A note that goes away, with something to do about it. */
+  /** Show a short note, with a button if `label` is given; it disappears by itself. */
   toast(text, label = null, act = null) {
     const toast = byId("toast");
     clearTimeout(this.toastTimer);
@@ -84,7 +84,7 @@ export class Shell {
     this.toastTimer = setTimeout(hide, TOAST_MILLISECONDS);
   }
 
-  /** For a screen reader alone. */
+  /** Announce a text to screen readers only. */
   say(text) {
     if (byId("speech").textContent !== text) byId("speech").textContent = text;
   }

@@ -1,7 +1,7 @@
-// Runs before anything is drawn, so that nobody who chose the dark sees a flash of light.
+// Runs before the first paint, so that a dark page does not begin with a flash of light.
 try {
   const { theme } = JSON.parse(localStorage.getItem("anespec-settings") ?? "{}");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
 } catch {
-  // Then it is as the system has it.
+  // Without storage the page follows the system's setting.
 }

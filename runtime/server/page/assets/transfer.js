@@ -1,4 +1,4 @@
-// Conversations as a file, and back. A file may come from anywhere, so all of it is checked and made anew.
+// Export and import of conversations. A file may come from anywhere, so every value in it is checked and copied.
 
 import { LONGEST_TITLE, newId, newMessage } from "./conversation.js";
 
@@ -28,7 +28,7 @@ export function imported(text) {
 function conversation(given) {
   const ids = new Map();
   const messages = listOf(given?.messages).map((message) => {
-    // A message answers one before it, so no path goes round in a circle.
+    // A message may only answer an earlier one, so paths have no cycles.
     const parent = ids.get(message?.parent) ?? null;
     const made = { ...checked(message), parent };
     if (typeof message?.id === "string") ids.set(message.id, made.id);

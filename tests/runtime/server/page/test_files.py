@@ -1,4 +1,4 @@
-"""The page's files: what carries them, and that all that they name is among them."""
+"""The files of the page: how they are served, and that every file they name exists."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-// A question that is written anew in its place.
+// Editing a question in place.
 
 import { h } from "../dom.js";
 

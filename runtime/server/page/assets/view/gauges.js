@@ -1,4 +1,4 @@
-// How quickly the model answers, and what speculation does for it: figures, and a picture of the last passes.
+// The figures below the message field: the speed, the gain from speculation, and a chart of the last passes.
 
 import { h } from "../dom.js";
 import { hueOf } from "../marks.js";

@@ -20,7 +20,7 @@ export class RoomView {
   update({ summary }, run, room) {
     this.element.hidden = room === null;
     if (room === null) return;
-    // Few answers ever have something to say here.
+    // Most answers never need these elements.
     if (!this.element.hasChildNodes()) this.element.append(this.line, this.offers, this.details);
     const isWriting = run !== null && run.state !== "ended";
     this.line.textContent = `${numbers.counted(room.count, "earlier message")} no longer fit${room.count === 1 ? "s" : ""}; the model does not see what is grey.`;

@@ -50,12 +50,12 @@ export class ThreadView {
     this.unseen = unseen;
     this.path.forEach((each, place) => {
       this.elementOf(each.id)?.classList.toggle("left-out", place < unseen);
-      // What was said of the room before has nothing to offer any more.
+      // The buttons beside an earlier note about the context no longer apply.
       if (each !== message) this.draw(each, run);
     });
   }
 
-  /** What the daemon says of the model now; `run` may wait for it. */
+  /** Take the model's load from the daemon, and redraw the answer that `run` writes. */
   setLoad(load, run) {
     this.load = load;
     if (run) this.draw(run.message, run);
@@ -66,19 +66,19 @@ export class ThreadView {
     this.shown.get(message.id)?.update(message, run, variants, this.roomFor(message), this.load);
   }
 
-  /** What is to be said of the room in the context where an answer stands; null where nothing is. */
+  /** Return the note about left-out messages to show above an answer; null if there is none. */
   roomFor(message) {
     if (!message.unseen || message.unseen <= unseenOf(this.path.slice(0, this.path.indexOf(message)))) return null;
     const isOpen = !this.path.some((other) => other.unseen > message.unseen);
     return { count: message.unseen, isOpen };
   }
 
-  /** Where an answer's room in the context is told of. */
+  /** Return the element of an answer's note about left-out messages. */
   roomOf(id) {
     return this.shown.get(id).room.element;
   }
 
-  /** Where a question is edited: its place among the messages. */
+  /** Return a message's element. */
   elementOf(id) {
     return this.shown.get(id)?.element;
   }
@@ -186,7 +186,7 @@ function tool(action, drawing, label) {
   return h("button", { type: "button", class: "tool", "data-action": action, "aria-label": label, title: label }, icon(drawing));
 }
 
-/** Where one place has several messages: which of them is shown, and ways to the others. */
+/** Return the buttons that switch between a message and its alternatives; none if it has no alternative. */
 function turns(message, variants) {
   if (variants.length < 2) return [];
   const place = variants.indexOf(message);
