@@ -10,8 +10,10 @@ import pytest
 from scripted_chat import Script, scripted
 from serving import Running
 
-from anespec.runtime.server.page.assets import FOLDER, assets
+from anespec.runtime.server.page import assets as page_assets
+from anespec.runtime.server.page.assets import assets
 
+FOLDER = page_assets.FOLDER.resolve()
 HTML = (FOLDER / "index.html").read_text("utf-8")
 VENDOR = FOLDER / "vendor"
 SCRIPTS = sorted(path for path in FOLDER.rglob("*.js") if path.parent != VENDOR)
