@@ -79,7 +79,7 @@ def test_libraries_are_unchanged_and_have_their_licenses() -> None:
     licenses = {path.name for path in VENDOR.glob("*.LICENSE.txt")}
     assert licenses == {f"{name.removesuffix('.js')}.LICENSE.txt" for name in sums}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = {path for pattern in project["license-files"] for path in ROOT.glob(pattern)}
+    named = {path.resolve() for pattern in project["license-files"] for path in ROOT.glob(pattern)}
     assert named == {ROOT / "LICENSE", *(VENDOR / name for name in licenses)}
 
 
