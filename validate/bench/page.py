@@ -12,11 +12,9 @@ from anespec.validate.bench.plots import Axis, Column, Dot, Plot, curve, ticks_a
 from anespec.validate.bench.report import BenchReport
 from anespec.validate.bench.sentences import SHOWN_POSITIONS, comparison_sentence, fit_sentences
 from anespec.validate.page.scales import Tick
-from anespec.validate.page.templating import TEMPLATES as SHARED_TEMPLATES
-from anespec.validate.page.templating import page_environment
+from anespec.validate.page.templating import render_report
 
-TEMPLATES = Path(__file__).parent / "templates"
-LONGEST_TEXT = 2000
+TEMPLATE = Path(__file__).parent / "templates" / "bench.jinja"
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,8 @@ class SpeedRow:
 
 def render_page(report: BenchReport) -> str:
     """The page as HTML. Whatever a model's file says is text here: everything is escaped."""
-    environment = page_environment([TEMPLATES, SHARED_TEMPLATES], LONGEST_TEXT)
-    return environment.get_template("bench.jinja").render(
+    return render_report(
+        TEMPLATE,
         report=report,
         shown=SHOWN_POSITIONS,
         overall=report.figures(),

@@ -7,11 +7,9 @@ from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.statistics import Statistics
 from anespec.validate.bench.replay import Replayed
 from anespec.validate.bench.timed_source import Samples
-from anespec.validate.page.templating import TEMPLATES as SHARED_TEMPLATES
-from anespec.validate.page.templating import page_environment
+from anespec.validate.page.templating import render_report
 
-TEMPLATES = Path(__file__).parent / "templates"
-LONGEST_TEXT = 2000
+TEMPLATE = Path(__file__).parent / "templates" / "replay.jinja"
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,6 @@ def speedup(statistics: Statistics, costs: PassCosts) -> float:
 
 def render_replay_page(result: Replayed, settings: ReplaySettings) -> str:
     """The page as HTML. Whatever a file of sessions says is text here: everything is escaped."""
-    environment = page_environment([TEMPLATES, SHARED_TEMPLATES], LONGEST_TEXT)
     found = {**result.categories, "overall": result.overall}
     longest = max((counts.tokens_per_pass for counts in found.values()), default=0.0) or 1.0
     rows = [
@@ -71,7 +68,8 @@ def render_replay_page(result: Replayed, settings: ReplaySettings) -> str:
         ("a token of a prompt", taken.opening),
         ("an answer's end", taken.closing),
     ]
-    return environment.get_template("replay.jinja").render(
+    return render_report(
+        TEMPLATE,
         result=result,
         settings=settings,
         rows=rows,

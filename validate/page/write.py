@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from jinja2 import Environment
-
 from anespec.manifests.damage import Damage, damage_sentence
 from anespec.manifests.errors import AnespecError
 from anespec.manifests.gguf_file import GGUFFile
@@ -15,8 +13,6 @@ from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
     Circumstances,
     ExactnessFile,
-    Invariance,
-    Standing,
     Verdict,
     VerdictFile,
     VerdictT,
@@ -34,7 +30,7 @@ from anespec.validate.page.quality import view_changes, view_quality
 from anespec.validate.page.residency import view_residency
 from anespec.validate.page.sample import view_sample
 from anespec.validate.page.shards import view_shards
-from anespec.validate.page.templating import TEMPLATES, page_environment
+from anespec.validate.page.templating import TEMPLATES, render_report
 from anespec.validate.page.weights import view_weights
 from anespec.validate.quality.verdict import QualityFile
 from anespec.validate.report import equal_widths
@@ -45,10 +41,7 @@ PAGE_NAME = "report.html"
 
 MOST_VERDICTS = 12
 """Of a gate, the newest."""
-LONGEST_TEXT = 4000
-"""Characters of a text out of the artifact; none that it writes of itself is as long."""
 LONGEST_NAME = 120
-SHORT_HASH = 12
 
 
 def write_page(
@@ -86,82 +79,61 @@ def render_page(
     samples, formats = _current(artifact, SampleFile), _current(artifact, FormatsFile)
     places = _places([*golden, *exactness, *quality, *samples], here)
     folder = artifact.root.resolve().name
-    return (
-        _environment()
-        .get_template("page.jinja")
-        .render(
-            manifest=manifest,
-            name=_model_name(artifact),
-            fingerprint=artifact.fingerprint,
-            sentences=[summary(artifact, place) for place in places or [circumstances(artifact, AUTO)]],
-            Standing=Standing,
-            for_cpu=manifest.target is Target.CPU,
-            badges=[
-                badge
-                for badge in (
-                    golden_badge(golden),
-                    exactness_badge(exactness),
-                    quality_badge(quality),
-                    residency_badge(residency, manifest.target, required),
-                )
-                if badge is not None
-            ],
-            samples=[
-                view_sample(run, manifest)
-                for place in places
-                for run in samples
-                if run.circumstances == place
-            ],
-            formats=view_formats(formats[0], manifest) if formats else None,
-            folder=as_argument(folder),
-            commands=[
-                convert_command(manifest, folder),
-                *validate_commands(folder, places, quality),
-                *generate_commands(folder, samples),
-            ],
-            shards=view_shards(manifest),
-            weights=view_weights(manifest.tensors),
-            residency=[view_residency(verdict) for verdict in residency],
-            golden=[view_golden(verdict) for verdict in golden],
-            exactness=exactness,
-            invariances=tuple(Invariance),
-            required=REQUIRED_FOR_SPECULATION,
-            optional=OPTIONAL,
-            invariance_words=invariance_words,
-            equal_widths=equal_widths,
-            quality=[view_quality(verdict) for verdict in quality],
-            changes=view_changes(quality),
-        )
+    return render_report(
+        TEMPLATES / "page.jinja",
+        manifest=manifest,
+        name=_model_name(artifact),
+        fingerprint=artifact.fingerprint,
+        sentences=[summary(artifact, place) for place in places or [circumstances(artifact, AUTO)]],
+        for_cpu=manifest.target is Target.CPU,
+        badges=[
+            badge
+            for badge in (
+                golden_badge(golden),
+                exactness_badge(exactness),
+                quality_badge(quality),
+                residency_badge(residency, manifest.target, required),
+            )
+            if badge is not None
+        ],
+        samples=[
+            view_sample(run, manifest) for place in places for run in samples if run.circumstances == place
+        ],
+        formats=view_formats(formats[0], manifest) if formats else None,
+        folder=as_argument(folder),
+        commands=[
+            convert_command(manifest, folder),
+            *validate_commands(folder, places, quality),
+            *generate_commands(folder, samples),
+        ],
+        shards=view_shards(manifest),
+        weights=view_weights(manifest.tensors),
+        residency=[view_residency(verdict) for verdict in residency],
+        golden=[view_golden(verdict) for verdict in golden],
+        exactness=exactness,
+        required=REQUIRED_FOR_SPECULATION,
+        optional=OPTIONAL,
+        invariance_words=invariance_words,
+        equal_widths=equal_widths,
+        quality=[view_quality(verdict) for verdict in quality],
+        changes=view_changes(quality),
     )
 
 
 def _damaged_page(artifact: Artifact, damage: tuple[Damage, ...]) -> str:
     """The page on an artifact of whose files no verdict speaks."""
     manifest, folder = artifact.manifest, artifact.root.resolve().name
-    return (
-        _environment()
-        .get_template("damaged.jinja")
-        .render(
-            manifest=manifest,
-            name=manifest.source.name[:LONGEST_NAME],
-            for_cpu=manifest.target is Target.CPU,
-            weights=view_weights(manifest.tensors),
-            sentence=damage_sentence(artifact, damage),
-            damage=[found.said(artifact.root) for found in damage],
-            gates=GATES,
-            command=convert_command(manifest, folder),
-        )
+    return render_report(
+        TEMPLATES / "damaged.jinja",
+        manifest=manifest,
+        name=manifest.source.name[:LONGEST_NAME],
+        for_cpu=manifest.target is Target.CPU,
+        weights=view_weights(manifest.tensors),
+        sentence=damage_sentence(artifact, damage),
+        damage=[found.said(artifact.root) for found in damage],
+        gates=GATES,
+        command=convert_command(manifest, folder),
     )
-
-
-def _environment() -> Environment:
-    environment = page_environment([TEMPLATES], LONGEST_TEXT)
-    environment.filters["short"] = _shortened
-    return environment
-
-
-def _shortened(digest: str) -> str:
-    return digest if len(digest) <= SHORT_HASH else f"{digest[:SHORT_HASH]}…"
 
 
 def _model_name(artifact: Artifact) -> str:

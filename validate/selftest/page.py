@@ -7,15 +7,13 @@ from pathlib import Path
 from anespec.manifests.formatting import counted, duration_text
 from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed
 from anespec.validate.findings import Level
-from anespec.validate.page.templating import TEMPLATES as SHARED_TEMPLATES
-from anespec.validate.page.templating import page_environment
+from anespec.validate.page.templating import render_report
 from anespec.validate.selftest.device import Units
 from anespec.validate.selftest.patience import END_COMMAND
 from anespec.validate.selftest.records import Outcome, PassTime, SelftestReport, TrialRecord
 from anespec.validate.selftest.steps import STEPS
 
-TEMPLATES = Path(__file__).parent / "templates"
-LONGEST_TEXT = 2000
+TEMPLATE = Path(__file__).parent / "templates" / "selftest.jinja"
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,10 @@ class TrialRow:
 
 def render_page(report: SelftestReport) -> str:
     """The page as HTML. Whatever a report says is text here: everything is escaped."""
-    environment = page_environment([TEMPLATES, SHARED_TEMPLATES], LONGEST_TEXT)
-    return environment.get_template("selftest.jinja").render(
+    return render_report(
+        TEMPLATE,
         report=report,
         asks={step.id: step.asks for step in STEPS},
-        looks={Level.OK: "green", Level.WARN: "noted", Level.FAIL: "red", Level.NOT_HERE: "absent"},
-        signs={Level.OK: "✓", Level.WARN: "!", Level.FAIL: "✗", Level.NOT_HERE: "·"},
         verdict=verdict(report),
         end_command=END_COMMAND,
         options=choice_rows(report.choices),

@@ -6,6 +6,7 @@ from math import ceil
 
 import numpy as np
 import pytest
+from html_page import Page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyVerifier, drain, everything, ids, sequential_text, toy_shape
@@ -19,6 +20,7 @@ from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.statistics import SourceCount
 from anespec.validate.bench.footprint import held_bytes
 from anespec.validate.bench.replay import Replay
+from anespec.validate.bench.replay_page import ReplaySettings, render_replay_page
 from anespec.validate.bench.row_rules import PayingRows, WholeBlocks
 from anespec.validate.bench.traces import ReplayRequest
 
@@ -107,6 +109,22 @@ def test_the_first_token_counts_as_neither_and_categories_stand_apart() -> None:
     assert found.requests == 3
     assert found.overall.by_source == (SourceCount("planted", 5, 5),)
     assert found.overall.accepted_by_position == (2, 2, 1)
+
+
+def test_the_page_has_a_speedup_where_costs_are_known() -> None:
+    replay = Replay(PlantedSource([[1, 2, 3, 4, 5]], None), WholeBlocks(4))
+    replay.add(asked([1, 2, 3, 4, 5]))
+    costs = PassCosts.of([WidthCost(1, 1.0), WidthCost(4, 2.0)])
+    without = render_replay_page(replay.result(), ReplaySettings(("<b>.jsonl",), "toy", "planted", 4))
+    known = render_replay_page(replay.result(), ReplaySettings(("a.jsonl",), "toy", "planted", 4, costs))
+    for html in (without, known):
+        page = Page.of(html)
+        assert "anespec bench replay" in page.text
+        assert "4.00 tokens per pass: 4 tokens in 1 pass." in page.text
+        assert "right by position, 1 to 3" in page.text
+        assert "100 100 100 %" in page.text
+    assert "1 answer of <b>.jsonl" in Page.of(without).text
+    assert ("speedup" in without, "speedup" in known) == (False, True)
 
 
 def test_an_answer_that_fills_the_cut_is_not_drafted_beyond() -> None:
