@@ -52,19 +52,9 @@ def _weights(text: str) -> str:
         raise ValueError(str(error)) from None
 
 
-class TunedChoices(Record):
-    """Choices for conversions on one kind of machine; None where nothing was found out.
+class Choices(Record):
+    """Options of a conversion of the same names; None where nothing was found out."""
 
-    `model` is the one that `topology` and `head_shards` were measured with: they apply to no other.
-    `shard_bytes` is the largest shard that ran well, and applies to any.
-    """
-
-    schema_version: Literal[1] = 1
-    source: Literal["selftest", "tune"]
-    machine: str = Field(description="chip and system, e.g. `Apple M4 Max, macOS 26.1`")
-    measured_at: Moment
-    target: Target
-    model: MatchedModel | None = None
     weights: Annotated[str, AfterValidator(_weights)] | None = Field(
         default=None, description="as --weights takes them"
     )
@@ -79,24 +69,26 @@ class TunedChoices(Record):
     topology: tuple[Count, ...] | None = Field(default=None, min_length=1)
     head_shards: Count | None = None
     shard_bytes: Count | None = None
+
+
+CHOICES = tuple(Choices.model_fields)
+"""The names of the choices."""
+
+
+class TunedChoices(Choices):
+    """Choices for conversions on one kind of machine.
+
+    `model` is the one that `topology` and `head_shards` were measured with: they apply to no other.
+    `shard_bytes` is the largest shard that ran well, and applies to any.
+    """
+
+    schema_version: Literal[1] = 1
+    source: Literal["selftest", "tune"]
+    machine: str = Field(description="chip and system, e.g. `Apple M4 Max, macOS 26.1`")
+    measured_at: Moment
+    target: Target
+    model: MatchedModel | None = None
     provenance: tuple[ChoiceReason, ...] = ()
-
-
-CHOICES = (
-    "weights",
-    "kv_form",
-    "shapes",
-    "range_default",
-    "reshape_hint",
-    "attention",
-    "layout",
-    "block",
-    "prefill_block",
-    "topology",
-    "head_shards",
-    "shard_bytes",
-)
-"""The fields that are options of a conversion of the same name."""
 
 
 def as_typed(choice: str, value: object) -> tuple[str, str]:

@@ -1,60 +1,41 @@
 """Recommend options for this machine: one at a time, each from the trials that ran well, with its reason."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.presets import find_preset
-from anespec.manifests.schema import KVForm, WeightFormat
+from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
 from anespec.runtime.backends import COREML, WORKER
 from anespec.runtime.backends.worker.sharing import Loading, usual_loading
 from anespec.validate.selftest.device import DeviceFacts, Units
 from anespec.validate.selftest.records import BackendAdvice, LoadingAdvice, Outcome, TrialRecord
 from anespec.validate.selftest.scale import FULL, Scale
-from anespec.validate.selftest.steps.shapes import AGAIN, ORDER, waiting
+from anespec.validate.selftest.steps.shapes import AGAIN, waiting
 from anespec.validate.selftest.steps.states import MANY
 from anespec.validate.selftest.steps.step import falls_back, sound, time_of
 from anespec.validate.selftest.steps.topology import LOADINGS, loading_name
-
-FORMATS_BY_TRUST = (
-    WeightFormat.INT8_CHANNEL,
-    WeightFormat.LUT8,
-    WeightFormat.LUT6,
-    WeightFormat.FP16,
-    WeightFormat.LUT4,
-)
-"""Random weights say nothing about quality: the first of these that runs well is taken, not the fastest."""
-
-MUCH_FASTER = 0.9
-"""Of two that run well the later one is taken where it needs less than this share of the other's time."""
+from anespec.validate.tuning.candidates import DEPENDENT, KNOWN
+from anespec.validate.tuning.ranking import MUCH_FASTER, Cost, best_of
 
 FREE_ROWS = 1.15
 """A block may have as many rows as a pass can take within this share of its least time."""
+
+Name = TypeVar("Name", bound=str)
 
 PROMPT_ROWS, ANSWER_PASSES = 20_000, 5_000
 """What a start is weighed against: about an hour of questions and answers. A minute at every start then costs
 as much as 12 ms a pass. No source: chosen here."""
 
-SHAPE_CHOICES = ("shapes", "range_default", "reshape_hint")
+SHAPE_CHOICES = ("shapes", *(name for name, shapes in DEPENDENT.items() if shapes is Shapes.RANGE))
 """What a way to shape a package (see steps.shapes.variants) sets: fields of Build and of TunedChoices."""
 
 WIDEST_BLOCK = 8
 """Drafts beyond it are hardly ever right."""
-
-FORMS_BY_TRUST = (
-    KVForm.SLICE_UPDATE,
-    KVForm.BLENDED,
-    KVForm.REREAD,
-    KVForm.PACKED,
-    KVForm.AT_POSITION,
-    KVForm.OUTSIDE,
-)
-"""Of equals the one that another project measured resident comes first, and the cache in the graph."""
-
 
 UNTRIED = (
     ChoiceReason(
@@ -141,8 +122,8 @@ def advise(records: Sequence[TrialRecord], facts: DeviceFacts) -> BackendAdvice 
     if not sound(record, facts):
         return BackendAdvice(backend=COREML, because="the worker does not run as it should here")
     ms = f"{own.median_ms:.2f} ms a pass in the worker, {worker.median_ms_without:.2f} through coremltools"
-    faster = worker.median_ms_without < MUCH_FASTER * own.median_ms
-    return BackendAdvice(backend=COREML if faster else WORKER, because=ms)
+    times = {WORKER: own.median_ms, COREML: worker.median_ms_without}
+    return BackendAdvice(backend=_best(times), because=ms)
 
 
 def advise_loading(records: Sequence[TrialRecord], facts: DeviceFacts) -> LoadingAdvice | None:
@@ -156,16 +137,16 @@ def advise_loading(records: Sequence[TrialRecord], facts: DeviceFacts) -> Loadin
     if not facts.engine or len(seconds) < len(LOADINGS):
         return None
     usual = usual_loading(facts.memory_bytes)
-    quickest = min(LOADINGS, key=lambda loading: seconds[loading])
-    best = quickest if seconds[quickest] < MUCH_FASTER * seconds[usual] else usual
+    best = _best({usual: seconds[usual], **seconds})
     told = ", ".join(f"{loading} in {duration_text(spent)}" for loading, spent in seconds.items())
     return LoadingAdvice(loading=best, because=f"all shards of the full model were loaded {told}")
 
 
 def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
+    """The first format that runs well, not the fastest: random weights say nothing about quality."""
     fine = [
         weights
-        for weights in FORMATS_BY_TRUST
+        for weights in KNOWN.weights
         if found.sound("plans", weights) and found.not_spoilt("repeat", f"soak {weights}")
     ]
     if not fine:
@@ -175,13 +156,13 @@ def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
         record = found.get("plans", weights)
         if record is not None and (ms := found.milliseconds(record)) is not None:
             times.append(f"{weights} {ms:.2f} ms")
-    before = FORMATS_BY_TRUST[: FORMATS_BY_TRUST.index(fine[0])]
+    before = KNOWN.weights[: KNOWN.weights.index(fine[0])]
     skipped = [str(weights) for weights in before if found.get("plans", weights) is not None]
     why = f"the first that runs well of those that keep quality ({', '.join(times)} a pass)"
     if skipped:
         why = f"{', '.join(skipped)} did not run well here; {why}"
     reasons.append(ChoiceReason(choice="weights", because=why, measured=True))
-    return fine[0].value
+    return str(fine[0])
 
 
 def usable_form(records: Sequence[TrialRecord], facts: DeviceFacts) -> KVForm | None:
@@ -192,7 +173,7 @@ def usable_form(records: Sequence[TrialRecord], facts: DeviceFacts) -> KVForm | 
 def _kv_form(found: Records, reasons: list[ChoiceReason]) -> KVForm | None:
     usable = [
         form
-        for form in FORMS_BY_TRUST
+        for form in KNOWN.kv_form
         if found.sound("kv", form) and all(found.not_spoilt("states", form + many) for many in ("", MANY))
     ]
     label = _quickest("kv_form", "kv", [str(form) for form in usable], found, reasons, list(KVForm))
@@ -200,7 +181,7 @@ def _kv_form(found: Records, reasons: list[ChoiceReason]) -> KVForm | None:
 
 
 def _layout(found: Records, reasons: list[ChoiceReason]) -> ChannelLayout | None:
-    usable = [layout for layout in ChannelLayout if found.sound("layout", layout)]
+    usable = [layout for layout in KNOWN.layout if found.sound("layout", layout)]
     label = _quickest("layout", "layout", usable, found, reasons, list(ChannelLayout))
     return None if label is None else ChannelLayout(label)
 
@@ -215,28 +196,32 @@ def _quickest(
 ) -> str | None:
     """The first of the names whose trial was timed, or a later one that is much faster."""
     records = [(name, found.get(step, name)) for name in names]
-    timed = [(name, ms) for name, r in records if r is not None and (ms := found.milliseconds(r)) is not None]
+    timed = {name: ms for name, r in records if r is not None and (ms := found.milliseconds(r)) is not None}
     if not timed:
         return None
-    best = timed[0]
-    for candidate in timed[1:]:
-        if candidate[1] < MUCH_FASTER * best[1]:
-            best = candidate
-    why = ", ".join(f"{name} {ms:.2f} ms" for name, ms in timed) + " a pass"
-    if min(timed, key=lambda each: each[1]) != best:
+    best = _best(timed)
+    why = ", ".join(f"{name} {ms:.2f} ms" for name, ms in timed.items()) + " a pass"
+    if min(timed.values()) != timed[best]:
         why += f"; what is less than {1 - MUCH_FASTER:.0%} faster replaces nothing that is better known"
     tried = {record.trial.name for record in found.of(step) if record.outcome is not Outcome.NOT_HERE}
-    if others := [str(name) for name in every if name in tried and name not in dict(timed)]:
+    if others := [str(name) for name in every if name in tried and name not in timed]:
         why += f"; not to be used here: {', '.join(others)}"
     reasons.append(ChoiceReason(choice=choice, because=why, measured=True))
-    return best[0]
+    return best
+
+
+def _best(times: Mapping[Name, float]) -> Name:
+    """The name of the first time, or of a later one that is much less."""
+    return best_of(times, lambda name: Cost(times[name]), MUCH_FASTER)
 
 
 def _shapes(found: Records, reasons: list[ChoiceReason]) -> dict[str, object]:
     """The way to shape a package that answers in the least time, the start included; see Work."""
     works: dict[str, tuple[TrialRecord, Work]] = {}
     tried = [record for record in found.of("shapes") if not record.trial.repeat]
-    for record in sorted(tried, key=lambda record: ORDER.index(record.trial.build.shapes or ORDER[0])):
+    for record in sorted(
+        tried, key=lambda record: KNOWN.shapes.index(record.trial.build.shapes or Shapes.RANGE)
+    ):
         name, again = record.trial.name, record.trial.name + AGAIN
         if not sound(record, found.facts) or not found.not_spoilt("shapes", again):
             continue
@@ -244,10 +229,7 @@ def _shapes(found: Records, reasons: list[ChoiceReason]) -> dict[str, object]:
             works[name] = record, work
     if not works:
         return {}
-    best, least = next(iter(works.values()))
-    for record, work in works.values():
-        if work.seconds < MUCH_FASTER * least.seconds:
-            best, least = record, work
+    best, _ = works[_best({name: work.seconds for name, (_, work) in works.items()})]
     why = ", ".join(f"{name} {work.text}" for name, (_, work) in works.items())
     if left := [record.trial.name for record in tried if record.trial.name not in works]:
         why += f"; not to be used here: {', '.join(left)}"

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.ranges import RangeDefault, ReshapeHint
-from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes
+from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes, WeightFormat
 
 
 class Candidate(Record):
@@ -63,7 +63,8 @@ DEPENDENT: Mapping[str, Shapes] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Space:
-    """The values of each choice. The first ones are the defaults: what is as fast does not replace them."""
+    """The values of each choice. The first ones are the defaults: what is as fast does not replace them
+    (see ranking)."""
 
     weights: Sequence[str]
     kv_form: Sequence[KVForm]
@@ -104,3 +105,37 @@ class Space:
             if candidate not in seen:
                 seen.add(candidate)
                 yield candidate
+
+
+KNOWN = Space(
+    weights=(
+        WeightFormat.INT8_CHANNEL,
+        WeightFormat.LUT8,
+        WeightFormat.LUT6,
+        WeightFormat.FP16,
+        WeightFormat.LUT4,
+    ),
+    kv_form=(
+        KVForm.SLICE_UPDATE,
+        KVForm.BLENDED,
+        KVForm.REREAD,
+        KVForm.PACKED,
+        KVForm.AT_POSITION,
+        KVForm.OUTSIDE,
+    ),
+    attention=tuple(AttentionShape),
+    shapes=(Shapes.RANGE, Shapes.STATIC, Shapes.FUNCTIONS),
+    layout=tuple(ChannelLayout),
+    block=(4, 2, 8, 16),
+    prefill_block=(64, 32, 128),
+    shard_bytes=(250_000_000, 500_000_000, 1_000_000_000, 1_500_000_000, 2_000_000_000),
+    head_shards=(1,),
+    range_default=tuple(RangeDefault),
+    reshape_hint=tuple(ReshapeHint),
+)
+"""The one table of choices, the best known value first, for `anespec tune` and for the self-test.
+
+Weight formats stand in the order of the quality that they keep; K/V forms and shapes begin with what another
+project measured resident, and the cache in the graph comes before one that the host keeps. Sizes of shards go
+from far below what is disputed to the largest that was seen resident (convert.shard_limits).
+"""

@@ -7,9 +7,11 @@ attention with shapes. A candidate costs one measurement of its largest shard, a
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from anespec.manifests.errors import AnespecError
 from anespec.validate.tuning.candidates import Candidate, Space
+from anespec.validate.tuning.ranking import FASTER, Cost, best_of
 from anespec.validate.tuning.workbench import Measured, Probe, Workbench
 from anespec.validate.tuning.workload import Workload
 
@@ -24,15 +26,6 @@ STAGES: tuple[tuple[str, ...], ...] = (
 )
 EVERYTHING_THAT_PLACES = ("weights", "kv_form", "attention", "shapes")
 """Tried in all combinations where no stage finds a single candidate that runs."""
-
-WORTH_A_CHANGE = 0.99
-"""Of the best so far: what takes no less is as fast, and the earlier candidate stays."""
-
-LONG_START = 30.0
-"""Seconds to load a shard, with its first passes, that are a price at every start."""
-
-WORTH_A_LONG_START = 0.9
-"""Of the time of what starts quickly: what starts slowly must take less than this to replace it."""
 
 MOST_ROUNDS = 4
 
@@ -50,6 +43,11 @@ class Trial:
     def milliseconds(self) -> dict[int, float]:
         """A pass of the whole model, by rows; the head runs on as many rows as a block has."""
         return pass_milliseconds(self.topology, self.measured, self.candidate.block)
+
+    @property
+    def cost(self) -> Cost:
+        """What it is ranked by."""
+        return Cost(self.seconds, self.measured.load_seconds)
 
 
 @dataclass(frozen=True)
@@ -90,11 +88,8 @@ def search(
         return known[candidate]
 
     def improved(best: Trial, choices: Iterable[str]) -> Trial:
-        for candidate in space.around(best.candidate, choices):
-            trial = tried(candidate)
-            if _is_better(trial, best):
-                best = trial
-        return best
+        others = map(tried, space.around(best.candidate, choices))
+        return best_of(chain((best,), others), lambda trial: trial.cost, FASTER)
 
     best = tried(space.start)
     for _ in range(MOST_ROUNDS):
@@ -113,16 +108,6 @@ def search(
             f"{best.measured.why_not}{mend}"
         )
     return Found(best, tuple(known.values()))
-
-
-def _is_better(trial: Trial, best: Trial) -> bool:
-    """Whether a trial replaces the best so far; what starts slowly must be much faster for it."""
-    starts_slowly = trial.measured.load_seconds >= LONG_START
-    if starts_slowly == (best.measured.load_seconds >= LONG_START):
-        return trial.seconds < best.seconds * WORTH_A_CHANGE
-    if starts_slowly:
-        return trial.seconds < best.seconds * WORTH_A_LONG_START
-    return math.isfinite(trial.seconds) and trial.seconds * WORTH_A_LONG_START <= best.seconds
 
 
 def _trial(candidate: Candidate, workbench: Workbench, workload: Workload) -> Trial:

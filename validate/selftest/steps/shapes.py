@@ -6,7 +6,6 @@ from contextlib import closing
 from types import MappingProxyType
 
 from anespec.manifests.formatting import duration_text
-from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.schema import Shapes
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
@@ -26,15 +25,14 @@ from anespec.validate.selftest.session import digest
 from anespec.validate.selftest.steps.step import Step, falls_back, judged, times_text
 from anespec.validate.selftest.steps.variants import measure_on_device
 from anespec.validate.selftest.stimulus import passes
+from anespec.validate.tuning.candidates import KNOWN
 
 AGAIN = " again"
-ORDER = (Shapes.RANGE, Shapes.STATIC, Shapes.FUNCTIONS)
-"""Of equals the first is recommended: the design that another project measured resident comes first."""
 
 RANGES: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
-        "the block by default": {"range_default": RangeDefault.BLOCK},
-        **{f"{hint} hint": {"reshape_hint": hint} for hint in ReshapeHint if hint is not ReshapeHint.NONE},
+        **{f"the {default} by default": {"range_default": default} for default in KNOWN.range_default[1:]},
+        **{f"{hint} hint": {"reshape_hint": hint} for hint in KNOWN.reshape_hint[1:]},
     }
 )
 """Ranges other than the usual one, by what differs."""
@@ -51,11 +49,11 @@ SHORTER = 0.5
 def variants(scale: Scale, facts: DeviceFacts) -> dict[str, Build]:
     """Every way to shape a package that is tried, by name; a range last, since it may take longest or fail.
 
-    What a conversion lets a range have is a field of Build and stands in recommend.SHAPE_CHOICES. It is tried
-    where there is a Neural Engine: no other device heeds it.
+    The choices that a range alone has are fields of Build. They are tried where there is a Neural Engine: no
+    other device heeds them.
     """
     form = "" if scale.kv_form is None else f", {scale.kv_form}"
-    found = {f"{shapes}{form}": scale.isolated(shapes=shapes) for shapes in reversed(ORDER)}
+    found = {f"{shapes}{form}": scale.isolated(shapes=shapes) for shapes in reversed(KNOWN.shapes)}
     if facts.engine:
         for name, choices in RANGES.items():
             found[f"{Shapes.RANGE}{form}, {name}"] = scale.isolated(shapes=Shapes.RANGE, **choices)
