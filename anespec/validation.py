@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,7 @@ class Validation:
     @property
     def standing(self) -> Standing:
         """The one of the gates that matters most."""
-        return overall(result.standing for result in self.gates)
+        return Standing.deciding((result.standing for result in self.gates), Standing.NOT_RUN)
 
     @property
     def passed(self) -> bool:
@@ -254,10 +254,3 @@ def _measure_extras(asked: Question, again: bool, watch: Watcher) -> None:
             )
     except AnespecError as error:
         watch.note(f"the page goes without a sample ({error})")
-
-
-def overall(standings: Iterable[Standing]) -> Standing:
-    """The one that matters most."""
-    found = set(standings)
-    ranked = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.PASS, Standing.REPORTED)
-    return next(standing for standing in ranked if standing in found)

@@ -55,33 +55,39 @@ class Circumstances(Record):
         return self.model_copy(update={"sequences": None})
 
 
-class Standing(StrEnum):
-    """The status of a gate or of one of its checks: the same words in messages and data everywhere.
-
-    `reported`: measured without a limit that could fail it, or only predicted. `no cases`: there was nothing
-    to compare, as for region with one sequence, which is neither for nor against.
-    """
-
-    PASS = "pass"
-    FAIL = "fail"
-    REPORTED = "reported"
-    NO_CASES = "no cases"
-    NOT_RUN = "not run"
+class Ranked(StrEnum):
+    """Outcomes in the order in which they decide: of several, the one that is declared first."""
 
     @classmethod
-    def worst(cls, standings: Iterable["Standing"]) -> "Standing":
-        """The one that says most against what was asked; `not run` where there are none."""
-        found = set(standings)
-        return next((standing for standing in WORST_FIRST if standing in found), cls.NOT_RUN)
+    def ranked(cls, found: Iterable[Self]) -> list[Self]:
+        """Return the different outcomes among those found, the deciding one first."""
+        return sorted(set(found), key=list(cls).index)
+
+    @classmethod
+    def deciding(cls, found: Iterable[Self], otherwise: Self) -> Self:
+        """Return the outcome that decides; `otherwise` where there is none at all."""
+        return next(iter(cls.ranked(found)), otherwise)
+
+
+class Standing(Ranked):
+    """The status of a gate or of one of its checks: the same words in messages and data everywhere.
+
+    `no cases`: there was nothing to compare, as for region with one sequence, which is neither for nor
+    against. `reported`: measured without a limit that could fail it, or only predicted; it decides nothing
+    beside another.
+    """
+
+    FAIL = "fail"
+    NOT_RUN = "not run"
+    NO_CASES = "no cases"
+    PASS = "pass"
+    REPORTED = "reported"
 
 
 def invariance_words(invariance: Invariance, standing: Standing) -> str:
     """Return an invariance's status for people: an optional one that fails is not proven, and does not fail
     the gate."""
     return "not proven" if standing is Standing.FAIL and invariance in OPTIONAL else standing.value
-
-
-WORST_FIRST = (Standing.FAIL, Standing.NOT_RUN, Standing.NO_CASES, Standing.REPORTED, Standing.PASS)
 
 
 class InvarianceVerdict(Record):
@@ -194,12 +200,13 @@ class ExactnessVerdict(Verdict):
 
     def standing_of(self, invariance: Invariance) -> Standing:
         """The status of one invariance; a difference in any of its entries counts."""
-        return Standing.worst(v.standing for v in self.invariances if v.invariance is invariance)
+        found = (v.standing for v in self.invariances if v.invariance is invariance)
+        return Standing.deciding(found, Standing.NOT_RUN)
 
     @property
     def standing(self) -> Standing:
         """The outcome for speculation: `pass` where all that it needs was compared and held."""
-        return Standing.worst(map(self.standing_of, REQUIRED_FOR_SPECULATION))
+        return Standing.deciding(map(self.standing_of, REQUIRED_FOR_SPECULATION), Standing.NOT_RUN)
 
 
 class ExactnessFile(VerdictFile[ExactnessVerdict]):

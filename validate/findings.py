@@ -1,27 +1,16 @@
 """The findings of a check of a machine, each with a level and, if there is one, a fix."""
 
-from collections.abc import Iterable
-from enum import StrEnum
-
 from anespec.manifests.schema import Record
+from anespec.manifests.verdicts import Ranked
 
 
-class Level(StrEnum):
+class Level(Ranked):
     """How a finding stands. `not here`: it cannot be looked at on this machine, for the reason given."""
 
-    OK = "ok"
-    WARN = "warn"
     FAIL = "fail"
+    WARN = "warn"
+    OK = "ok"
     NOT_HERE = "not here"
-
-    @classmethod
-    def worst(cls, levels: Iterable["Level"]) -> "Level":
-        """The one that asks most for a mend; `not here` where there are none."""
-        found = set(levels)
-        return next((level for level in _WORST_FIRST if level in found), cls.NOT_HERE)
-
-
-_WORST_FIRST = (Level.FAIL, Level.WARN, Level.OK, Level.NOT_HERE)
 
 
 class Finding(Record):

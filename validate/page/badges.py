@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import ResidencyVerdict
 from anespec.manifests.schema import Target
-from anespec.manifests.verdicts import WORST_FIRST, ExactnessVerdict, Standing
+from anespec.manifests.verdicts import ExactnessVerdict, Standing
 from anespec.validate.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
 from anespec.validate.residency.verdict import decides
@@ -62,7 +62,7 @@ def _by_place(gate: str, outcomes: Sequence[tuple[str, Standing]]) -> Badge:
     found: dict[Standing, dict[str, None]] = {}
     for place, standing in outcomes:
         found.setdefault(standing, {})[place] = None
-    ranked = [standing for standing in WORST_FIRST if standing in found]
+    ranked = Standing.ranked(found)
     words = [f"{standing} on {listed(list(found[standing]))}" for standing in ranked]
     return Badge(gate, ranked[0], "; ".join(words))
 

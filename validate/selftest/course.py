@@ -116,7 +116,7 @@ class Course:
         report = StepReport(
             id=step.id,
             title=step.title,
-            level=Level.worst(finding.level for finding in findings),
+            level=Level.deciding((finding.level for finding in findings), Level.NOT_HERE),
             findings=findings,
             trials=found,
         )
