@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from anespec.manifests.errors import RequestError
 from anespec.manifests.formatting import bytes_text, quoted
-from anespec.manifests.options import Options, Range, flag_of, range_of, type_of
+from anespec.manifests.options import Flag, Options, Range, flag_of, range_of, type_of
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 Verb = Callable[..., Any]
@@ -70,6 +70,20 @@ class Parsed(click.ParamType[Any]):
                 limit = first["ctx"][key]
                 return f" is not {words} {bytes_text(limit) if self.name == SIZE else limit}"
         return f": {first['msg']}"
+
+
+class Choice(click.Choice[str]):
+    """One of a flag's choices; for a former one, the sentence that says what to use instead."""
+
+    def __init__(self, flag: Flag) -> None:
+        super().__init__(flag.choices)
+        self._former = dict(flag.former)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the value, or end with a sentence."""
+        if value in self._former:
+            self.fail(f"{self._former[value]}.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def flags_of(
@@ -129,7 +143,7 @@ def _settings(field: FieldInfo, usual: str | None) -> dict[str, Any]:
 def _click_type(kind: Any, field: FieldInfo) -> Any:
     flag = flag_of(field)
     if flag.choices:
-        return click.Choice(flag.choices)
+        return Choice(flag)
     if kind is str:
         return str
     if isinstance(kind, type) and issubclass(kind, Path):

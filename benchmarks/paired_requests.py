@@ -11,7 +11,7 @@ import httpx
 from faulty_clients import NAMES, PATH, THINGS
 from faulty_daemon import serving
 
-SOURCES = ("auto", "mix", "lookup", "mod", "suffix", "recycle", "jacobi")
+SOURCES = ("auto", "mix", "lookup", "mod", "recycle", "jacobi")
 HELD = "/completion"
 """llama-server's path, which takes a grammar or a schema for any model."""
 

@@ -32,14 +32,16 @@ class Flag:
 
     `names` are its flags, where it has others than its name's; `metavar` stands for the value in `--help`.
     `default` says what None comes to, in words. `choices` are the values that there are, where the type does
-    not say. `multiple` flags may be given several times, a value each. `shown` is false for what has no flag
-    of its own.
+    not say; `former` are values that there were, each with a sentence that says what to use instead.
+    `multiple` flags may be given several times, a value each. `shown` is false for what has no flag of its
+    own.
     """
 
     names: tuple[str, ...] = ()
     metavar: str | None = None
     default: str | None = None
     choices: tuple[str, ...] = ()
+    former: tuple[tuple[str, str], ...] = ()
     multiple: bool = False
     shown: bool = True
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
 """The backends of runtime.backends, repeated here so that no heavy module is imported."""
 
-DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "suffix", "datastore", "recycle", "jacobi")
+DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "datastore", "recycle", "jacobi")
+FORMER_DRAFTERS = (
+    ("suffix", "suffix is no draft source any more; use auto, which drafts better for every kind of text"),
+)
 GATES_VARIABLE = "ANESPEC_GATES"
 MOD_MATCH = 24
 MOD_ENTRIES = 4 << 20
@@ -54,6 +57,13 @@ NOT_KEPT = Path(os.devnull)
 def _or_none(value: Any) -> Any:
     """The folder that a person calls none."""
     return NOT_KEPT if str(value) == "none" else value
+
+
+def _known_drafter(name: str) -> str:
+    if name in DRAFTER_CHOICES:
+        return name
+    unknown = f"drafter is {quoted(name)}; it must be {listed(DRAFTER_CHOICES, 'or')}"
+    raise RequestError(dict(FORMER_DRAFTERS).get(name, unknown))
 
 
 def _or_endless(value: Any) -> Any:
@@ -173,14 +183,16 @@ class LoadOptions(BackendOptions):
         "later, in the background, without drafts until then (for one answer, in a terminal: after it); "
         "never.",
     )
-    drafter: Annotated[str, Flag(choices=DRAFTER_CHOICES)] = Field(
+    drafter: Annotated[
+        str, AfterValidator(_known_drafter), Flag(choices=DRAFTER_CHOICES, former=FORMER_DRAFTERS)
+    ] = Field(
         default="auto",
         description="The source of drafts. mix predicts from many kinds of context, in this text and in "
         "earlier requests, weighted by past accuracy; auto adds the candidates of recycle, jacobi and a "
         "datastore. lookup copies the tokens after the longest earlier match; mod is llama.cpp's ngram-mod;"
-        " suffix counts followers, in earlier requests too; datastore copies from a corpus; recycle uses "
-        "the model's own earlier predictions after the same tokens; jacobi lets free rows continue the last"
-        " pass's guesses (lookahead decoding), and stores their predictions.",
+        " datastore copies from a corpus; recycle uses the model's own earlier predictions after the same "
+        "tokens; jacobi lets free rows continue the last pass's guesses (lookahead decoding), and stores "
+        "their predictions.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."

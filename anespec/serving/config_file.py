@@ -159,10 +159,10 @@ def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) ->
 
 def _value(name: str, field: FieldInfo, value: object) -> object:
     """Convert values for types that TOML lacks: paths, and tuples."""
-    kind, choices = type_of(field), flag_of(field).choices
-    if choices and value not in choices:
-        raise RequestError(f"{name} is {shown(value)}; it must be {listed(choices, 'or')}")
-    if flag_of(field).metavar == BYTES:
+    kind, flag = type_of(field), flag_of(field)
+    if flag.choices and value not in flag.choices and value not in dict(flag.former):
+        raise RequestError(f"{name} is {shown(value)}; it must be {listed(flag.choices, 'or')}")
+    if flag.metavar == BYTES:
         try:
             return read_size(value)
         except RequestError as error:

@@ -1,14 +1,18 @@
-"""A session of a source that guesses one token at a time: its drafts are the best guess, over and over."""
+"""Sources that guess one token at a time: a draft is the best guess, over and over."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
+from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.seen_rows import SeenRows, seen_rows
 from anespec.runtime.drafters.texts import GrowingText, Tokens
+
+Learnt = TypeVar("Learnt")
 
 
 class Guesser(Protocol):
@@ -91,3 +95,30 @@ class ChainSession:
     def close(self) -> None:
         """Tell the guesser that the sequence is over."""
         self._guesser.end(self._text)
+
+
+class ChainSource(ABC, Generic[Learnt]):
+    """A source whose sessions have a guesser each; those of one owner share what is learnt."""
+
+    name: ClassVar[str]
+    cost: ClassVar[DraftCost]
+
+    def __init__(self, fresh: Callable[[], Learnt], most_owners: int) -> None:
+        """`fresh` makes what a new owner begins with."""
+        self._owners = PerOwner(fresh, most_owners)
+
+    @abstractmethod
+    def guesser(self, learnt: Learnt, reference: Sequence[int] | None) -> Guesser:
+        """Return the guesser of a new session; `reference` is text that the output may repeat."""
+
+    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
+        """Open a session of an owner."""
+        return ChainSession(self.guesser(self._owners.of(owner), reference), prompt)
+
+    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
+        """One after another."""
+        return propose_each(asks)
+
+    def close(self) -> None:
+        """Forget all."""
+        self._owners.clear()

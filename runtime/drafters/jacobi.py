@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, propose_each
+from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import (
     MOST_CANDIDATES,
     Chances,
@@ -26,9 +26,8 @@ from anespec.runtime.drafters.candidates import (
     fresh_rates,
     pair_row,
 )
-from anespec.runtime.drafters.chains import ChainSession
+from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled, compiled_lean
-from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.seen_rows import SeenRows, Tops
 from anespec.runtime.drafters.texts import GrowingText, Tokens
 
@@ -226,23 +225,15 @@ class JacobiGuesser:
         """All is remembered already."""
 
 
-class JacobiSource:
+class JacobiSource(ChainSource[Pooled]):
     """Sessions of one owner share what they find; guesses are carried on by each of its own."""
 
     name = "jacobi"
     cost = DraftCost(microseconds=20)
 
     def __init__(self, most_owners: int = MOST_OWNERS) -> None:
-        self._owners = PerOwner(Pooled.fresh, most_owners)
+        super().__init__(Pooled.fresh, most_owners)
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
-        """A session; a reference says nothing of what the verifier finds."""
-        return ChainSession(JacobiGuesser(self._owners.of(owner)), prompt)
-
-    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
-        return propose_each(asks)
-
-    def close(self) -> None:
-        """Forget all."""
-        self._owners.clear()
+    def guesser(self, learnt: Pooled, reference: Sequence[int] | None) -> JacobiGuesser:
+        """A reference says nothing of what the verifier finds."""
+        return JacobiGuesser(learnt)

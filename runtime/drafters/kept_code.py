@@ -39,7 +39,6 @@ _MODULES = {
     "auto": "anespec.runtime.drafters.auto",
     "mix": "anespec.runtime.drafters.mix.source",
     "mod": "anespec.runtime.drafters.mod",
-    "suffix": "anespec.runtime.drafters.suffix",
     "datastore": "anespec.runtime.drafters.datastore.source",
     "recycle": "anespec.runtime.drafters.recycle",
     "jacobi": "anespec.runtime.drafters.jacobi",

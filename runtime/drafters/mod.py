@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.errors import RequestError
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, propose_each
+from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import Chances, Rates, fresh_rates
-from anespec.runtime.drafters.chains import ChainSession
+from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled
-from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.seen_rows import SeenRows
 from anespec.runtime.drafters.texts import GrowingText, Tokens
 from anespec.runtime.options import MOD_ENTRIES, MOD_MATCH
@@ -185,7 +184,7 @@ class ModGuesser:
         self._inserted = self._learnt.insert(text, self._inserted)
 
 
-class ModSource:
+class ModSource(ChainSource[ModTable]):
     """Sessions of one owner share a table."""
 
     name = "mod"
@@ -193,7 +192,7 @@ class ModSource:
 
     def __init__(self, settings: ModSettings | None = None, most_owners: int = MOST_OWNERS) -> None:
         chosen = settings or ModSettings()
-        self._owners = PerOwner(lambda: ModTable(chosen), most_owners)
+        super().__init__(lambda: ModTable(chosen), most_owners)
 
     @property
     def facts(self) -> ModFacts:
@@ -205,17 +204,8 @@ class ModSource:
             sum(each.emptied for each in tables),
         )
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
-        """A session, whose reference, as another text, is put in before its prompt."""
-        learnt = self._owners.of(owner)
+    def guesser(self, learnt: ModTable, reference: Sequence[int] | None) -> ModGuesser:
+        """A reference, as another text, is put in before the prompt."""
         if reference:
             learnt.insert(GrowingText(reference), 0)
-        return ChainSession(ModGuesser(learnt), prompt)
-
-    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
-        return propose_each(asks)
-
-    def close(self) -> None:
-        """Forget all."""
-        self._owners.clear()
+        return ModGuesser(learnt)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, propose_each
+from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import (
     MOST_CANDIDATES,
     Chances,
@@ -24,9 +24,8 @@ from anespec.runtime.drafters.candidates import (
     fresh_rates,
     pair_row,
 )
-from anespec.runtime.drafters.chains import ChainSession
+from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled, compiled_lean
-from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.seen_rows import SeenRows, Tops
 from anespec.runtime.drafters.texts import GrowingText, Tokens
 
@@ -193,7 +192,7 @@ class RecycleGuesser:
         """All is kept already."""
 
 
-class RecycleSource:
+class RecycleSource(ChainSource[Recycled]):
     """Sessions of one owner share what they learn."""
 
     name = "recycle"
@@ -201,16 +200,8 @@ class RecycleSource:
 
     def __init__(self, vocabulary: int, most_owners: int = MOST_OWNERS) -> None:
         """`vocabulary` is how many tokens the verifier knows."""
-        self._owners = PerOwner(lambda: Recycled.fresh(vocabulary), most_owners)
+        super().__init__(lambda: Recycled.fresh(vocabulary), most_owners)
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
-        """A session; a reference says nothing of what the verifier holds likely."""
-        return ChainSession(RecycleGuesser(self._owners.of(owner)), prompt)
-
-    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
-        return propose_each(asks)
-
-    def close(self) -> None:
-        """Forget all."""
-        self._owners.clear()
+    def guesser(self, learnt: Recycled, reference: Sequence[int] | None) -> RecycleGuesser:
+        """A reference says nothing of what the verifier holds likely."""
+        return RecycleGuesser(learnt)

@@ -73,8 +73,6 @@ def _prepared(
             return lambda: LookupSource(settings)
         case "mod":
             return lambda: _mod(options)
-        case "suffix":
-            return _suffix
         case "datastore":
             if options.datastore is None:
                 raise RequestError(
@@ -100,12 +98,6 @@ def _mod(options: LoadOptions) -> DraftSource:
     from anespec.runtime.drafters.mod import ModSettings, ModSource
 
     return ModSource(ModSettings(options.mod_match, options.mod_size))
-
-
-def _suffix() -> DraftSource:
-    from anespec.runtime.drafters.suffix import SuffixSource
-
-    return SuffixSource()
 
 
 def _datastore(store: Datastore) -> DraftSource:

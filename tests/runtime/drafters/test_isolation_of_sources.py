@@ -17,7 +17,6 @@ from anespec.runtime.drafters.mix.source import MixSource
 from anespec.runtime.drafters.mix.traits import no_traits
 from anespec.runtime.drafters.mod import ModSettings, ModSource
 from anespec.runtime.drafters.recycle import RecycleSource
-from anespec.runtime.drafters.suffix import SuffixSource
 
 
 def memory() -> VocabularyMemory:
@@ -30,7 +29,6 @@ SOURCES: dict[str, Callable[[], DraftSource]] = {
     "mix": lambda: MixSource(no_traits(), memory()),
     "auto": lambda: AutoSource(no_traits(), memory(), VOCABULARY),
     "mod": lambda: ModSource(ModSettings(n=2, entries=1 << 12)),
-    "suffix": SuffixSource,
 }
 
 

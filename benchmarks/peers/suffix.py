@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, propose_each
+from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
-from anespec.runtime.drafters.chains import ChainSession
+from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled
-from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.seen_rows import SeenRows
-from anespec.runtime.drafters.suffix_tries import (
+from anespec.runtime.drafters.texts import GrowingText, Tokens
+from peers.suffix_tries import (
     BEST,
     COUNT,
     DEEPEST,
@@ -31,7 +31,6 @@ from anespec.runtime.drafters.suffix_tries import (
     trie_child,
     trie_path,
 )
-from anespec.runtime.drafters.texts import GrowingText, Tokens
 
 OWN_WEIGHT = 8.0
 """The weight of the text's own counts, relative to counts of earlier requests."""
@@ -223,26 +222,18 @@ class SuffixGuesser:
             self._own.add(text.tokens, self._path, first, min(first + AT_A_TIME, text.length))
 
 
-class SuffixSource:
+class SuffixSource(ChainSource[Remembered]):
     """Sessions of one owner share what they remember."""
 
     name = "suffix"
     cost = DraftCost(microseconds=50)
 
     def __init__(self, most_owners: int = MOST_OWNERS) -> None:
-        self._owners = PerOwner(Remembered, most_owners)
+        super().__init__(Remembered, most_owners)
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
-        """A session, whose reference counts as a part of its own text, another one before the prompt."""
-        guesser = SuffixGuesser(self._owners.of(owner))
+    def guesser(self, learnt: Remembered, reference: Sequence[int] | None) -> SuffixGuesser:
+        """A reference counts as a part of the session's own text, another one before the prompt."""
+        guesser = SuffixGuesser(learnt)
         if reference:
             guesser.refer(reference)
-        return ChainSession(guesser, prompt)
-
-    def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
-        return propose_each(asks)
-
-    def close(self) -> None:
-        """Forget all."""
-        self._owners.clear()
+        return guesser

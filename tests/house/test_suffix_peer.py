@@ -1,7 +1,9 @@
-"""Counts are those of a plain count, memory is bounded, and longer contexts say more."""
+"""SuffixDecoding as auto's peer: counts are those of a plain count, memory is bounded, owners stand apart."""
 
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.runtime.drafters import Draft, Outcome, RowTops
-from anespec.runtime.drafters import suffix as suffix_drafter
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
-from anespec.runtime.drafters.suffix import Remembered, SuffixGuesser, SuffixSource
-from anespec.runtime.drafters.suffix_tries import (
+from anespec.runtime.drafters.texts import GrowingText
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from peers import suffix as suffix_drafter
+from peers.suffix import Remembered, SuffixGuesser, SuffixSource
+from peers.suffix_tries import (
     AT_ONCE,
     BEST,
     COUNT,
@@ -28,7 +34,6 @@ from anespec.runtime.drafters.suffix_tries import (
     trie_child,
     trie_path,
 )
-from anespec.runtime.drafters.texts import GrowingText
 
 NO_ROWS = RowTops(())
 

@@ -1,0 +1,1 @@
+"""Draft sources of others, which auto is compared with."""
