@@ -14,7 +14,7 @@ from anespec.runtime.drafters import Draft, Outcome, RowTops
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.texts import GrowingText
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from peers import suffix as suffix_drafter
 from peers.suffix import Remembered, SuffixGuesser, SuffixSource
