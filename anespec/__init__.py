@@ -24,15 +24,15 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "inspect": "anespec.api",
         "load": "anespec.api",
         "Model": "anespec.model",
-        "Message": "anespec.runtime.text.messages",
+        "Message": "anespec.runtime.text.chat",
         "Completion": "anespec.results",
         "Choice": "anespec.results",
-        "Chunk": "anespec.runtime.completion",
+        "Chunk": "anespec.runtime.engine.completion",
         "Conversion": "anespec.convert.pipeline",
-        "Validation": "anespec.validation",
-        "GGUFInspection": "anespec.inspection",
-        "ArtifactInspection": "anespec.inspection",
-        "Watcher": "anespec.watching",
+        "Validation": "anespec.checking.validation",
+        "GGUFInspection": "anespec.models.inspection",
+        "ArtifactInspection": "anespec.models.inspection",
+        "Watcher": "anespec.system.progress",
         "ConvertOptions": "anespec.convert.options",
         "ValidateOptions": "anespec.validate.options",
         "LoadOptions": "anespec.runtime.options",
@@ -42,7 +42,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "Target": "anespec.manifests.schema",
         "WeightFormat": "anespec.manifests.schema",
         "WeightChoice": "anespec.manifests.weight_choice",
-        "AnespecError": "anespec.manifests.errors",
+        "AnespecError": "anespec.system.errors",
     }
 )
 """The modules that define the public names, except for packages."""
@@ -81,26 +81,26 @@ if TYPE_CHECKING:
     from anespec.api import inspect as inspect
     from anespec.api import load as load
     from anespec.api import validate as validate
+    from anespec.checking.validation import Validation as Validation
     from anespec.convert.options import ConvertOptions as ConvertOptions
     from anespec.convert.pipeline import Conversion as Conversion
-    from anespec.inspection import ArtifactInspection as ArtifactInspection
-    from anespec.inspection import GGUFInspection as GGUFInspection
-    from anespec.manifests.errors import AnespecError as AnespecError
     from anespec.manifests.schema import Target as Target
     from anespec.manifests.schema import WeightFormat as WeightFormat
     from anespec.manifests.weight_choice import WeightChoice as WeightChoice
     from anespec.model import Model as Model
+    from anespec.models.inspection import ArtifactInspection as ArtifactInspection
+    from anespec.models.inspection import GGUFInspection as GGUFInspection
     from anespec.results import Choice as Choice
     from anespec.results import Completion as Completion
-    from anespec.runtime.completion import Chunk as Chunk
+    from anespec.runtime.engine.completion import Chunk as Chunk
     from anespec.runtime.options import GenerationOptions as GenerationOptions
     from anespec.runtime.options import LoadOptions as LoadOptions
     from anespec.runtime.sampling.parameters import Grammar as Grammar
     from anespec.runtime.sampling.parameters import GrammarKind as GrammarKind
-    from anespec.runtime.text.messages import Message as Message
+    from anespec.runtime.text.chat import Message as Message
+    from anespec.system.errors import AnespecError as AnespecError
+    from anespec.system.progress import Watcher as Watcher
     from anespec.validate.options import ValidateOptions as ValidateOptions
-    from anespec.validation import Validation as Validation
-    from anespec.watching import Watcher as Watcher
 else:
 
     def __getattr__(name: str) -> Any:

@@ -5,9 +5,9 @@ import sys
 
 
 def main() -> None:
-    """Run the command line (anespec/main.py)."""
+    """Run the command line (anespec/cli/main.py)."""
     try:
-        from anespec.main import main as run
+        from anespec.cli.main import main as run
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         os._exit(130)

@@ -1,21 +1,102 @@
 """The library's functions: `anespec.inspect`, `convert`, `validate` and `load`."""
 
+import contextlib
 import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anespec.conversion import default_output, open_plan
 from anespec.model import Model, load_model
-from anespec.watching import SILENT, Watcher
+from anespec.models.conversion import default_output, open_plan
+from anespec.system.progress import SILENT, Watcher
 
 if TYPE_CHECKING:
+    from anespec.checking.validation import Validation
     from anespec.convert.options import ConvertOptions
     from anespec.convert.pipeline import Conversion
-    from anespec.inspection import ArtifactInspection, GGUFInspection
-    from anespec.load_progress import ProgressCallback
+    from anespec.models.inspection import ArtifactInspection, GGUFInspection
     from anespec.runtime.options import LoadOptions
+    from anespec.system.progress import Progress, StepReport
     from anespec.validate.options import ValidateOptions
-    from anespec.validation import Validation
+
+
+# Choose the receiver of progress when a program loads a model: a terminal, a notebook, or a function.
+
+ProgressCallback = Callable[[str, float | None], None]
+"""Called with the current step, and the share done, from 0 to 1 (None if it is unknown)."""
+
+SECONDS_BETWEEN_LINES = 0.2
+BAR = 20
+
+
+def watcher_of(progress: bool | ProgressCallback) -> Watcher:
+    """Return the callbacks for progress: those of the function; for True those of this terminal or notebook;
+    for False none."""
+    if callable(progress):
+        return _calling(progress)
+    if not progress:
+        return SILENT
+    from rich.console import Console
+
+    from anespec.cli.console import watcher
+
+    # Rich draws in a notebook only with ipywidgets; one line that is written over needs nothing.
+    if Console().is_jupyter:
+        return _calling(*_line())
+    if sys.stderr is not None and sys.stderr.isatty():
+        return replace(watcher(shown=True), note=SILENT.note)
+    return SILENT
+
+
+def _calling(report: ProgressCallback, end: Callable[[], None] = lambda: None) -> Watcher:
+    """Calls `report` after each step, and `end` after each piece of work."""
+
+    @contextlib.contextmanager
+    def steps(title: str) -> "Iterator[StepReport]":
+        report(title, None)
+        try:
+            yield lambda note: report(f"{title}: {note}", None)
+        finally:
+            end()
+
+    @contextlib.contextmanager
+    def shares(title: str) -> "Iterator[Progress]":
+        report(title, None)
+        try:
+            yield lambda note, share=None, /: report(f"{title}: {note}", share)
+        finally:
+            end()
+
+    return Watcher(steps=steps, shares=shares)
+
+
+def _line() -> tuple[ProgressCallback, Callable[[], None]]:
+    """Return the functions that rewrite one line on standard error, and that remove it."""
+    last = longest = 0.0
+
+    def report(what: str, share: float | None) -> None:
+        nonlocal last, longest
+        now = time.monotonic()
+        if now - last < SECONDS_BETWEEN_LINES:
+            return
+        last = now
+        done = "" if share is None else f"{'█' * round(BAR * share):░<{BAR}} {share:4.0%} "
+        line = done + what
+        sys.stderr.write(f"\r{line:<{int(longest)}}")
+        sys.stderr.flush()
+        longest = max(longest, len(line))
+
+    def end() -> None:
+        nonlocal last, longest
+        sys.stderr.write(f"\r{'':<{int(longest)}}\r")
+        sys.stderr.flush()
+        last = longest = 0.0
+
+    return report, end
+
 
 PathLike = str | os.PathLike[str]
 
@@ -31,10 +112,10 @@ def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFIns
         StorageError: it cannot be read.
     """
     from anespec.convert.options import ConvertOptions
-    from anespec.inspection import ArtifactInspection, read_plan
-    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.gguf.container import GGUFFile
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
+    from anespec.models.inspection import ArtifactInspection, read_plan
 
     place = Path(path)
     if place.is_dir():
@@ -101,8 +182,8 @@ def validate(
         UsageError: options that say nothing together.
         StorageError: the text to be scored cannot be read.
     """
+    from anespec.checking.validation import run_validation
     from anespec.validate.options import ValidateOptions
-    from anespec.validation import run_validation
 
     return run_validation(Path(artifact), (options or ValidateOptions()).with_changes(**changes), watch)
 
@@ -128,7 +209,6 @@ def load(
         RequestError: an option is out of range, or there is no such backend.
         GoldenGateError: it computes something else than its GGUF, as far as that is known.
     """
-    from anespec.load_progress import watcher_of
     from anespec.runtime.options import LoadOptions
 
     chosen = (options or LoadOptions()).with_changes(**changes)

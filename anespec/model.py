@@ -6,21 +6,20 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anespec.loading import open_artifact
-from anespec.manifests.errors import RequestError
-from anespec.manifests.formatting import named
-from anespec.presets import NO_PRESET, Preset
+from anespec.models.loading import open_artifact
+from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
-from anespec.runtime.text.chat_prompt import ChatPrompt
-from anespec.runtime.text.messages import Conversation, read_conversation
+from anespec.runtime.text.chat import ChatPrompt, Conversation, read_conversation
 from anespec.served import GREEDY, ServedArtifact
-from anespec.watching import Watcher
+from anespec.system.errors import RequestError
+from anespec.system.formatting import named
+from anespec.system.progress import Watcher
 
 if TYPE_CHECKING:
-    from anespec.checks import Checks
-    from anespec.runtime.completion import Chunk, TextStream
+    from anespec.checking.background import Checks
     from anespec.runtime.drafters.memory.memories import Memories
+    from anespec.runtime.engine.completion import Chunk, TextStream
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -130,7 +129,7 @@ class Model(ServedArtifact):
         Raises:
             RequestError: a text that is too long for the context, whatever its tokens are.
         """
-        from anespec.runtime.text.fitting import require_fitting
+        from anespec.runtime.text.tokenizer import require_fitting
 
         if not isinstance(prompt, str):
             if not isinstance(prompt, Iterable):
@@ -160,8 +159,8 @@ class Model(ServedArtifact):
         Raises:
             RequestError: there is no template, it refuses the messages, or they cannot fit.
         """
+        from anespec.runtime.text.built_in_templates import with_template
         from anespec.runtime.text.chat_encoding import encode_chat
-        from anespec.runtime.text.chosen_template import with_template
 
         tokenizer = self.tokenizer
         if tokenizer.chat_template is None and fallback is not None:
@@ -235,7 +234,7 @@ def load_model(
         RequestError: an option is out of range, or there is no such backend.
         GoldenGateError: the artifact computes something else than its GGUF, as far as that is known.
     """
-    from anespec.model_path import model_name
+    from anespec.models.model_path import model_name
 
     opened = open_artifact(path, options, watch, name)
     model = Model(opened, options, memories, preset, checks)
@@ -246,7 +245,7 @@ def load_model(
         _tell_of_missing_tokens(model, options, watch)
         model.prove(watch, beside)
     except BaseException:
-        from anespec.leaving import keep
+        from anespec.system.process_exit import keep
 
         keep(model)
         raise
@@ -256,7 +255,7 @@ def load_model(
 
 def _tell_of_missing_tokens(model: Model, options: LoadOptions, watch: Watcher) -> None:
     """Say where a chat template was chosen that the vocabulary was not made for."""
-    from anespec.runtime.text.chosen_template import missing_tokens
+    from anespec.runtime.text.built_in_templates import missing_tokens
 
     if options.chat_template is None:
         return

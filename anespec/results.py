@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anespec.manifests.formatting import counted
+from anespec.system.formatting import counted
 
 if TYPE_CHECKING:
-    from anespec.runtime.completion import Summary
-    from anespec.runtime.requests import FinishReason, OutputToken
-    from anespec.runtime.statistics import Statistics
+    from anespec.runtime.engine.completion import Summary
+    from anespec.runtime.engine.requests import FinishReason, OutputToken
+    from anespec.runtime.engine.statistics import Statistics
 
 
 @dataclass(frozen=True)

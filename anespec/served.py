@@ -7,25 +7,78 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from anespec.checks import Checks
-from anespec.draft_memory import open_memory
-from anespec.loading import Opened, start_source
-from anespec.manifests.formatting import counted, listed
-from anespec.pending import Pending
-from anespec.presets import NO_PRESET, Preset
-from anespec.proven_service import ProvenService
-from anespec.runtime.callers import Caller
+from anespec.checking.background import Checks
+from anespec.checking.proven_service import ProvenService
+from anespec.models.draft_memory import open_memory
+from anespec.models.loading import Opened, start_source
+from anespec.models.presets import NO_PRESET, Preset
+from anespec.results import Choice, Completion
+from anespec.runtime.engine.requests import Caller
 from anespec.runtime.options import GenerationOptions, LoadOptions
-from anespec.watching import SILENT, Watcher
+from anespec.system.formatting import counted, listed
+from anespec.system.progress import SILENT, Watcher
 
 if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
-    from anespec.runtime.completion import TextStream
     from anespec.runtime.drafters.memory.memories import Memories
-    from anespec.runtime.load import ServiceLoad
-    from anespec.runtime.requests import Request
+    from anespec.runtime.engine.completion import TextStream
+    from anespec.runtime.engine.load import ServiceLoad
+    from anespec.runtime.engine.requests import Request
     from anespec.runtime.sampling import GrammarTokens
     from anespec.runtime.text.tokenizer import Tokenizer
+
+
+# A prompt that runs: all its choices at once, waited for from a thread or an event loop.
+
+
+class Pending:
+    """The runs that will continue a prompt. Leaving a `with` block cancels the remaining ones."""
+
+    def __init__(self, prompt_ids: Sequence[int], runs: "Sequence[TextStream]") -> None:
+        """Begin all of them concurrently, or none.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            AnespecError: the model is closed.
+        """
+        from anespec.runtime.engine.completion import start_together
+
+        self._prompt_ids = tuple(prompt_ids)
+        self._runs = tuple(runs)
+        try:
+            start_together(self._runs)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Give up what is left."""
+        for run in self._runs:
+            run.cancel()
+
+    def result(self) -> Completion:
+        """Wait for the end.
+
+        Raises:
+            AnespecError: a sequence failed, or was given up.
+        """
+        return Completion(self._prompt_ids, tuple(Choice.of(run.summary) for run in self._runs))
+
+    async def aresult(self) -> Completion:
+        """The same without blocking the event loop."""
+        for run in self._runs:
+            async for _ in run:
+                pass
+        return self.result()
+
 
 NOBODY = Caller()
 GREEDY = GenerationOptions()
@@ -48,9 +101,9 @@ class ServedArtifact:
         `memories` and `checks` are those of the process, where it has several models; `preset` says how
         answers are made where a request does not.
         """
-        from anespec.model_path import model_name
+        from anespec.models.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
-        from anespec.runtime.text.chosen_template import with_template
+        from anespec.runtime.text.built_in_templates import with_template
 
         if options.chat_template is not None:
             opened = replace(opened, tokenizer=with_template(opened.tokenizer, options.chat_template))
@@ -204,7 +257,7 @@ class ServedArtifact:
         self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Caller = NOBODY
     ) -> "list[TextStream]":
         """Return a run for every choice, none of them begun; `caller` identifies the client."""
-        from anespec.runtime.completion import TextStream
+        from anespec.runtime.engine.completion import TextStream
 
         service, tokenizer = self._running.service, self._tokenizer
         shown = tokenizer.special_ids(options.show_special)
@@ -226,7 +279,7 @@ class ServedArtifact:
             RequestError: the prompt cannot be served.
             StorageError: the file cannot be written.
         """
-        from anespec.runtime.saved_prefix import write_prefix
+        from anespec.runtime.kv.saved_prefix import write_prefix
 
         tokens = tuple(prompt_ids)
         saved = self._running.service.call(lambda engine: engine.save_prefix(tokens))
@@ -245,7 +298,7 @@ class ServedArtifact:
             UnusableError: the file is damaged, or was written for another model, backend or machine.
             StorageError: it cannot be read.
         """
-        from anespec.runtime.saved_prefix import read_prefix
+        from anespec.runtime.kv.saved_prefix import read_prefix
 
         saved = read_prefix(path, self._running.opened.here, self.manifest.state_bytes)
         return saved.tokens if self._running.service.call(lambda engine: engine.restore_prefix(saved)) else ()
@@ -272,7 +325,7 @@ class ServedArtifact:
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller = NOBODY
     ) -> "list[Request]":
         """A request for each choice, which differ in their seeds alone."""
-        from anespec.runtime.requests import Request
+        from anespec.runtime.engine.requests import Request
         from anespec.runtime.sampling import choice_seed
 
         sampling = options.sampling

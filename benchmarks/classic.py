@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from anespec.convert.source.facts import LayerFacts
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 
 BLOCK, SLOTS = 4, 2048
 

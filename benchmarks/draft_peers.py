@@ -16,14 +16,13 @@ from measure import emit, machine, show_table
 from peers.suffix import SuffixSource
 from smoke_options import FOLDER, MODEL, command_line
 
-from anespec.draft_memory import memory_for_measuring
+from anespec.models.draft_memory import memory_for_measuring
+from anespec.models.vocabularies import read_tokenizer
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.registry import open_source
 from anespec.runtime.options import DRAFTER_CHOICES, LoadOptions
-from anespec.validate.bench.replay import Replay
-from anespec.validate.bench.row_rules import WholeBlocks
+from anespec.validate.bench.replay import Replay, WholeBlocks
 from anespec.validate.bench.traces import ReplayRequest, read_sessions, requests_of
-from anespec.vocabularies import read_tokenizer
 
 SMOKE_SESSIONS = FOLDER / "sessions.jsonl"
 SMOKE = [

@@ -37,7 +37,7 @@ from smoke_options import command_line
 
 import anespec
 from anespec.manifests.schema import Target
-from anespec.runtime.server.shares import BURST, DEBT, SHARE
+from anespec.runtime.server.http.shares import BURST, DEBT, SHARE
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 

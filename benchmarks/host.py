@@ -23,13 +23,13 @@ from anespec.manifests.schema import KVForm, Manifest, Pool, RopeTable
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.drafters import Outcome, RowTops
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import PassPlan, PassResult, PoolShape, VerifierShape
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Request
-from anespec.runtime.row_logits import row_logits
 from anespec.runtime.rows import pad_rows
 from anespec.runtime.sampling import Grammar, GrammarTokens, SamplingParameters
+from anespec.runtime.sampling.row_logits import row_logits
 
 PROPOSAL_BUDGET_US = 20.0
 PASS_BUDGET_US = 1200.0

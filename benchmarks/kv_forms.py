@@ -15,10 +15,10 @@ from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import Contestant, Key, take_turns
 
 from anespec.convert.options import ConvertOptions
-from anespec.manifests.machine import processors
 from anespec.manifests.schema import KVForm, Target
 from anespec.runtime.backends import OPENVINO, TORCH, open_verifier
 from anespec.runtime.passes import run_pass
+from anespec.system.machine import processors
 
 ROWS = 4
 

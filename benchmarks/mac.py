@@ -26,15 +26,15 @@ from subjects import artifact_of
 
 from anespec import __version__
 from anespec.convert.options import ConvertOptions
-from anespec.manifests.formatting import bytes_text
-from anespec.manifests.machine import system_build
-from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Manifest, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.usual_target import usual_target
+from anespec.system.formatting import bytes_text
+from anespec.system.machine import system_build
+from anespec.system.safe_files import write_atomically
 from anespec.validate.cost_model.work import PassWork
 from anespec.validate.doctor.system import System, ThisSystem
-from anespec.validate.selftest.privacy import scrubbed
+from anespec.validate.selftest.archive import scrubbed
 
 FORMAT = "anespec mac benchmark 1"
 ANESPEC = (sys.executable, "-P", "-m", "anespec")

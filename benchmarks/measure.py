@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anespec.manifests.machine import Surroundings
+from anespec.system.machine import Surroundings
 
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of the unit in which a process's largest resident set is told."""

@@ -28,8 +28,7 @@ from smoke_options import MODEL, command_line
 from subjects import artifact_of
 
 from anespec.convert.options import ConvertOptions
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.options import read_size
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.drafters.memory import owner_memory
@@ -40,6 +39,7 @@ from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.traits import traits_of
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.options import read_size
 
 MOST_TO_START = 50.0
 MOST_HELD = 5.0

@@ -27,10 +27,10 @@ from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import Contestant, Key, take_turns
 
 from anespec.convert.options import ConvertOptions
-from anespec.manifests.machine import processors
 from anespec.manifests.schema import Target
 from anespec.runtime.backends import BACKENDS, OPENVINO, TORCH, open_verifier
 from anespec.runtime.passes import Verifier, run_pass
+from anespec.system.machine import processors
 
 PEER = "llama.cpp"
 READING = "reading the weights"

@@ -18,15 +18,15 @@ from measure import emit
 from smoke_options import command_line
 from sparse_models import MODELS, PublishedSizes, write_sparse
 
-from anespec.convert.kv_traffic import kv_traffic
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import KV_FORMS, ConversionPlan
-from anespec.convert.shard_limits import HEAD_CHANNELS
+from anespec.convert.planning.kv_traffic import kv_traffic
+from anespec.convert.planning.plan import KV_FORMS, ConversionPlan
+from anespec.convert.planning.shard_limits import HEAD_CHANNELS
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.formatting import bytes_text
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes, Target
-from anespec.validate.cost_model.model import chip_named, predict
+from anespec.system.formatting import bytes_text
+from anespec.validate.cost_model.forecast import chip_named, predict
 from anespec.validate.cost_model.work import PassWork
 
 CHIP = "Apple M4 Max"

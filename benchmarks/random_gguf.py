@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType
 from measure import gigabytes
 from smoke_options import FOLDER, command_line
 
-from anespec.validate.selftest.random_gguf import Sizes, write
+from anespec.validate.selftest.inputs.random_gguf import Sizes, write
 
 PRESETS = {
     "tiny": Sizes(layers=2, d=256, ff=512, heads=4, kv_heads=2, vocabulary=512, head_dim=64),

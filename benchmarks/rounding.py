@@ -26,14 +26,14 @@ from subjects import ROOT, artifact_of, pass_of
 from torch import Tensor
 
 from anespec.convert.options import ConvertOptions
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import OPENVINO, TORCH, open_verifier
 from anespec.runtime.backends.portable.arguments import Arguments
-from anespec.runtime.backends.portable.torch_table import TABLE, Lowering
+from anespec.runtime.backends.portable.torch_cpu.table import TABLE, Lowering
 from anespec.runtime.passes import run_rows
-from anespec.validate.reference import Reference
+from anespec.validate.golden.reference import Reference
 
 # Random models of a family are the tests' own; they need nothing else of the tests.
 sys.path.append(str(ROOT / "tests" / "support"))

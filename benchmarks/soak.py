@@ -27,13 +27,13 @@ from smoke_options import FOLDER, command_line
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.draft_memory import memory_for_measuring
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.models.draft_memory import memory_for_measuring
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
@@ -43,12 +43,12 @@ from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.validate.exactness.repeat_process import run_elsewhere
 from anespec.validate.gates import recorded_exactness
 from anespec.validate.kept import kept_exactness
-from anespec.validate.prompts import PROMPTS, SAMPLE_PROMPTS
-from anespec.validate.repeat_process import run_elsewhere
-from anespec.validate.soak import SoakCount, soak_round
-from anespec.validate.soak_requests import soak_requests
+from anespec.validate.sample.prompts import PROMPTS, SAMPLE_PROMPTS
+from anespec.validate.soak.requests import soak_requests
+from anespec.validate.soak.run import SoakCount, soak_round
 
 ROOT = Path(__file__).resolve().parents[1]
 HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")

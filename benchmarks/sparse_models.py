@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFWriter
 
-from anespec.validate.selftest.random_gguf import Sizes, add_sizes
+from anespec.validate.selftest.inputs.random_gguf import Sizes, add_sizes
 
 
 @dataclass(frozen=True)

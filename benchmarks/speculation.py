@@ -19,18 +19,18 @@ from smoke_options import MODEL, command_line
 from subjects import artifact_of
 
 from anespec.convert.options import ConvertOptions
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import BACKENDS, OPENVINO, TORCH, circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.statistics import Statistics
 from anespec.runtime.text.tokenizer import Tokenizer
 
 SAMPLINGS = {

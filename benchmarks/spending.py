@@ -23,22 +23,22 @@ from subjects import artifact_of
 from turns import TURN_CALLS, take_turns
 
 from anespec.convert.options import ConvertOptions
-from anespec.draft_memory import memory_for_measuring
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
+from anespec.models.draft_memory import memory_for_measuring
 from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier
 from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.registry import open_source
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
 from anespec.runtime.options import DRAFTER_CHOICES, LoadOptions
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.soak import WatchedVerifier
+from anespec.validate.soak.run import WatchedVerifier
 
 MOST_LOSS = 1.02
 LLAMA_CPP = {1: 28.0, 4: 70.0, 8: 90.0}

@@ -26,7 +26,7 @@ from measure import Budget, emit, gigabytes, machine, show_budgets
 from smoke_options import MODEL, command_line
 from subjects import artifact_of
 
-from anespec.convert.plan import ConvertOptions
+from anespec.convert.planning.plan import ConvertOptions
 from anespec.manifests.schema import Target
 
 TOKENS = 16
@@ -59,7 +59,7 @@ def start(model: Path, cache: Path, threads: int | None, gates: str = "never") -
     options += [] if threads is None else ["--threads", str(threads)]
     began = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-c", "from anespec.main import main; main()", "generate", str(model), *options],
+        [sys.executable, "-c", "from anespec.cli.main import main; main()", "generate", str(model), *options],
         env=os.environ | {"XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
+from anespec.runtime.engine.planner import least_spans
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import BEST_LOGIT, PassPlan, RowKind, Verifier, run_pass, whole_plan
-from anespec.runtime.planner import least_spans
-from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 
 ROOT = Path(__file__).resolve().parents[1]

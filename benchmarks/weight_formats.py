@@ -22,7 +22,7 @@ from smoke_options import command_line
 
 from anespec.convert.weights.formats import choose
 from anespec.convert.weights.stored import stored_pieces
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import WeightFormat
 
 SOURCES = (GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0)

@@ -17,13 +17,13 @@ from anespec.convert.layers import (
     per_layer_mix,
 )
 from anespec.convert.package import OnWritten, WrittenPackage, serialised_model, write_package
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
 from anespec.convert.source.model import OUTPUT_NORM
 from anespec.manifests.channel_layout import channel_shape
-from anespec.manifests.interrupts import interrupts_held_back
-from anespec.manifests.ranges import RangeDefault
+from anespec.manifests.graph_choices import RangeDefault
 from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
+from anespec.system.interrupts import interrupts_held_back
 
 
 def build_unit(

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.architectures.family import WeightlessNorm
+from anespec.convert.families.family import WeightlessNorm
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.per_layer import PerLayerMix, PerLayerWeights
 from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerShardPlan, LayerWeights
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.planning.topology import head_slices
 from anespec.convert.source.facts import LayerFacts
 from anespec.convert.source.model import (
     ATTENTION_OUTPUT,
@@ -34,7 +35,6 @@ from anespec.convert.source.model import (
     bias_name,
     tensor_name,
 )
-from anespec.convert.topology import head_slices
 from anespec.convert.weights.encoding import to_fp16
 from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import StoredTensor

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.shard_units import ShardUnit
-from anespec.manifests.errors import AnespecError
+from anespec.system.errors import AnespecError
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from anespec.convert.weights.targets import require_fit
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.errors import RequestError
-from anespec.manifests.options import Flag, Options, read_size
+from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.presets import NO_PRESET, preset_names
-from anespec.manifests.ranges import RangeDefault, ReshapeHint
 from anespec.manifests.schema import (
     MAX_BLOCK,
     MOST_ROWS,
@@ -22,6 +20,8 @@ from anespec.manifests.schema import (
 )
 from anespec.manifests.usual_target import usual_target
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice, read_choice
+from anespec.system.errors import RequestError
+from anespec.system.options import Flag, Options, read_size
 
 
 def _read_counts(value: Any) -> Any:

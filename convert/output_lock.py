@@ -9,8 +9,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anespec.convert.storage import FULL_DISK_ERRORS
-from anespec.manifests.errors import StorageError, UsageError
-from anespec.manifests.safe_files import Folder
+from anespec.system.errors import StorageError, UsageError
+from anespec.system.safe_files import Folder
 
 
 class OutputTakenError(UsageError):

@@ -21,9 +21,8 @@ from anespec.convert.output_lock import (
     require_unchanged,
     resolve_output,
 )
-from anespec.convert.plan import ConversionPlan
-from anespec.convert.shard_checkpoint import Entry, partial_name, read_checkpoint
-from anespec.convert.shard_units import ShardUnit, shard_units
+from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.shard_units import Entry, ShardUnit, partial_name, read_checkpoint, shard_units
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
@@ -31,10 +30,6 @@ from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import WorkerPool
 from anespec.convert.worker_process import WorkerProcess
-from anespec.manifests.damage import find_damage
-from anespec.manifests.errors import ArtifactError, StorageError, UsageError
-from anespec.manifests.formatting import bytes_text, counted, short_path
-from anespec.manifests.safe_files import Folder, write_atomically
 from anespec.manifests.schema import (
     HeadShard,
     LayerShard,
@@ -47,9 +42,13 @@ from anespec.manifests.store import (
     MANIFEST_NAME,
     Artifact,
     file_sha256,
+    find_damage,
     package_bytes,
     package_sha256,
 )
+from anespec.system.errors import ArtifactError, StorageError, UsageError
+from anespec.system.formatting import bytes_text, counted, short_path
+from anespec.system.safe_files import Folder, write_atomically
 
 GRAPH_VERSION = 10
 """Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the

@@ -8,7 +8,7 @@ from typing import Any
 
 from anespec import __version__
 from anespec.convert.graph.builder import ct
-from anespec.manifests.element_types import ElementType
+from anespec.gguf.element_types import ElementType
 
 SOURCE = "milinternal"
 """What `ct.convert` calls a program that was built with coremltools' own builder."""

@@ -5,7 +5,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from anespec.manifests.errors import StorageError
+from anespec.system.errors import StorageError
 
 DISK_FULL = "the disk is full; free some space and run the command again"
 

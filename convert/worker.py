@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from anespec.convert.messages import Ended, Failed, Finished, Job, Memory, Task, Written
-from anespec.convert.plan import ConversionPlan
-from anespec.convert.shard_checkpoint import write_checkpoint
+from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.shard_units import write_checkpoint
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.child_python import end_with_parent
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.machine import own_peak_memory, peak_memory
+from anespec.gguf.container import GGUFFile
+from anespec.system.child_python import end_with_parent
+from anespec.system.errors import AnespecError
+from anespec.system.machine import own_peak_memory, peak_memory
 
 
 def main() -> None:

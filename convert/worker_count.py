@@ -4,12 +4,12 @@ import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.shard_units import shard_units
 from anespec.convert.weights.encoding import Encoding
 from anespec.convert.weights.formats import REPACKED
-from anespec.manifests.machine import free_memory, processors
 from anespec.manifests.schema import WeightFormat
+from anespec.system.machine import free_memory, processors
 
 SECONDS_PER_GIGAWEIGHT: Mapping[WeightFormat, float] = MappingProxyType(
     {

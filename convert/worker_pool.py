@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Self
 
 from anespec.convert.messages import Answer, Failed, Finished, Job, Memory, Task, Written
-from anespec.convert.plan import ConversionPlan
-from anespec.convert.shard_checkpoint import Entry, read_checkpoint, write_checkpoint
+from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.shard_units import Entry, read_checkpoint, write_checkpoint
 from anespec.convert.storage import TAKEN_AWAY
 from anespec.convert.worker_process import WorkerProcess, most_workers
-from anespec.manifests.child_python import signal_name
-from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.machine import peak_memory, processors
+from anespec.system.child_python import signal_name
+from anespec.system.errors import AnespecError, StorageError
+from anespec.system.machine import peak_memory, processors
 
 OnWritten = Callable[[Task, int], None]
 """Told of a task and of how many more bytes of its weights are written."""

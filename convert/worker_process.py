@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
-from anespec.manifests.machine import processors
+from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
+from anespec.system.machine import processors
 
 if TYPE_CHECKING:
     from anespec.convert.messages import Ended, Job

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 
 from anespec.embedded.corpus import byte_level_bpe, end_of_text
 from anespec.embedded.network import Network, Shape
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 
 NAME = "anespec demo"
 LICENSE = "PSF-2.0"

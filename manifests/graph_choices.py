@@ -2,6 +2,36 @@
 
 from enum import StrEnum
 
+# Shapes that are a range of T: the default T, the hint that Core ML gets, and the widths that are run.
+
+
+class RangeDefault(StrEnum):
+    """The T of a range's default shape (docs/graph.md): a single row, or the block."""
+
+    ONE = "1"
+    BLOCK = "block"
+
+
+class ReshapeHint(StrEnum):
+    """How often Core ML is told that the shape of a range's passes changes: nothing, or its own words."""
+
+    NONE = "none"
+    FREQUENT = "frequent"
+    INFREQUENT = "infrequent"
+
+
+def range_widths(block: int, t_min: int, t_max: int, *, few: bool = False) -> tuple[int, ...]:
+    """The widths that are run where any of t_min..t_max can be: the block, and powers of two.
+
+    So few that the exactness gate can measure every one that the engine will ever run. Where `few` are asked
+    for, as on a Neural Engine, only the narrowest, the block and the widest: each more took minutes in every
+    process there (B: ane-book Exp. 26), and a pass of few rows takes as long as one of the block.
+    """
+    if few:
+        return tuple(sorted({t_min, block, t_max}))
+    powers = (1 << power for power in range(t_max.bit_length()))
+    return tuple(sorted({block, *(width for width in powers if t_min <= width <= t_max)}))
+
 
 class AttentionShape(StrEnum):
     """How a layer's attention is written in the graph (docs/graph.md)."""

@@ -18,9 +18,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anespec.manifests.errors import StorageError
 from anespec.manifests.store import file_sha256, package_files, package_sha256
-from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.system.errors import StorageError
+from anespec.system.user_folders import cache_folder, private_folder
 
 MEMORY_NAME = "hashes.json"
 MOST_REMEMBERED = 2048

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
-from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.manifests.verdicts import VerdictFile, VerdictT
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
+from anespec.system.user_folders import cache_folder, private_folder
 
 GATES_FOLDER = "gates"
 OWN_FOLDER = "verdicts"

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.graph_choices import AttentionShape as AttentionShape
 from anespec.manifests.graph_choices import KVForm as KVForm
+from anespec.manifests.graph_choices import RangeDefault, ReshapeHint, range_widths
 from anespec.manifests.graph_choices import Shapes as Shapes
-from anespec.manifests.ranges import RangeDefault, ReshapeHint, range_widths
 
 SCHEMA_VERSION = 3
 

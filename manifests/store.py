@@ -2,23 +2,49 @@
 
 import hashlib
 import io
+import json
 import os
 import stat
-from collections.abc import Iterable
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
+from operator import getitem
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from anespec.manifests.errors import ArtifactError, StorageError
-from anespec.manifests.fingerprint import manifest_fingerprint
-from anespec.manifests.formatting import LONGEST_REASON, printable, quoted
 from anespec.manifests.notes import GATES_FOLDER, LARGEST_JSON, Notes
-from anespec.manifests.safe_files import Folder, first_link, open_plain_file
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
+from anespec.system.errors import AnespecError, ArtifactError, StorageError
+from anespec.system.formatting import LONGEST_REASON, counted, printable, quoted
+from anespec.system.safe_files import Folder, first_link, open_plain_file
+
+# The fingerprint that binds a verdict to an artifact: its whole manifest, and by their hashes all files it
+# names.
+
+UNBOUND: Mapping[str, str] = MappingProxyType(
+    {
+        "source.name": "only helps to find the GGUF again, which is known by its hash",
+        "source.read_from": "only helps to find the GGUF again, which is known by its hash",
+        "built_with": "says what wrote the files, and nothing that runs them reads it; the files are hashed",
+    }
+)
+"""The fields from which no bit follows, each with the reason. Any other is bound, also one added tomorrow."""
+
+
+def manifest_fingerprint(manifest: Manifest) -> str:
+    """SHA-256 over the manifest in canonical JSON without what is UNBOUND."""
+    facts: dict[str, Any] = manifest.model_dump(mode="json")
+    for path in UNBOUND:
+        *parents, field = path.split(".")
+        del reduce(getitem, parents, facts)[field]
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 MANIFEST_NAME = "manifest.json"
 HASH_CHUNK_BYTES = 1 << 18
@@ -298,4 +324,50 @@ def _mismatch(path: Path, what: str, found: object, expected: object) -> Artifac
     return ArtifactError(
         f"{path}: {what} is {found}, but the manifest says {printable(str(expected))}; "
         "the file changed since it was made: convert the model again"
+    )
+
+
+# Find the files of an artifact that differ from its manifest: no recorded verdict holds for those.
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A damaged file, or a shard's folder, and the error that opening it raises."""
+
+    path: str
+    error: AnespecError
+
+    def said(self, root: Path) -> str:
+        """Return what is wrong with it, without the path of the artifact's folder `root`."""
+        return str(self.error).removeprefix(f"{root}/")
+
+
+def find_damage(artifact: Artifact) -> tuple[Damage, ...]:
+    """Compare every file with its hash in the manifest, unless `artifact.hashes` knows the file already."""
+    manifest = artifact.manifest
+    checks: list[tuple[str, Callable[[], Path]]] = [
+        (shard.path, partial(artifact.shard_path, shard)) for shard in manifest.shards
+    ]
+    checks.append((manifest.tokens.path, artifact.tokens_path))
+    return tuple(
+        Damage(path, error) for path, check in checks if (error := _raised(artifact, path, check)) is not None
+    )
+
+
+def _raised(artifact: Artifact, path: str, check: Callable[[], Path]) -> AnespecError | None:
+    try:
+        check()
+    except (ArtifactError, StorageError) as error:
+        return error
+    except OSError as error:
+        return StorageError(f"{artifact.root / path}: cannot be read ({error.strerror})")
+    return None
+
+
+def damage_sentence(artifact: Artifact, damage: tuple[Damage, ...]) -> str:
+    """One sentence on what is damaged, and what that means for the verdicts on record."""
+    name, parts = printable(artifact.root.resolve().name), counted(len(artifact.manifest.shards) + 1, "part")
+    return (
+        f"{name} is damaged in {len(damage)} of {parts}, so no verdict on it holds and it does not run: "
+        f"{damage[0].said(artifact.root)}"
     )

@@ -12,11 +12,8 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import from_json
 
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, printable
+from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.presets import MatchedModel
-from anespec.manifests.ranges import RangeDefault, ReshapeHint
-from anespec.manifests.safe_files import read_bounded
 from anespec.manifests.schema import (
     MAX_BLOCK,
     MOST_ROWS,
@@ -29,6 +26,9 @@ from anespec.manifests.schema import (
 )
 from anespec.manifests.verdicts import Moment
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.system.errors import RequestError, StorageError
+from anespec.system.formatting import LONGEST_REASON, printable
+from anespec.system.safe_files import read_bounded
 
 REPORT_NAME = "report.json"
 """The file in a self-test's archive that holds the choices, under the key `choices`."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import WeightFormat
+from anespec.system.errors import RequestError
 
 HEAD = "head"
 PER_LAYER = "per_layer_model_proj"

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
+from anespec.runtime.engine.planner import least_spans, usable_spans
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import Need, PassPlan, RowKind, Verifier, VerifierShape, run_pass
-from anespec.runtime.planner import least_spans, usable_spans
 from anespec.runtime.proven import Proven
-from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
 
 ROUNDS = 3

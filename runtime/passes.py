@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import AnespecError
+from anespec.system.errors import AnespecError
 
 Logits = NDArray[np.float16]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import Row, RowKind, RowSlots
-from anespec.runtime.regions import RegionMap
 
 PAD_TOKEN = 0
 

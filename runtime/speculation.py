@@ -14,10 +14,10 @@ from time import perf_counter
 from anespec.runtime.calibration import Belief, Calibration
 from anespec.runtime.draft_sessions import BackOff, Drafting, Opener, catch_up
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.engine.sequences import ActiveSequence
 from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.purse import Earnings, Purse
 from anespec.runtime.reach import Reach, told
-from anespec.runtime.sequences import ActiveSequence
 
 _log = logging.getLogger(__name__)
 

@@ -85,7 +85,7 @@ def new_processes_are_this_one() -> Iterator[None]:
     """
     from anespec.manifests.store import Artifact
     from anespec.runtime import backends
-    from anespec.validate import repeat_process
+    from anespec.validate.exactness import repeat_process
     from anespec.validate.opening import Opening
 
     def answered(module: str, arguments: tuple[str], longest_wait: float) -> bytes:

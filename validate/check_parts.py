@@ -10,8 +10,8 @@ from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invarian
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.validate.costs import CostVerdict, kept_costs
-from anespec.validate.figures import require_golden
 from anespec.validate.gates import source_places
+from anespec.validate.golden.figures import require_golden
 from anespec.validate.kept import kept_exactness, kept_residency, recorded_golden
 from anespec.validate.opening import Opening
 from anespec.validate.residency.compute_plan import neural_engine

@@ -13,16 +13,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anespec.manifests.child_python import answer_stream
-from anespec.manifests.yielding_child import yield_to_others
+from anespec.system.child_python import answer_stream
+from anespec.system.yielding_child import yield_to_others
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
     from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
     from anespec.runtime.passes import Verifier
+    from anespec.system.progress import Progress
     from anespec.validate.check_parts import CheckAsked, CheckReport, Part
-    from anespec.validate.progress import Progress
-    from anespec.validate.repeat_checks import Elsewhere
+    from anespec.validate.exactness.repeat_checks import Elsewhere
 
 MODULE = "anespec.validate.check_process"
 
@@ -68,10 +68,10 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
     Raises:
         AnespecError: the artifact does not run.
     """
-    from anespec.manifests.errors import AnespecError, GoldenGateError
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact
     from anespec.runtime.backends import circumstances
+    from anespec.system.errors import AnespecError, GoldenGateError
     from anespec.validate.check_parts import CheckReport, Part
 
     artifact = Artifact(Path(asked.artifact), KnownHashes(), asked.sequences)
@@ -126,8 +126,8 @@ def _measure(
 
 def _residency(artifact: "Artifact", report: "Progress") -> str | None:
     """Run the residency gate; return the reason if that is not possible. No other gate depends on it."""
-    from anespec.manifests.errors import AnespecError
-    from anespec.validate.progress import in_steps
+    from anespec.system.errors import AnespecError
+    from anespec.system.progress import in_steps
     from anespec.validate.residency.compute_plan import neural_engine
     from anespec.validate.residency.gate import residency_gate
 
@@ -139,8 +139,8 @@ def _residency(artifact: "Artifact", report: "Progress") -> str | None:
 
 
 def _golden(artifact: "Artifact", asked: "CheckAsked", report: "Progress") -> None:
-    from anespec.validate.figures import require_golden
     from anespec.validate.gates import find_source, golden_gate
+    from anespec.validate.golden.figures import require_golden
 
     source = find_source(artifact)
     require_golden(golden_gate(artifact, source, asked.backend, asked.threads, report, asked.workers))
@@ -149,8 +149,8 @@ def _golden(artifact: "Artifact", asked: "CheckAsked", report: "Progress") -> No
 def _elsewhere(
     artifact: "Artifact", here: "Circumstances", asked: "CheckAsked"
 ) -> "tuple[Elsewhere | None, str | None]":
-    from anespec.manifests.errors import AnespecError
-    from anespec.validate.repeat_process import run_elsewhere
+    from anespec.system.errors import AnespecError
+    from anespec.validate.exactness.repeat_process import run_elsewhere
 
     try:
         return run_elsewhere(artifact, here, asked.workers), None
@@ -178,7 +178,7 @@ def main() -> None:
     clock = yield_to_others(int(sys.argv[1]))
     answers = answer_stream()
     # Heavy libraries are loaded from here on, at the lowest priority.
-    from anespec.manifests.errors import AnespecError
+    from anespec.system.errors import AnespecError
     from anespec.validate.check_parts import CheckAsked, CheckReport
 
     def say(report: CheckReport) -> None:

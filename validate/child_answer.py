@@ -3,10 +3,10 @@
 import subprocess
 from collections.abc import Sequence
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment, lifeline
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, last_line, printable
+from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment, lifeline
+from anespec.system.errors import AnespecError, StorageError
+from anespec.system.formatting import LONGEST_REASON, last_line, printable
 
 
 class ChildLostError(AnespecError):

@@ -6,7 +6,6 @@ from typing import Self
 
 from pydantic import Field
 
-from anespec.manifests.errors import StorageError
 from anespec.manifests.schema import Count, Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
@@ -14,7 +13,8 @@ from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
-from anespec.validate.progress import Progress
+from anespec.system.errors import StorageError
+from anespec.system.progress import Progress
 
 
 class WidthFigure(Record):

@@ -5,9 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.manifests.errors import ArtifactError, GGUFError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.machine import processors
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
@@ -17,17 +15,19 @@ from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import Verifier
-from anespec.validate.effort import Form
-from anespec.validate.exactness import exactness_gate
-from anespec.validate.figures import GoldenFile, GoldenVerdict, golden_verdict
-from anespec.validate.progress import Progress, StepReport, in_weighted_steps
-from anespec.validate.prompts import prompt_ids
-from anespec.validate.repeat_checks import Elsewhere
-from anespec.validate.repeat_process import run_elsewhere
-from anespec.validate.stack_passes import PromptRun, run_prompts
+from anespec.system.errors import ArtifactError, GGUFError, StorageError
+from anespec.system.machine import processors
+from anespec.system.progress import Progress, StepReport, in_weighted_steps
+from anespec.validate.exactness.effort import Form
+from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.exactness.repeat_checks import Elsewhere
+from anespec.validate.exactness.repeat_process import run_elsewhere
+from anespec.validate.golden.figures import GoldenFile, GoldenVerdict, golden_verdict
+from anespec.validate.golden.stack_passes import PromptRun, run_prompts
+from anespec.validate.sample.prompts import prompt_ids
 
 if TYPE_CHECKING:
-    from anespec.validate.reference import Reference
+    from anespec.validate.golden.reference import Reference
 
 MOST_MATRICES = 8
 """Of a layer: seven, and room for what is small."""
@@ -99,10 +99,10 @@ def golden_gate(
         StorageError: the verdict cannot be written.
     """
     # Imported here, since generating uses this module too, and does not need `convert`.
-    from anespec.validate.golden import compare_computed
-    from anespec.validate.golden_steps import golden_weights
-    from anespec.validate.reference import Reference
-    from anespec.validate.stored_weights import StoredWeights
+    from anespec.validate.golden.gate import compare_computed
+    from anespec.validate.golden.reference import Reference
+    from anespec.validate.golden.steps import golden_weights
+    from anespec.validate.golden.stored_weights import StoredWeights
 
     manifest = artifact.manifest
 

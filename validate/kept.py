@@ -5,14 +5,13 @@ a reused verdict is about the present files. All functions raise ArtifactError o
 """
 
 from anespec.manifests.coreml_errors import may_pass
-from anespec.manifests.damage import find_damage
-from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import Artifact, find_damage
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, VerdictT
-from anespec.validate.effort import Form
-from anespec.validate.figures import THRESHOLDS, GoldenFile, GoldenVerdict
+from anespec.system.formatting import counted, listed
+from anespec.validate.exactness.effort import Form
+from anespec.validate.golden.figures import THRESHOLDS, GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
 from anespec.validate.residency.compute_plan import PlanMaker
 from anespec.validate.residency.prediction import rule_circumstances

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from anespec.manifests.errors import UsageError
-from anespec.manifests.options import Flag
 from anespec.runtime.options import BackendOptions
+from anespec.system.errors import UsageError
+from anespec.system.options import Flag
 
 RESIDENCY, GOLDEN, EXACTNESS, QUALITY = GATES = ("residency", "golden", "exactness", "quality")
 MOST_TOKENS = 1_000_000

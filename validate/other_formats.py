@@ -12,7 +12,7 @@ from anespec.convert.weights.encoding import stored_bytes
 from anespec.convert.weights.formats import choose
 from anespec.convert.weights.palettes import GROUP_ROWS
 from anespec.convert.weights.stored import AddedError, stored_pieces
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Count, Index, Manifest, Record, StoredTensor, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile

@@ -7,7 +7,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import (
     DeviceTotals,
     Placement,
@@ -25,7 +24,8 @@ from anespec.manifests.verdicts import (
     Standing,
     invariance_words,
 )
-from anespec.validate.figures import GoldenVerdict
+from anespec.system.formatting import counted, listed
+from anespec.validate.golden.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
 
 STYLES = {

@@ -4,7 +4,6 @@ page."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anespec.manifests.formatting import counted, listed, printable
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Manifest, Target
 from anespec.manifests.store import Artifact
@@ -18,7 +17,8 @@ from anespec.manifests.verdicts import (
     Verdict,
     VerdictT,
 )
-from anespec.validate.figures import GoldenFile, GoldenVerdict
+from anespec.system.formatting import counted, listed, printable
+from anespec.validate.golden.figures import GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityVerdict
 
 

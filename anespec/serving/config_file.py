@@ -20,20 +20,48 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
+from pydantic import BeforeValidator, Field
 from pydantic.fields import FieldInfo
 
-from anespec.manifests.errors import RequestError, UsageError
-from anespec.manifests.formatting import listed, printable, quoted, shown
-from anespec.manifests.options import Options, flag_of, read_size, type_of
-from anespec.model_path import expanded, placed
-from anespec.presets import find_preset, read_preset
+from anespec.models.model_path import expanded, placed
+from anespec.models.presets import find_preset, read_preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES
-from anespec.serving.options import ModelEntry, PoolOptions
-from anespec.toml_file import read_toml
+from anespec.system.errors import RequestError, UsageError
+from anespec.system.formatting import listed, printable, quoted, shown
+from anespec.system.options import Flag, Options, flag_of, read_size, type_of
+from anespec.system.toml_file import read_toml
+
+# The options for the models of a daemon.
+
+
+class PoolOptions(Options):
+    """The models that a daemon serves, and how many stay in memory."""
+
+    models: Annotated[tuple[str, ...], Flag(names=("--model",), metavar="NAME=MODEL", multiple=True)] = Field(
+        default=(),
+        description="Serve another model under this name, loaded at its first request; may be given several "
+        "times.",
+    )
+    memory: Annotated[
+        int | None, BeforeValidator(read_size), Flag(metavar="BYTES", default="0.8 of the machine's")
+    ] = Field(
+        default=None,
+        ge=1,
+        description="The memory of all loaded models together; the least recently used are unloaded.",
+    )
+    preload: bool = Field(default=False, description="Load all models at the start, not only the first one.")
+
+
+class ModelEntry(LoadOptions):
+    """A model in a file of options: where it is, how this one is loaded, and the preset of its answers."""
+
+    path: Path
+    preset: str | None = None
+
 
 MODELS = "models"
 GROUPS: tuple[type[Options], ...] = (ServeOptions, PoolOptions, LoadOptions)

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anespec.build import USUAL_SEQUENCES
-from anespec.checks import Checks
-from anespec.manifests.errors import StorageError
-from anespec.model_cache import is_cached, is_gguf, resolve_artifact, sequences_to_run
-from anespec.model_path import model_name
-from anespec.remote import fetched
-from anespec.serving.file_marks import FileMarks
-from anespec.serving.room import memory_of
-from anespec.serving.sources import Found, ModelSource
-from anespec.watching import Watcher
+from anespec.checking.background import Checks
+from anespec.models.cache import is_cached, is_gguf, resolve_artifact, sequences_to_run
+from anespec.models.conversion import USUAL_SEQUENCES
+from anespec.models.memory_limit import memory_of
+from anespec.models.model_path import model_name
+from anespec.models.remote import fetched
+from anespec.serving.sources import FileMarks, Found, ModelSource
+from anespec.system.errors import StorageError
+from anespec.system.progress import Watcher
 
 if TYPE_CHECKING:
     from anespec.model import Model

@@ -7,14 +7,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import duration_text, named, quoted
-from anespec.runtime.server.errors import ApiError, ending, without_paths
+from anespec.models.memory_limit import MemoryLimit
+from anespec.runtime.server.http.errors import ApiError, ending, without_paths
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel, Wait, as_long_as_it_takes
-from anespec.serving.residents import TURN_SECONDS, Resident, Residents
-from anespec.serving.room import MemoryLimit
+from anespec.serving.residents import TURN_SECONDS, Resident, Residents, in_own_thread
 from anespec.serving.sources import Loader, ModelSource, Names
-from anespec.serving.threads import in_own_thread
+from anespec.system.errors import AnespecError
+from anespec.system.formatting import duration_text, named, quoted
 
 ROOM_SECONDS = 30.0
 """Seconds that a request waits for other requests to release the memory that it needs."""

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from anespec.manifests.errors import UsageError
-from anespec.manifests.formatting import quoted
-from anespec.model_cache import cached_artifact
-from anespec.model_path import model_name, require_possible
-from anespec.presets import NO_PRESET, read_preset
-from anespec.remote import is_remote
+from anespec.models.cache import cached_artifact
+from anespec.models.model_path import model_name, require_possible
+from anespec.models.presets import NO_PRESET, read_preset
+from anespec.models.remote import is_remote
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
-from anespec.serving.config_file import ConfigFile
-from anespec.serving.options import ModelEntry, PoolOptions
+from anespec.serving.config_file import ConfigFile, ModelEntry, PoolOptions
 from anespec.serving.sources import ModelSource, Names
+from anespec.system.errors import UsageError
+from anespec.system.formatting import quoted
 
 ANY_BUILD = MappingProxyType({"context": None, "sequences": None, "weights": None})
 """Options of a model that may have been converted in any way."""

@@ -1,14 +1,71 @@
 """The models that a daemon serves: their names, and the sources of the models."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
-from anespec.presets import NO_PRESET, Preset
+from anespec.models.presets import NO_PRESET, Preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.models import ServingModel
-from anespec.serving.file_marks import FileMarks
+
+# Detect writes to the files of a model in memory since it was loaded.
+#
+# A model maps its files. A deleted or replaced file stays unchanged in the mapping, so the model continues
+# to
+# work. A file that is written to, or truncated, changes the mapped weights.
+
+
+@dataclass(frozen=True)
+class FileMark:
+    """A file as it was: the same inode with another size or time was written into."""
+
+    path: Path
+    device: int
+    inode: int
+    bytes: int
+    written_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """As it is now; raises OSError."""
+        found = path.stat()
+        return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+    @property
+    def was_written_into(self) -> bool:
+        """Whether the same file has other content now."""
+        try:
+            now = FileMark.of(self.path)
+        except OSError:
+            return False
+        return (now.device, now.inode) == (self.device, self.inode) and now != self
+
+
+@dataclass(frozen=True)
+class FileMarks:
+    """The files of a model."""
+
+    marks: tuple[FileMark, ...] = ()
+
+    @classmethod
+    def below(cls, paths: Iterable[Path]) -> Self:
+        """All files at or below the paths; raises OSError."""
+        marks: list[FileMark] = []
+        for path in paths:
+            if path.is_dir():
+                files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
+            else:
+                files = [path]
+            marks += map(FileMark.of, files)
+        return cls(tuple(marks))
+
+    @property
+    def written_into(self) -> Path | None:
+        """The first file that holds something else than it did; None where there is none."""
+        return next((mark.path for mark in self.marks if mark.was_written_into), None)
+
 
 Names = Mapping[str, "ModelSource"]
 

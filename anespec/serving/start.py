@@ -3,41 +3,97 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anespec import __version__
-from anespec.console import out, watcher
-from anespec.manifests.errors import AnespecError, ArtifactError, StorageError, UsageError
-from anespec.manifests.formatting import listed, printable
-from anespec.runtime.callers import Caller
+from anespec.cli.console import out, watcher
+from anespec.cli.verbosity import is_quiet
+from anespec.models.memory_limit import MemoryLimit
+from anespec.runtime.engine.requests import Caller
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.app import build_app
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.endpoints import ENDPOINTS
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.keys import KeyRing
+from anespec.runtime.server.http.listening import AddressTakenError, address_text, listen_on
+from anespec.runtime.server.http.running import serve_until_ended
 from anespec.runtime.server.lifecycle import Lifecycle, Phase
-from anespec.runtime.server.listening import AddressTakenError, address_text, listen_on
 from anespec.runtime.server.logs import logged
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.options import ServeOptions
-from anespec.runtime.server.running import serve_until_ended
 from anespec.serving.config_file import read_config
 from anespec.serving.loader import ArtifactLoader
-from anespec.serving.notify import READY, STOPPING, tell_system
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.records import KeptRecord, daemon_at, recorded
 from anespec.serving.request import ServeRequest, missing
-from anespec.serving.room import MemoryLimit
 from anespec.serving.sources import Names
-from anespec.serving.told_loading import telling
-from anespec.verbosity import is_quiet
-from anespec.watching import Watcher
+from anespec.system.errors import AnespecError, ArtifactError, StorageError, UsageError
+from anespec.system.formatting import listed, printable
+from anespec.system.progress import Watcher
+
+if TYPE_CHECKING:
+    from anespec.system.progress import Progress, StepReport
+
+
+# A watcher that also records the progress of loading in a daemon's lifecycle, for clients that wait.
+
+
+def telling(watch: Watcher, lifecycle: Lifecycle) -> Watcher:
+    """Return a watcher that does what `watch` does, and keeps `lifecycle.loading`.
+
+    Clients see that without a key, so it has the kind of work (`converting`) and its share, but no name.
+    """
+
+    @contextlib.contextmanager
+    def steps(title: str) -> "Iterator[StepReport]":
+        with watch.steps(title) as report:
+            lifecycle.loading = _kind(title)
+            yield report
+
+    @contextlib.contextmanager
+    def shares(title: str) -> "Iterator[Progress]":
+        with watch.shares(title) as report:
+            lifecycle.loading = _kind(title)
+
+            def tell(note: str, share: float | None = None, /) -> None:
+                lifecycle.loading = _kind(title) if share is None else f"{_kind(title)}, {share:.0%}"
+                report(note, share)
+
+            yield tell
+
+    return Watcher(watch.note, steps, shares)
+
+
+def _kind(title: str) -> str:
+    return title.partition(" ")[0]
+
+
+# Report the state of a daemon to systemd (sd_notify), if systemd started it.
+
+VARIABLE = "NOTIFY_SOCKET"
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+
+
+def tell_system(state: str) -> None:
+    """Report the state; errors are ignored, since the daemon does not depend on systemd."""
+    address = os.environ.get(VARIABLE, "")
+    if not address:
+        return
+    # A name that begins with @ lies in no file system.
+    place = f"\0{address[1:]}" if address.startswith("@") else address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
+        found.connect(place)
+        found.sendall(state.encode())
+
 
 SWITCH_SECONDS = 0.0005
 """Seconds after which a thread must release Python's interpreter to a waiting thread. With Python's default

@@ -13,8 +13,7 @@ from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
 from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled
-from anespec.runtime.drafters.seen_rows import SeenRows
-from anespec.runtime.drafters.texts import GrowingText, Tokens
+from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens
 from peers.suffix_tries import (
     BEST,
     COUNT,

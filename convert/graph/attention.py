@@ -5,16 +5,37 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.architectures.family import HeadNorm
+from anespec.convert.families.family import HeadNorm
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.kv import LayerCells, Written
-from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
-from anespec.convert.graph.rope import rotate
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import AttentionShape, KVForm
+
+# Softcaps, which keep every value within a bound.
+
+
+def logit_softcap(x: Var, cap: float) -> Var:
+    """cap * tanh(x / cap), elementwise."""
+    bounded = mb.tanh(x=mb.mul(x=x, y=np.float16(1 / cap)))
+    return mb.mul(x=bounded, y=np.float16(cap))
+
+
+# Rotary position embedding; neox style, so the pairs of a head are (i, i + rotary_dim / 2).
+
+
+def rotate(x: Var, cos: Var, sin: Var, rotary_dim: int, head_dim: int) -> Var:
+    """Rotate [1, heads, T, head_dim] by cos/sin [T, rotary_dim / 2]; the rest passes through."""
+    half, rest = rotary_dim // 2, head_dim - rotary_dim
+    sizes = [half, half, rest] if rest else [half, half]
+    first, second, *passing = mb.split(x=x, split_sizes=sizes, axis=-1)
+    turned = [
+        mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
+        mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)),
+    ]
+    return mb.concat(values=[*turned, *passing], axis=-1)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import logging
 import warnings
 from typing import Any
 
-from anespec.manifests.interrupts import interrupts_held_back
+from anespec.system.interrupts import interrupts_held_back
 
 _LOGGER = logging.getLogger("coremltools")
 _LEVEL = _LOGGER.level

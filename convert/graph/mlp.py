@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from anespec.convert.architectures.family import Activation
+from anespec.convert.families.family import Activation
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.projection import Projection, project
 

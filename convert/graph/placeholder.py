@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anespec.convert.graph.builder import types
 from anespec.convert.weights.encoding import Part
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.manifests.element_types import ElementType
+from anespec.gguf.element_types import ElementType
 
 Values = NDArray[Any]
 

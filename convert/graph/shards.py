@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.architectures.family import Activation
+from anespec.convert.families.family import Activation
 from anespec.convert.graph import kv
 from anespec.convert.graph.attention import (
     AttentionSizes,
@@ -15,12 +15,12 @@ from anespec.convert.graph.attention import (
     Rotation,
     WrittenKV,
     attention,
+    logit_softcap,
     write_keys_values,
 )
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.kv import LayerCells, LayerKV
-from anespec.convert.graph.logit_softcap import logit_softcap
 from anespec.convert.graph.mlp import MLPWeights, gated_mlp
 from anespec.convert.graph.norm import rms_norm
 from anespec.convert.graph.per_layer import (

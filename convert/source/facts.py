@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.convert.architectures import MIXTURE, family_of
-from anespec.convert.architectures.family import EmbeddingScale, Family, RopeStyle
-from anespec.manifests.errors import GGUFError, UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.convert.families import MIXTURE, family_of
+from anespec.convert.families.family import EmbeddingScale, Family, RopeStyle
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST
+from anespec.system.errors import GGUFError, UnsupportedModelError
 
 EMBEDDING = "token_embd.weight"
 

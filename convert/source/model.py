@@ -10,7 +10,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.convert.architectures.family import HeadNorm, RopeStyle
+from anespec.convert.families.family import HeadNorm, RopeStyle
 from anespec.convert.source.facts import EMBEDDING, LayerFacts, ModelFacts, read_facts
 from anespec.convert.source.ropes import (
     LONG_FACTORS,
@@ -21,11 +21,11 @@ from anespec.convert.source.ropes import (
     read_angles,
     read_temperature,
 )
-from anespec.manifests.errors import GGUFError, RequestError, UnsupportedModelError
-from anespec.manifests.formatting import printable
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Hyperparameters, SourceFile
 from anespec.manifests.store import file_sha256
+from anespec.system.errors import GGUFError, RequestError, UnsupportedModelError
+from anespec.system.formatting import printable
 
 OUTPUT = "output.weight"
 OUTPUT_NORM = "output_norm.weight"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.architectures.family import SlidingRope
+from anespec.convert.families.family import SlidingRope
 from anespec.convert.source.facts import LayerFacts, ModelFacts
-from anespec.manifests.errors import GGUFError, UnsupportedModelError
-from anespec.manifests.formatting import quoted
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, LARGEST_FREQUENCY
+from anespec.system.errors import GGUFError, UnsupportedModelError
+from anespec.system.formatting import quoted
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS = "rope_factors_long.weight"

@@ -9,9 +9,9 @@ from gguf.gguf_writer import WriterState
 
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
-from anespec.manifests.errors import GGUFError
-from anespec.manifests.gguf_file import NUMPY_TYPES, GGUFFile
-from anespec.manifests.safe_files import Folder
+from anespec.gguf.container import NUMPY_TYPES, GGUFFile
+from anespec.system.errors import GGUFError
+from anespec.system.safe_files import Folder
 
 ITEM_TYPES = {np.dtype(name): GGUFValueType(code) for code, name in NUMPY_TYPES.items()}
 PIECE_BYTES = 1 << 23

@@ -8,9 +8,9 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.manifests.element_types import ElementType
-from anespec.manifests.errors import UnsupportedModelError
+from anespec.gguf.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
+from anespec.system.errors import UnsupportedModelError
 
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_TINY = np.float16(np.finfo(np.float16).smallest_subnormal)

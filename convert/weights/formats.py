@@ -4,14 +4,57 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
 from gguf.constants import GGMLQuantizationType
 
-from anespec.convert.weights.dense import Dense
-from anespec.convert.weights.encoding import BLOCK, FP16_NORMAL, Encoding
-from anespec.convert.weights.linear import INT4_BLOCKS, INT8_BLOCKS, Int8Channel
+from anespec.convert.weights.encoding import (
+    BLOCK,
+    FP16_NORMAL,
+    Encoding,
+    Floats,
+    Part,
+    Parts,
+    Piece,
+    without_subnormals,
+)
+from anespec.convert.weights.linear import (
+    INT4_BLOCKS,
+    INT8_BLOCKS,
+    Int8Channel,
+    RepackedQ4,
+    RepackedQ4K,
+    RepackedQ4WithMinimum,
+    RepackedQ8,
+)
 from anespec.convert.weights.palettes import LUT4, LUT6, LUT8
-from anespec.convert.weights.repacked import RepackedQ4, RepackedQ4K, RepackedQ4WithMinimum, RepackedQ8
+from anespec.gguf.element_types import ElementType
 from anespec.manifests.schema import Target, WeightFormat
+
+# Weights as plain fp16.
+
+
+@dataclass(frozen=True)
+class Dense:
+    """fp16 (out, in, 1, 1), rounded to nearest; where `subnormals` would be flushed, to one that is none."""
+
+    subnormals: bool = True
+    weight_format = WeightFormat.FP16
+    operation = None
+    lossless = False
+
+    def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
+        """The weight itself."""
+        return (Part("weight", (*shape, 1, 1), ElementType.FP16),)
+
+    def row_multiple(self, shape: tuple[int, int]) -> int:
+        """Every row stands alone."""
+        return 1
+
+    def encode(self, piece: Piece, into: Parts) -> Floats:
+        """See Encoding."""
+        into["weight"][:] = piece.values if self.subnormals else without_subnormals(piece.values)
+        return into["weight"].astype(np.float32)
+
 
 ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
     {

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.weights.encoding import Floats, Part, Parts, Piece, without_subnormals
-from anespec.manifests.element_types import ElementType
+from anespec.gguf.element_types import ElementType
 from anespec.manifests.schema import WeightFormat
 
 GROUP_ROWS = 16

@@ -1,18 +1,18 @@
 """Which weight formats a target's artifacts may hold: decided here, and nowhere else.
 
-Grades as in `convert/shard_limits.py`. What the Neural Engine takes has one scale per output channel, which
-is never negative, and no offset; or one palette per group of output channels; or it is plain fp16. A test
-holds every format that is left here to that.
+Grades as in `convert/planning/shard_limits.py`. What the Neural Engine takes has one scale per output
+channel, which is never negative, and no offset; or one palette per group of output channels; or it is plain
+fp16. A test holds every format that is left here to that.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from anespec.manifests.errors import RequestError
 from anespec.manifests.grades import Grade
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.system.errors import RequestError
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from anespec.manifests.errors import MissingPackageError, RequestError
-from anespec.manifests.machine import machine_name, processors
 from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
@@ -20,6 +18,8 @@ from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.worker.backend import WorkerBackend
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.passes import Verifier
+from anespec.system.errors import MissingPackageError, RequestError
+from anespec.system.machine import machine_name, processors
 
 AUTO = "auto"
 TORCH = "torch"
@@ -34,19 +34,19 @@ EXECUTOR_VERSION = 5
 
 
 def _torch() -> MakeRunner:
-    from anespec.runtime.backends.portable.torch_runner import TorchRunner
+    from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 
     return TorchRunner
 
 
 def _torch_flush() -> MakeRunner:
-    from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
+    from anespec.runtime.backends.portable.torch_cpu.runner import FlushingRunner
 
     return FlushingRunner
 
 
 def _openvino() -> MakeRunner:
-    from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+    from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 
     return OpenVINORunner
 

@@ -8,12 +8,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.gguf.rows import GGUFRows
 from anespec.manifests.channel_layout import channels_of, from_rows
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.gguf_rows import GGUFRows
 from anespec.manifests.schema import EMBEDDED, HIDDEN_IN, LayerShard, TokensFile
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.runner import Tensor
+from anespec.system.errors import ArtifactError
 
 
 def open_embedding(artifact: Artifact) -> "Embedding":

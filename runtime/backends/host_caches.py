@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.manifests.schema import Pool, StateSpec
-from anespec.runtime.backends.homes import homes_of
+from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.runner import Homes, Inputs, Outputs, ShardRunner, Tensor
 
 MASKED_SLOTS = 3

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.manifests.channel_layout import from_rows
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import HIDDEN_IN, KVForm, Manifest, StateSpec
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Channels, Homes, Outputs, ShardRunner, Tensor
 from anespec.runtime.passes import PassPlan, PassResult, PoolShape, RowLogits, StateLostError, VerifierShape
-from anespec.runtime.row_logits import row_logits
 from anespec.runtime.rows import pad_rows
+from anespec.runtime.sampling.row_logits import row_logits
+from anespec.system.errors import ArtifactError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from anespec.runtime.passes import Candidate, Need, RowLogits
-from anespec.runtime.row_logits import row_logits
+from anespec.runtime.sampling.row_logits import row_logits
 
 REFERENCE = "reference"
 """The source's name in statistics for drafts that were copied from the request's reference, by any source."""

@@ -8,7 +8,6 @@ is absent, so without rows to see, auto drafts what mix drafts.
 import logging
 from collections.abc import Sequence
 
-from anespec.manifests.errors import StorageError
 from anespec.runtime.drafters import Draft, DraftCost, Outcome, RowTops
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
@@ -19,7 +18,8 @@ from anespec.runtime.drafters.mix.source import MixSession, MixSource
 from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, recycle_learn
-from anespec.runtime.drafters.seen_rows import seen_rows
+from anespec.runtime.drafters.texts import seen_rows
+from anespec.system.errors import StorageError
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ import numpy as np
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
 from anespec.runtime.drafters.owners import PerOwner
-from anespec.runtime.drafters.seen_rows import SeenRows, seen_rows
-from anespec.runtime.drafters.texts import GrowingText, Tokens
+from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, seen_rows
 
 Learnt = TypeVar("Learnt")
 

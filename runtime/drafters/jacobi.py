@@ -28,8 +28,7 @@ from anespec.runtime.drafters.candidates import (
 )
 from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled, compiled_lean
-from anespec.runtime.drafters.seen_rows import SeenRows, Tops
-from anespec.runtime.drafters.texts import GrowingText, Tokens
+from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, Tops
 
 POOL_ROWS = 1 << 15
 """Rows of the pool by one token, and of that by two; a key that falls on another's row replaces it."""

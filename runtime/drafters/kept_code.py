@@ -16,10 +16,10 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import require_safe_to_run
-from anespec.manifests.user_folders import NAME, cache_folder, private_folder
 from anespec.runtime.drafters.whole_code import drop_damaged, note_whole
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import require_safe_to_run
+from anespec.system.user_folders import NAME, cache_folder, private_folder
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import (
     REFERENCE,
     Draft,
@@ -16,6 +15,7 @@ from anespec.runtime.drafters import (
     propose_each,
 )
 from anespec.runtime.options import LONGEST_MATCH
+from anespec.system.errors import RequestError
 
 _PRIOR_WEIGHT = 4.0
 _BARRIER = (1 << 32) - 1

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import Chances, Rates, fresh_rates
 from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled
-from anespec.runtime.drafters.seen_rows import SeenRows
-from anespec.runtime.drafters.texts import GrowingText, Tokens
+from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens
 from anespec.runtime.options import MOD_ENTRIES, MOD_MATCH
+from anespec.system.errors import RequestError
 
 _log = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from anespec.runtime.drafters.candidates import (
 )
 from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled, compiled_lean
-from anespec.runtime.drafters.seen_rows import SeenRows, Tops
-from anespec.runtime.drafters.texts import GrowingText, Tokens
+from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, Tops
 
 SUCCESSORS = 8
 PAIRS = 1 << 15

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import cache
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.kept_code import must_compile, note_compiled
@@ -13,6 +12,7 @@ from anespec.runtime.drafters.memory.learner import Learner, Memory, OpenMemory
 from anespec.runtime.drafters.mix import LEARNER, LEARNER_VERSION
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError
 
 REMEMBERING = ("auto", "mix")
 """Sources that have a memory."""

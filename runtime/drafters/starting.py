@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.runtime.drafters import (
     Draft,
     DraftCost,
@@ -22,6 +21,7 @@ from anespec.runtime.drafters import (
 from anespec.runtime.drafters.kept_code import code_folder, is_compiled, note_compiled
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.drafters.memory.learner import Memory
+from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
 
 _log = logging.getLogger(__name__)
 

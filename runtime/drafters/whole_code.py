@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import Record
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
 
 LIST_NAME = "whole.json"
 LARGEST_LIST = 1 << 22

@@ -12,9 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from anespec.runtime.logit_keys import Float64
-from anespec.runtime.ranking import HEAD, Candidates, LogitRow, Rest, TokenIds, Values
 from anespec.runtime.sampling.parameters import SamplingParameters
+from anespec.runtime.sampling.ranking import HEAD, Candidates, Float64, LogitRow, Rest, TokenIds, Values
 
 _LEAST_TEMPERATURE = 1e-6
 

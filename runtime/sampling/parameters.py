@@ -5,13 +5,14 @@ The command line, prompt files, the configuration and HTTP read these fields.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from anespec.manifests.errors import RequestError
-from anespec.manifests.formatting import shown
-from anespec.manifests.options import Flag, Options, Range
+from anespec.system.errors import RequestError
+from anespec.system.formatting import shown
+from anespec.system.options import Flag, Options, Range
 
 BIASES = Range(-100.0, 100.0)
 """The range of a logit's bias."""
@@ -166,3 +167,37 @@ class SamplingParameters(Options):
 def choice_seed(seed: int, choice: int) -> int:
     """The seed of answer number `choice`, from 0 on, where several are asked for: the next one for each."""
     return (seed + choice) % _SEEDS
+
+
+# The sampling parameters that a model's makers suggest: keys of its GGUF, as llama.cpp reads them.
+#
+# Converters write them out of a model's generation_config.json. `penalty_repeat` is ignored: there it looks
+# at
+# the last tokens, here at all of them.
+
+PREFIX = "general.sampling."
+KEYS: Mapping[str, str] = MappingProxyType(
+    {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+)
+
+_DIGITS = 6
+"""That a float32 holds: what was written as 0.95 is 0.95 again."""
+
+
+def suggested_sampling(metadata: Mapping[str, object]) -> SamplingParameters:
+    """Return the sampling parameters in a GGUF's metadata, as fields that are set; invalid values are
+    ignored."""
+    found = SamplingParameters()
+    for name, key in KEYS.items():
+        value = metadata.get(PREFIX + key)
+        if name == "top_k" and isinstance(value, int) and value < 0:
+            value = 0  # llama.cpp's all
+        if value is None:
+            continue
+        if isinstance(value, float):
+            value = float(f"{value:.{_DIGITS}g}")
+        try:
+            found = found.with_changes(**{name: value})
+        except RequestError:
+            continue
+    return found

@@ -13,16 +13,16 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from anespec.manifests.errors import AnespecError
-from anespec.runtime.callers import Caller
-from anespec.runtime.server.bodies import BodyRoom, read_body
+from anespec.runtime.engine.requests import Caller
 from anespec.runtime.server.daemon import Daemon
-from anespec.runtime.server.endpoint import Call, Endpoint, openai_error
-from anespec.runtime.server.errors import ApiError, api_error
-from anespec.runtime.server.guards import GONE, Guard
-from anespec.runtime.server.hosts import Hosts
+from anespec.runtime.server.http.bodies import BodyRoom, read_body
+from anespec.runtime.server.http.endpoint import Call, Endpoint, openai_error
+from anespec.runtime.server.http.errors import ApiError, api_error
+from anespec.runtime.server.http.guards import GONE, Guard
+from anespec.runtime.server.http.listening import Hosts
+from anespec.runtime.server.http.request_log import CLIENT_GONE, record_of
 from anespec.runtime.server.lifecycle import Phase
-from anespec.runtime.server.request_log import CLIENT_GONE, record_of
+from anespec.system.errors import AnespecError
 
 _log = logging.getLogger("anespec.serve")
 

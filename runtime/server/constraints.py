@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
-from anespec.runtime.server.tools.form import ToolForm, Write
-from anespec.runtime.server.tools.functions import ToolFunction, quoted
+from anespec.runtime.server.tools.form import ToolForm, ToolFunction, Write, quoted
 from anespec.runtime.text.reasoning import TAGS, closed_by, opened_by
 from anespec.runtime.text.tokenizer import Tokenizer
 

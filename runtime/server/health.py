@@ -3,7 +3,7 @@
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
-from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.lifecycle import Phase
 
 

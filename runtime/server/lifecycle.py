@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator
 from enum import StrEnum
 
-from anespec.runtime.server.errors import ending
+from anespec.runtime.server.http.errors import ending
 
 
 class Phase(StrEnum):

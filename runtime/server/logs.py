@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TextIO
 
-from anespec.manifests.formatting import sanitize_terminal
-from anespec.runtime.server.request_log import FACTS, LOGGER
+from anespec.runtime.server.http.request_log import FACTS, LOGGER
+from anespec.system.formatting import sanitize_terminal
 
 
 class JsonLines(logging.Formatter):

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from anespec.runtime.callers import Caller
-from anespec.runtime.completion import Summary
-from anespec.runtime.load import ServiceLoad
-from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.engine.completion import Summary
+from anespec.runtime.engine.load import ServiceLoad
+from anespec.runtime.engine.requests import Caller
+from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.models import Models
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)

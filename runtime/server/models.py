@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anespec.manifests.schema import Manifest
-from anespec.runtime.callers import Caller
-from anespec.runtime.completion import TextStream
-from anespec.runtime.load import ServiceLoad
+from anespec.runtime.engine.completion import TextStream
+from anespec.runtime.engine.load import ServiceLoad
+from anespec.runtime.engine.requests import Caller
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.text.chat_prompt import ChatPrompt
+from anespec.runtime.text.chat import ChatPrompt
 from anespec.runtime.text.tokenizer import Tokenizer
 
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from starlette.responses import JSONResponse, Response
 
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ErrorAnswer
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ErrorAnswer
 
 PATH = "/openapi.json"
 _PLACE = re.compile(r"\{(\w+)(?::\w+)?\}")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from anespec.manifests.errors import RequestError
-from anespec.manifests.formatting import quoted
-from anespec.manifests.options import Flag, Options, read_size
+from anespec.system.errors import RequestError
+from anespec.system.formatting import quoted
+from anespec.system.options import Flag, Options, read_size
 
 LONGEST_WAIT = 86400.0
 """Seconds: a day."""

@@ -8,8 +8,8 @@ lies between two matches is a word too.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anespec.manifests.errors import UnsupportedModelError
-from anespec.manifests.formatting import quoted
+from anespec.system.errors import UnsupportedModelError
+from anespec.system.formatting import quoted
 
 _SPACES = r"\s+(?!\S)|\s+"
 _LINES = r"\s*[\r\n]+"

@@ -12,7 +12,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.pretokenizers import PreTokenizer
 from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_merges, read_scores
 

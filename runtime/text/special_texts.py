@@ -20,8 +20,8 @@ from itertools import groupby
 from os.path import commonprefix
 from typing import Any
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.text.stand_ins import NO_STAND_INS, StandInChooser, StandIns
+from anespec.system.errors import RequestError
 
 DEEPEST_PATTERN = 40
 """Levels. Patterns of more make the library that reads them run out of stack."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from anespec.manifests.errors import GGUFError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.stand_ins import NO_STAND_INS, StandIns
 from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_token_id
+from anespec.system.errors import GGUFError
 
 END_TEXTS = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from anespec.manifests.errors import RequestError
+from anespec.system.errors import RequestError
 
 PRIVATE = frozenset(map(chr, range(0xE000, 0xF900)))
 """Characters that Unicode gives no meaning."""

@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from anespec.manifests.errors import RequestError
+from anespec.system.errors import RequestError
 
 
 class Pieces(Protocol):

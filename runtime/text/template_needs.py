@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.text.chat import render_chat
+from anespec.system.errors import RequestError
 
 _NEEDLE = "needle"
 _ARGUMENTS = {_NEEDLE: "x"}

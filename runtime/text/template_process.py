@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import finalize
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER, end_child
-from anespec.manifests.errors import AnespecError, RequestError
-from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.runtime.text import template_worker
+from anespec.system.child_python import NEUTRAL_FOLDER, end_child
+from anespec.system.errors import AnespecError, RequestError
+from anespec.system.formatting import LONGEST_REASON, printable
 
 SECONDS_TO_START = 60.0
 SECONDS_BETWEEN_LOOKS = 0.05

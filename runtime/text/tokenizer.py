@@ -8,10 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from anespec.manifests.errors import RequestError, UnsupportedModelError
-from anespec.manifests.formatting import quoted, shown
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.text.byte_alphabet import bytes_of
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.pretokenizers import find_pretokenizer
 from anespec.runtime.text.segmenters import (
     SPACE_MARK,
@@ -35,6 +32,25 @@ from anespec.runtime.text.special_tokens import (
 from anespec.runtime.text.stand_ins import NO_STAND_INS, StandIns
 from anespec.runtime.text.stream import StreamDecoder
 from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_vocabulary
+from anespec.system.errors import LONGER_CONTEXT, PromptTooLongError, RequestError, UnsupportedModelError
+from anespec.system.formatting import quoted, shown
+
+# GPT-2's alphabet: one printable character per byte, in which byte-level vocabularies are written.
+#
+# Source: bytes_to_unicode in https://github.com/openai/gpt-2/blob/master/src/encoder.py.
+
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = sorted(set(range(256)) - set(_PRINTABLE))
+_BYTE_OF_CHARACTER = {byte: byte for byte in _PRINTABLE} | {256 + n: byte for n, byte in enumerate(_OTHERS)}
+
+
+def bytes_of(token: str) -> bytes:
+    """The bytes that a token's characters stand for; its UTF-8 where one is outside the alphabet."""
+    try:
+        return bytes([_BYTE_OF_CHARACTER[ord(character)] for character in token])
+    except KeyError:
+        return token.encode()
+
 
 _SHOWN_AS_TEXT = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 _NEVER_SHOWN = (TokenKind.UNUSED, TokenKind.UNDEFINED)
@@ -237,3 +253,19 @@ class Tokenizer:
         if kind is not TokenKind.NORMAL:
             return text.encode()
         return bytes_of(text) if self._byte_level else text.replace(SPACE_MARK, " ").encode()
+
+
+# Check whether a text can be a prompt before it is encoded, which takes time and memory by length.
+
+
+def require_fitting(text: str, tokenizer: Tokenizer, context: int) -> None:
+    """Refuse a text of more characters than `context` tokens can hold, were each the longest of all.
+
+    Raises:
+        PromptTooLongError: it cannot fit.
+    """
+    if len(text) > context * tokenizer.longest_token:
+        raise PromptTooLongError(
+            f"the prompt has {len(text)} characters, more than the context of {context} tokens can hold; "
+            f"shorten the prompt, or give the model a longer context ({LONGER_CONTEXT})"
+        )

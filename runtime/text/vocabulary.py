@@ -11,9 +11,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import GGUFError
-from anespec.manifests.formatting import quoted
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
+from anespec.system.errors import GGUFError
+from anespec.system.formatting import quoted
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 KINDS_KEY = "tokenizer.ggml.token_type"

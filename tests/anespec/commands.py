@@ -42,7 +42,7 @@ class CommandResult:
 
 def command_of(*arguments: object) -> list[str]:
     """What runs `anespec` with the arguments."""
-    return [sys.executable, "-c", "from anespec.main import main; main()", *map(str, arguments)]
+    return [sys.executable, "-c", "from anespec.cli.main import main; main()", *map(str, arguments)]
 
 
 def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> CommandResult:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 COMMAND = """
 import sys
-from anespec.main import main
+from anespec.cli.main import main
 if __name__ == "__main__":
     sys.exit(main())
 """

@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 from commands import command_of, run
 from html_page import Page
 
-from anespec.generate_verb import generate
-from anespec.manifests.errors import AnespecError, GoldenGateError, Interrupted
+from anespec.cli.verbs.generate import generate
+from anespec.cli.verbs.validate import validate
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances
-from anespec.validate_verb import validate
+from anespec.system.errors import AnespecError, GoldenGateError, Interrupted
 
 GATES = ["residency", "golden", "exactness", "quality"]
 ON = ("--backend", "torch", "--threads", 1)
@@ -234,7 +234,7 @@ def test_progress_fits_a_terminal_of_80_columns(judged: Path) -> None:
         pytest.skip("needs script(1) (apt-get install bsdutils)")
     command = " ".join(command_of("validate", judged, *ON, "--gate", "exactness", "--again", "--quick")[3:])
     python = command_of()[0]
-    program = f"{python} -c 'from anespec.main import main; main()' {command}"
+    program = f"{python} -c 'from anespec.cli.main import main; main()' {command}"
     done = subprocess.run(
         ["script", "-qec", f"stty cols 80; {program}", "/dev/null"],
         capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
@@ -254,7 +254,7 @@ def test_an_interrupted_run_says_what_is_kept(judged: Path, monkeypatch: pytest.
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anespec.validation.exactness_gate", stopped)
+    monkeypatch.setattr("anespec.checking.validation.exactness_gate", stopped)
     outcome = CliRunner().invoke(validate, [str(judged), "--gate", "residency", "--gate", "exactness"])
     assert isinstance(outcome.exception, Interrupted)
     assert str(outcome.exception) == "interrupted; the verdicts of gates that ended are kept"

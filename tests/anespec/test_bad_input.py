@@ -11,7 +11,7 @@ from commands import run
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.validate_verb import validate
+from anespec.cli.verbs.validate import validate
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "tokenizers"
 
@@ -26,8 +26,8 @@ def _refused(gguf: Path, folder: Path, code: int) -> str:
 
 
 def test_truncated_anywhere(gguf: Path, tmp_path: Path) -> None:
-    from anespec.manifests.errors import GGUFError
-    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.gguf.container import GGUFFile
+    from anespec.system.errors import GGUFError
 
     data = gguf.read_bytes()
     path = tmp_path / "cut.gguf"

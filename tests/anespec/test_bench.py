@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from commands import CommandResult, run
 from html_page import Page
 
-from anespec import bench_run_verb
+from anespec.cli.bench import run as bench_run_verb
+from anespec.cli.main import cli
 from anespec.embedded import model_path
-from anespec.loading import Opened, open_artifact
-from anespec.main import cli
-from anespec.manifests.errors import ExactnessGateError, StorageError
+from anespec.models.loading import Opened, open_artifact
 from anespec.runtime.drafters import kept_code
 from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowKind, Verifier
+from anespec.system.errors import ExactnessGateError, StorageError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 SPEC_BENCH = SHARED / "replay" / "spec-bench" / "sessions.jsonl"
@@ -143,7 +143,7 @@ def test_files_are_looked_at_before_anything_is_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "anespec.bench_replay_verb.make_source", lambda *_: pytest.fail("was compiled for nothing")
+        "anespec.cli.bench.replay.make_source", lambda *_: pytest.fail("was compiled for nothing")
     )
     os.mkfifo(tmp_path / "pipe")
     good = written(tmp_path / "good.jsonl", "one two")

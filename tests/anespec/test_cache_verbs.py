@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from anespec.cache_verbs import list_models
-from anespec.cached_gates import checked_text
+from anespec.cli.verbs.cache import checked_text, list_models
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
-from anespec.model_cache import resolve_artifact
+from anespec.models.cache import resolve_artifact
 from anespec.runtime.backends import circumstances
-from anespec.validate.figures import GoldenFile
 from anespec.validate.gates import golden_gate
+from anespec.validate.golden.figures import GoldenFile
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from converting import build
 from tiny_model import TinyModel, write_gguf
 
 import anespec
-from anespec.manifests.errors import UsageError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.model_cache import ModelCache, resolve_artifact, sequences_to_run
-from anespec.validate.figures import GoldenFile
+from anespec.models.cache import ModelCache, resolve_artifact, sequences_to_run
+from anespec.system.errors import UsageError
+from anespec.validate.golden.figures import GoldenFile
 
 
 def test_an_artifact_must_be_what_is_wanted_of_it(artifact: Path, trained: Path) -> None:

@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from anespec.check_slices import LONGEST_SLICE, SHARE, SLICE, CheckSlices
-from anespec.checks import Check, Checks
-from anespec.manifests.yielding_child import YieldingChild
+from anespec.checking.background import LONGEST_SLICE, SHARE, SLICE, Check, Checks, CheckSlices
+from anespec.system.yielding_child import YieldingChild
 
 
 @dataclass

@@ -16,25 +16,25 @@ from daemons import started, until_true
 from gguf import GGUFReader
 
 import anespec
-from anespec.chat_verb import chat
-from anespec.checks import Checks
+from anespec.checking.background import Checks
+from anespec.checking.model_check import check_asked, run_check
+from anespec.cli.verbs.chat import chat
+from anespec.cli.verbs.generate import generate
+from anespec.cli.verbs.run import run
 from anespec.embedded import model_path
-from anespec.generate_verb import generate
-from anespec.loading import open_artifact
-from anespec.manifests.errors import GoldenGateError
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.model import Model
-from anespec.model_check import check_asked, run_check
-from anespec.run_verb import run
+from anespec.models.loading import open_artifact
 from anespec.runtime.backends import circumstances
 from anespec.runtime.options import LoadOptions, WhenGates
 from anespec.runtime.proven import Proven
+from anespec.system.errors import GoldenGateError
+from anespec.system.progress import SILENT, Watcher
 from anespec.validate.check_parts import CheckReport, Part
 from anespec.validate.check_process import _Telling
 from anespec.validate.costs import CostFile
-from anespec.validate.figures import GoldenFile
-from anespec.watching import SILENT, Watcher
+from anespec.validate.golden.figures import GoldenFile
 
 PROMPT = "def area("
 PATIENCE = 240.0
@@ -185,7 +185,7 @@ def test_a_chat_ends_with_the_code_of_the_gate(failing: Path, monkeypatch: pytes
         until(lambda: not children())
         yield "/stats\n"
 
-    monkeypatch.setattr("anespec.chat_verb.standard_input_lines", lines)
+    monkeypatch.setattr("anespec.cli.verbs.chat.standard_input_lines", lines)
     monkeypatch.setattr(Model, "chat_ids", lambda self, messages: self.prompt_ids("def"))
     result = CliRunner().invoke(chat, [str(failing), "--threads", "1", "--gates", "later"])
     assert isinstance(result.exception, GoldenGateError), result.output
@@ -263,7 +263,9 @@ def test_an_interrupt_leaves_the_check_and_nothing_else(
     opened.verifier.close()
     assert asked is not None
     notes: list[str] = []
-    monkeypatch.setattr("anespec.checks.Check.wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "anespec.checking.background.Check.wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     run_check(asked, opened, Watcher(note=notes.append))
     assert notes == ["the check was left; the next start begins it anew"]
     until(lambda: not children())
@@ -273,7 +275,7 @@ def test_an_interrupt_leaves_the_check_and_nothing_else(
 def test_nothing_is_checked_beside_where_memory_would_not_suffice(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("anespec.checks.free_memory", lambda: 1000)
+    monkeypatch.setattr("anespec.checking.background.free_memory", lambda: 1000)
     with anespec.load(artifact, LATER) as model:
         until(lambda: model.checking is None)
         assert model.generate(PROMPT, max_tokens=5).text

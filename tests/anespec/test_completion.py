@@ -8,8 +8,8 @@ import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 from commands import command_of
 
-from anespec.main import cli
-from anespec.model_cache import CachedModel, ModelCache
+from anespec.cli.main import cli
+from anespec.models.cache import CachedModel, ModelCache
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "_ANESPEC_COMPLETE"

@@ -8,7 +8,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from anespec.console import byte_progress, notes, out, step_progress, timed_progress
+from anespec.cli.console import byte_progress, notes, out, step_progress, timed_progress
 
 HOSTILE = "[bold]x[/nope]\x1b[2J\x1b]0;title\x07\u202egpj.exe"
 
@@ -41,7 +41,7 @@ def test_names_out_of_files_are_shown_and_not_obeyed(
 def test_a_long_run_says_what_is_left_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, clock = io.StringIO(), iter((0.0, 40.0, 60.0))
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("anespec.console.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("anespec.cli.console.time.monotonic", lambda: next(clock))
     with timed_progress("golden gate", shown=True) as report:
         report("opening", 0.005)
         report("layer 1", 0.5)

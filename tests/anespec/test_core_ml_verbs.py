@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 from core_ml_faults import Fault, plan_faults
 from standin_core_ml import COMMAND, MACOS, NativeModel, stand_in
 
-from anespec.main import cli
-from anespec.manifests.errors import AnespecError, ArtifactError
+from anespec.cli.main import cli
 from anespec.runtime.backends.coreml import contact
+from anespec.system.errors import AnespecError, ArtifactError
 from anespec.validate.residency.coremltools_plan import PlanningTools
 
 PROMPT = "def area(self):"

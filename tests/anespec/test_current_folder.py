@@ -17,7 +17,7 @@ from daemons import until_true
 from installation import Installation, install
 from opened_files import opened_in, traced, traces_here
 
-from anespec.main import VERBS
+from anespec.cli.main import VERBS
 
 MODULES = ("gguf", "numpy", "anespec", "coremltools", "torch", "openvino", "json", "click", "rich", "jinja2")
 MODULES += ("pydantic", "multiprocessing", "pickle", "tokenizers", "sitecustomize", "usercustomize", "google")

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 from html_page import Page
 
-from anespec.doctor_verb import doctor
-from anespec.inspect_verb import inspect
-from anespec.manifests.errors import AnespecError
+from anespec.cli.inspect.verb import inspect
+from anespec.cli.verbs.doctor import doctor
+from anespec.cli.verbs.validate import validate
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances
-from anespec.validate_verb import validate
+from anespec.system.errors import AnespecError
 
 ON = ("--backend", "torch", "--threads", "1")
 

@@ -12,7 +12,7 @@ import pytest
 from converting import build
 from tiny_model import write_gguf
 
-from anespec.main import cli
+from anespec.cli.main import cli
 from anespec.manifests.schema import Target
 
 ROOT = Path(__file__).resolve().parents[2]

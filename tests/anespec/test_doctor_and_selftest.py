@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from commands import run
 
-from anespec.manifests.user_folders import private_folder
-from anespec.selftest_verb import default_output
+from anespec.cli.verbs.selftest import default_output
+from anespec.system.user_folders import private_folder
 
 
 def test_the_doctor_says_what_it_found(artifact: Path) -> None:

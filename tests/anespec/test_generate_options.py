@@ -9,11 +9,10 @@ from click.testing import CliRunner
 from commands import run
 
 import anespec
-from anespec.generate_verb import generate
-from anespec.manifests.errors import RequestError
+from anespec.cli.verbs.generate import generate, read_texts
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.runtime.sampling.parameters import GrammarKind
-from anespec.text_options import read_texts
+from anespec.system.errors import RequestError
 
 PROMPTS = ["def area(", "class Point:", "import os\n", "for i in range(", "self.assertEqual("]
 NO_TEXTS = {"json_schema": None, "grammar": None, "regex": None, "reference": None}

@@ -13,12 +13,12 @@ import pytest
 from commands import CommandResult, command_of
 from hub_server import Hub, serving
 
-from anespec.downloads import downloads
-from anespec.hub_name import HubName
-from anespec.manifests.errors import Interrupted, RequestError, StorageError, UsageError
-from anespec.model_path import model_name
-from anespec.remote import fetch, fetched
-from anespec.watching import Watcher
+from anespec.models.downloads import downloads
+from anespec.models.hub.name import HubName
+from anespec.models.model_path import model_name
+from anespec.models.remote import fetch, fetched
+from anespec.system.errors import Interrupted, RequestError, StorageError, UsageError
+from anespec.system.progress import Watcher
 
 CONTENT = b"GGUF" + bytes(range(256)) * 400
 OLD = b"GGUF, an older one"

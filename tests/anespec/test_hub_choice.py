@@ -2,9 +2,9 @@
 
 import pytest
 
-from anespec.hub_choice import HubFile, choose
-from anespec.hub_name import HubName
-from anespec.manifests.errors import RequestError
+from anespec.models.hub.choice import HubFile, choose
+from anespec.models.hub.name import HubName
+from anespec.system.errors import RequestError
 
 GB = 1_000_000_000
 PLENTY = 1000 * GB

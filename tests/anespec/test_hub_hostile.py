@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from local_server import serving_on_port
 
-from anespec.manifests.errors import AnespecError, RequestError, StorageError
-from anespec.remote import fetch, fetched
+from anespec.models.remote import fetch, fetched
+from anespec.system.errors import AnespecError, RequestError, StorageError
 
 CONTENT = b"GGUF" + bytes(range(256)) * 400
 ETAG = hashlib.sha256(CONTENT).hexdigest()
@@ -208,7 +208,7 @@ def test_a_store_that_begins_anew_without_end(hub: type[Handler], monkeypatch: p
 def test_a_store_that_goes_on_and_begins_anew_in_turn(
     hub: type[Handler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anespec.hub.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("anespec.models.hub.download.RETRY_SECONDS", 0.0)
 
     def answer(handler: Handler) -> None:
         if handler.path != "/store":

@@ -13,7 +13,7 @@ import pytest
 from commands import run
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert.architectures import FAMILIES
+from anespec.convert.families import FAMILIES
 from anespec.manifests.schema import KVForm
 
 

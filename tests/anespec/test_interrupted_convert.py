@@ -12,7 +12,7 @@ KEPT = "interrupted; 2 of 5 shards are kept (2 MB in .m.partial); run the same c
 PROGRAM = """
 import sys
 from anespec.convert import pipeline
-from anespec.main import main
+from anespec.cli.main import main
 
 said = sys.argv.pop().split("|")[1:]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import CommandResult
 
-COMMAND = "import sys, anespec.main as command; sys.argv[0] = 'anespec'; {planted}; command.main()"
+COMMAND = "import sys, anespec.cli.main as command; sys.argv[0] = 'anespec'; {planted}; command.main()"
 
 CRASHES_IN_A_STATIC_DESTRUCTOR = (
     "import ctypes; libc = ctypes.CDLL(None); assert not libc.__cxa_atexit(libc.abort, 0, 0)"
@@ -19,7 +19,7 @@ CRASHES_AT_THE_INTERPRETERS_END = (
 )
 
 CRASHES_WHERE_A_MODEL_IS_DESTROYED = (
-    "import os; from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner as runner; "
+    "import os; from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner as runner; "
     "runner.__del__ = runner.close = lambda self: os.abort()"
 )
 
@@ -96,7 +96,7 @@ def test_openvino_reports_to_nobody(artifact: Path, tmp_path: Path) -> None:
 
 def test_openvinos_own_tools_still_import_afterwards() -> None:
     source = (
-        "import anespec.runtime.backends.portable.openvino_runner, sys; "
+        "import anespec.runtime.backends.portable.openvino_cpu.runner, sys; "
         "assert sys.modules.get('openvino_telemetry', sys) is not None; import openvino_telemetry, openvino; "
         "assert openvino.convert_model"
     )
@@ -109,7 +109,7 @@ def test_an_interrupt_while_the_command_loads_is_no_traceback() -> None:
         "import sys, anespec.__main__ as start\n"
         "class Interrupting:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'anespec.main': raise KeyboardInterrupt\n"
+        "        if name == 'anespec.cli.main': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupting())\n"
         "start.main()"
     )

@@ -11,10 +11,10 @@ from commands import run
 from typed_client import continued
 
 import anespec
-from anespec.manifests.errors import RequestError, UsageError
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.drafters.memory.learner import OpenMemory
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError, UsageError
 
 GREEDY = anespec.GenerationOptions(max_tokens=12, ignore_eos=True)
 
@@ -39,14 +39,17 @@ def test_importing_it_loads_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["import anespec.convert.plan as plan", "from anespec.convert import plan", "import anespec.api"]
+    "first",
+    [
+        "import anespec.convert.planning.plan as plan",
+        "from anespec.convert import plan",
+        "import anespec.api",
+    ],
 )
 def test_packages_are_functions_whatever_is_imported_first(first: str) -> None:
     program = f"{first}\nimport anespec\nanespec.convert('none.gguf')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (
-        done.stderr.strip().splitlines()[-1].startswith("anespec.manifests.errors.StorageError: none.gguf: ")
-    )
+    assert done.stderr.strip().splitlines()[-1].startswith("anespec.system.errors.StorageError: none.gguf: ")
 
 
 def test_every_public_name_is_there() -> None:

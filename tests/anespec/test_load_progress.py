@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import anespec
+from anespec.api import watcher_of
 from anespec.embedded import model_path
-from anespec.load_progress import watcher_of
-from anespec.watching import SILENT
+from anespec.system.progress import SILENT
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_nobody_hears_where_nobody_looks(capfd: pytest.CaptureFixture[str], trai
 
 def test_a_notebook_gets_a_line_that_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr("anespec.load_progress.SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("anespec.api.SECONDS_BETWEEN_LINES", 0)
     monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
     with watcher_of(True).shares("converting") as report:
         report("a long name of a shard", 0.25)

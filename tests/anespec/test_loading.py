@@ -10,18 +10,19 @@ import pytest
 import anespec
 import anespec.manifests.known_hashes as known_hashes
 import anespec.runtime.backends as backends
-from anespec.loading import ask_while_closed, open_artifact
-from anespec.manifests.errors import AnespecError, ArtifactError, GGUFError
 from anespec.manifests.store import Artifact, package_sha256
+from anespec.models.loading import ask_while_closed, open_artifact
 from anespec.runtime.backends.coreml.start_times import FirstPass, Starts, StartTimes
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.options import BackendOptions
 from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.passes import Verifier
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate import costs, repeat_process
+from anespec.system.errors import AnespecError, ArtifactError, GGUFError
+from anespec.system.progress import SILENT
+from anespec.validate import costs
 from anespec.validate.costs import CostFile, CostVerdict
-from anespec.watching import SILENT
+from anespec.validate.exactness import repeat_process
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from commands import run
 
-from anespec.log_file import LOGGERS, log_to
-from anespec.manifests.errors import StorageError
+from anespec.cli.log_file import LOGGERS, log_to
+from anespec.system.errors import StorageError
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING|ERROR) anespec[.\w]*: .+")
 

@@ -7,8 +7,8 @@ import pytest
 
 import anespec
 from anespec.model import Model
-from anespec.runtime import engine
-from anespec.runtime.requests import Request
+from anespec.runtime.engine import engine
+from anespec.runtime.engine.requests import Request
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
 CHOICES = 64

@@ -11,16 +11,16 @@ import pytest
 from commands import CommandResult, run
 from toy_learner import ToyLearner
 
-from anespec import memory_file
-from anespec.draft_memory import memory_folder
+from anespec.cli.memory import file as memory_file
+from anespec.cli.memory.file import TextFile
 from anespec.embedded import model_path
-from anespec.manifests.errors import StorageError
-from anespec.memory_file import TextFile
+from anespec.models.draft_memory import memory_folder
+from anespec.models.vocabularies import read_tokenizer
 from anespec.runtime.drafters.memory.records import Lesson
 from anespec.runtime.drafters.memory.shelf import MemoryShelf, vocabulary_key
 from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
-from anespec.vocabularies import read_tokenizer
+from anespec.system.errors import StorageError
 
 QUESTION, ANSWER = "Who goes there?", " Nobody, as ever."
 

@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from anespec.embedded import model_path
-from anespec.manifests import packages
-from anespec.manifests.packages import EXTRAS, install_command
+from anespec.system import packages
+from anespec.system.packages import EXTRAS, install_command
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS_DECLARED: dict[str, list[str]] = PROJECT["optional-dependencies"]
@@ -32,7 +32,7 @@ def run_without(missing: tuple[str, ...], *arguments: object) -> CommandResult:
         f"sys.modules.update(dict.fromkeys({missing!r}))\n"
         f"loaded = lambda: [name for name in {HEAVY!r} if sys.modules.get(name)]\n"
         f"atexit.register(lambda: print({LOADED!r}, *loaded(), file=sys.stderr))\n"
-        "from anespec.main import main\n"
+        "from anespec.cli.main import main\n"
         "main()\n"
     )
     done = subprocess.run(
@@ -113,7 +113,7 @@ def test_plain_anespec_converts_validates_and_generates_without_torch(tmp_path: 
     "module",
     [
         "anespec",
-        "anespec.chat.repl",
+        "anespec.cli.chat.repl",
         "anespec.runtime.server.daemon",
         "anespec.serving.loader",
         "anespec.serving.start",

@@ -12,18 +12,17 @@ import pytest
 from click.testing import CliRunner
 
 import anespec
-import anespec.prepare_model as preparing
+import anespec.models.cache as preparing
 from anespec import __version__
-from anespec.build import USUAL_SEQUENCES, Build, Entry, free_name
-from anespec.cache_verbs import list_models, remove_models
-from anespec.manifests.errors import ArtifactError, GoldenGateError, RequestError, StorageError
+from anespec.cli.verbs.cache import list_models, remove_models
 from anespec.manifests.schema import SCHEMA_VERSION, Target
 from anespec.manifests.store import file_sha256
-from anespec.manifests.user_folders import private_folder
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.model_cache import Display, ModelCache, resolve_artifact
-from anespec.prepare_model import prepare_model
-from anespec.watching import SILENT, Watcher
+from anespec.models.cache import Display, ModelCache, prepare_model, resolve_artifact
+from anespec.models.conversion import USUAL_SEQUENCES, Build, Entry, free_name
+from anespec.system.errors import ArtifactError, GoldenGateError, RequestError, StorageError
+from anespec.system.progress import SILENT, Watcher
+from anespec.system.user_folders import private_folder
 
 BUILD = Build(Target.CPU)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anespec import main as command
+from anespec.cli import main as command
 from anespec.manifests.store import Artifact
 
 

@@ -6,16 +6,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from anespec.chat_verb import chat
-from anespec.generate_verb import generate
-from anespec.manifests.errors import StorageError, UsageError
-from anespec.presets import find_preset, preset_names, read_preset
-from anespec.run_verb import run
+from anespec.cli.verbs.chat import chat
+from anespec.cli.verbs.generate import generate
+from anespec.cli.verbs.run import run
+from anespec.models.presets import find_preset, preset_names, read_preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
-from anespec.serving.config_file import read_config
-from anespec.serving.options import PoolOptions
+from anespec.serving.config_file import PoolOptions, read_config
 from anespec.serving.request import ServeRequest
+from anespec.system.errors import StorageError, UsageError
 
 WRITER = """
 model = "hf:owner/repo:Q8_0"
@@ -71,7 +70,7 @@ def test_generate_takes_the_model_of_a_preset(
     (folder / "writer.toml").write_text(WRITER.replace('system = "You write."\n', ""))
     asked: list[tuple[str, str | None]] = []
     monkeypatch.setattr(
-        "anespec.generate_verb._generate_one",
+        "anespec.cli.verbs.generate._generate_one",
         lambda verb, given, *_: asked.append((str(verb.model), given.prompt)),
     )
     result = CliRunner().invoke(generate, words)

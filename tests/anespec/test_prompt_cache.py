@@ -9,9 +9,9 @@ from commands import run
 from converting import build
 
 import anespec
+from anespec.cli.verbs.generate import use_prompt_cache
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.prompt_cache import use_prompt_cache
 
 OPTIONS = anespec.GenerationOptions(max_tokens=12, ignore_eos=True, temperature=0.9, seed=3)
 
@@ -87,7 +87,7 @@ def test_a_number_that_is_none_is_not_put_into_the_state(
 ) -> None:
     from dataclasses import replace
 
-    from anespec.runtime.saved_prefix import read_prefix, write_prefix
+    from anespec.runtime.kv.saved_prefix import read_prefix, write_prefix
 
     file, prompt = tmp_path / "prompt.kv", list(range(3, 40))
     with loaded(loading) as (model, _):

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_model import write_gguf
 
-import anespec.prompts as prompts
-from anespec.generate_verb import generate
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile, standard_input_lines
+import anespec.cli.prompts as prompts
+from anespec.cli.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile, standard_input_lines
+from anespec.cli.verbs.generate import generate
+from anespec.system.errors import RequestError, StorageError
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 

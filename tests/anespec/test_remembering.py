@@ -6,7 +6,7 @@ import pytest
 from commands import run
 
 import anespec
-from anespec.draft_memory import memory_folder
+from anespec.models.draft_memory import memory_folder
 from anespec.runtime.drafters.starting import StartingSource
 
 ASKED = ("-p", "The little", "-n", 4, "--ignore-eos", "--threads", 1)

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from commands import run
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import ResidencyGateError
+from anespec.system.errors import ResidencyGateError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "residency.md"
 
@@ -154,8 +154,8 @@ def on_a_mac(monkeypatch: pytest.MonkeyPatch, off_ane: tuple[str, ...], *argumen
     """Run the verb in this process, where Core ML stands in."""
     from plans import StandInCoreML, all_but, everything_on
 
+    from anespec.cli.verbs.validate import validate
     from anespec.manifests.residency import Device
-    from anespec.validate_verb import validate
 
     placing = all_but(Device.CPU, *off_ane) if off_ane else everything_on(Device.ANE)
     monkeypatch.setattr(

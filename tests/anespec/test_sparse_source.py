@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.store import Artifact
+from anespec.system.errors import ArtifactError
 from anespec.validate.gates import find_source
 
 TERABYTE = 1 << 40

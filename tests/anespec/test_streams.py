@@ -72,7 +72,7 @@ def test_closed_standard_error_goes_nowhere_else(commands: dict[str, str], tmp_p
 
 
 def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
-    program = "import os; from anespec.main import _settle_streams as settle; settle()\n"
+    program = "import os; from anespec.cli.main import _settle_streams as settle; settle()\n"
     program += "os._exit(os.open(os.devnull, os.O_RDONLY))"
     number, said = _shell(f"{shlex.join([sys.executable, '-c', program])} <&- >&- 2>&-", tmp_path)
     assert (number > 2, said) == (True, "")
@@ -89,7 +89,7 @@ def test_a_full_standard_error_changes_no_code(tmp_path: Path) -> None:
 
 INTERRUPTED_RUN = """
 import os, signal
-import anespec.runtime.completion as completion
+import anespec.runtime.engine.completion as completion
 
 def one_chunk(self):
     yield completion.Chunk("once upon")
@@ -97,7 +97,7 @@ def one_chunk(self):
     yield completion.Chunk("never")
 
 completion.TextStream.__iter__ = one_chunk
-from anespec.main import main; main()
+from anespec.cli.main import main; main()
 """
 
 
@@ -118,7 +118,7 @@ def test_an_interruption_of_generate_says_what_is_whole(
 
 def test_an_interruption_once_the_work_is_done_changes_nothing() -> None:
     program = (
-        "import os, signal, anespec.main as m; leave = m.leave\n"
+        "import os, signal, anespec.cli.main as m; leave = m.leave\n"
         "def late(code):\n    os.kill(os.getpid(), signal.SIGINT)\n    leave(code)\n"
         "m.leave = late; m.main()"
     )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.errors import UsageError
-from anespec.toml_file import MOST_PARTS, read_toml
+from anespec.system.errors import UsageError
+from anespec.system.toml_file import MOST_PARTS, read_toml
 
 MANY = MOST_PARTS + 1
 

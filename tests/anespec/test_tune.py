@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from tiny_model import TinyModel, write_gguf
 from trials import trial_here
 
-from anespec.convert.plan import ConversionPlan
-from anespec.main import cli
+from anespec.cli.main import cli
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
 from anespec.validate.tuning import artifact_bench

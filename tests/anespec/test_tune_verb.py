@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from anespec.cli.verbs.tune import tune
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.tune_verb import tune
+from anespec.system.errors import RequestError, StorageError
 from anespec.validate.tuning import run as tuning
 from anespec.validate.tuning.options import TuneOptions
 

@@ -15,8 +15,11 @@ from click.testing import CliRunner
 from commands import CommandResult, command_of
 from file_server import FileServer, downloading_from, place
 
-from anespec.cache_verbs import list_models, remove_models
-from anespec.manifests.errors import (
+from anespec.cli.verbs.cache import list_models, remove_models
+from anespec.models.model_path import model_name
+from anespec.models.remote import fetch, fetched, is_remote
+from anespec.models.url.name import UrlName, path_of
+from anespec.system.errors import (
     AnespecError,
     GGUFError,
     Interrupted,
@@ -24,10 +27,7 @@ from anespec.manifests.errors import (
     StorageError,
     UsageError,
 )
-from anespec.model_path import model_name
-from anespec.remote import fetch, fetched, is_remote
-from anespec.url_name import UrlName, path_of
-from anespec.watching import Watcher
+from anespec.system.progress import Watcher
 
 
 @pytest.fixture

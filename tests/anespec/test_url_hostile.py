@@ -15,11 +15,12 @@ import pytest
 from commands import command_of
 from file_server import FileServer, downloading_from, place
 
-from anespec import remote, url_connection, url_download
-from anespec.manifests.errors import AnespecError, Interrupted, StorageError, UsageError
-from anespec.remote import fetch, fetched
-from anespec.url_name import UrlName, is_private, path_of, shown_url
-from anespec.watching import Watcher
+from anespec.models import remote
+from anespec.models.remote import fetch, fetched
+from anespec.models.url import connection, download
+from anespec.models.url.name import UrlName, is_private, path_of, shown_url
+from anespec.system.errors import AnespecError, Interrupted, StorageError, UsageError
+from anespec.system.progress import Watcher
 
 MUCH = 64 << 20
 """Bytes that no buffer on the way takes."""
@@ -290,7 +291,7 @@ def test_secrets_of_a_url_are_not_shown(server: FileServer, caplog: pytest.LogCa
 def test_a_trickle_ends(
     server: FileServer, head: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(url_connection, "LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "LEAST_SECONDS", 0.2)
     done = threading.Event()
 
     def raw(write: Write, request: BaseHTTPRequestHandler) -> None:
@@ -420,7 +421,7 @@ def test_a_server_that_never_gets_further_is_given_up(server: FileServer) -> Non
     server.etag, server.drops = None, [9000] * 20
     with pytest.raises(StorageError, match="the connection broke; run the same command again, which begins"):
         fetched(place(server))
-    assert len(server.asked) == url_download.MOST_VAIN_TRIES + 1
+    assert len(server.asked) == download.MOST_VAIN_TRIES + 1
 
 
 def test_an_interruption_says_what_is_kept(server: FileServer) -> None:

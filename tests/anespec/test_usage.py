@@ -4,12 +4,12 @@ import pytest
 from click.testing import CliRunner
 from rich.progress import Progress
 
-from anespec.console import TimesColumn
-from anespec.main import cli
-from anespec.manifests.errors import StorageError
-from anespec.memory_verb import memory
+from anespec.cli.console import TimesColumn
+from anespec.cli.main import cli
+from anespec.cli.memory.verb import memory
 from anespec.runtime.backends import AUTO, BACKENDS
 from anespec.runtime.options import BACKEND_CHOICES
+from anespec.system.errors import StorageError
 
 
 @pytest.mark.parametrize(

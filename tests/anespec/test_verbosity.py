@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 from commands import run
 
-from anespec.console import aside, notes
-from anespec.main import cli
-from anespec.verbosity import accept_verbosity
+from anespec.cli.console import aside, notes
+from anespec.cli.main import cli
+from anespec.cli.verbosity import accept_verbosity
 
 
 @pytest.fixture(autouse=True)

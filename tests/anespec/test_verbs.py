@@ -120,7 +120,7 @@ def test_validate_runs_both_gates_and_records_them(artifact: Path, backend: str)
 
 def test_validate_finds_a_damaged_shard(artifact: Path, gguf: Path, tmp_path: Path) -> None:
     """Weights that are not the GGUF's, with the manifest's hashes made to fit: only the gate can tell."""
-    from anespec.manifests.gguf_file import GGUFFile
+    from anespec.gguf.container import GGUFFile
     from anespec.manifests.schema import Manifest
     from anespec.manifests.store import package_sha256
 

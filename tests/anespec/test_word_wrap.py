@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from anespec.word_wrap import WordWrap, wrapped
+from anespec.cli.word_wrap import WordWrap, wrapped
 
 
 def shown(parts: list[str], width: int) -> str:

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 import anespec
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 
 
 def continued(gguf: Path, folder: Path) -> list[str]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from anespec.convert.architectures import FAMILIES
-from anespec.convert.architectures.family import Family
-from anespec.convert.architectures.refused import REFUSED
+from anespec.convert.families import FAMILIES
+from anespec.convert.families.family import Family
+from anespec.convert.families.refused import REFUSED
 from anespec.convert.source.model import PER_LAYER_PROJECTION, SourceModel
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.weight_choice import KINDS, PER_LAYER
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"

@@ -9,10 +9,10 @@ from converting import build
 from family_files import Variant
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError, GGUFError, UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
+from anespec.system.errors import AnespecError, GGUFError, UnsupportedModelError
 
 HUGE, TINY = 1e30, 1e-30
 SCALES = {"attention.scale": "granite", "residual_scale": "granite", "logit_scale": "granite"}

@@ -13,7 +13,7 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import StorageError
+from anespec.system.errors import StorageError
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 MODEL = TinyModel(d=64, head_dim=16, ff=256, layers=2, vocabulary=64)
@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from converting import build
 
-from anespec.manifests.errors import StorageError
+from anespec.system.errors import StorageError
 
 place = Path(sys.argv[3])
 outcomes = {}
@@ -91,7 +91,7 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
         "os.fsync",
         "gguf.GGUFWriter.write_ti_data_to_file",
         "anespec.convert.build.write_package",
-        "anespec.manifests.safe_files.Folder.create",
+        "anespec.system.safe_files.Folder.create",
         "anespec.convert.package.WeightFile.content",
     ],
 )

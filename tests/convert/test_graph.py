@@ -9,7 +9,7 @@ from graphs import FF, HEAD_DIM, HEADS, KV_HEADS, SLOTS, D, layers
 from anespec.convert.graph.functions import ShardProgram
 from anespec.convert.package import write_package
 from anespec.manifests.schema import MAIN, AttentionShape, ShardFunction, WeightFormat
-from anespec.runtime.backends.portable.proto import model_classes
+from anespec.runtime.backends.portable.mil_package import model_classes
 
 NORM = (
     "abs reduce_max maximum mul real_div real_div abs reduce_mean mul add rsqrt mul mul "

@@ -9,12 +9,12 @@ import pytest
 from by_hand import run_tokens
 from converting import build
 
-from anespec.convert import architectures
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.convert import families as architectures
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
-from anespec.validate.reference import Reference
+from anespec.validate.golden.reference import Reference
 
 TOKENS = list(range(40, 60))
 LOUDER = np.float32(40_000)

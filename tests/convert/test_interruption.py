@@ -15,14 +15,14 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert import build as building
 from anespec.convert import package
+from anespec.convert.package import WeightFile
 from anespec.convert.pipeline import ShardProgress
-from anespec.convert.weight_file import WeightFile
 from anespec.convert.worker_pool import staggered
-from anespec.manifests.errors import StorageError
-from anespec.manifests.formatting import bytes_text
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.system.errors import StorageError
+from anespec.system.formatting import bytes_text
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 TOPOLOGY = (1, 1)

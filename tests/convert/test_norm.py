@@ -14,9 +14,8 @@ from anespec.convert.graph.builder import Var
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.manifests.channel_layout import CHANNELS_AXIS
 from anespec.manifests.schema import TensorSpec
-from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
-from anespec.runtime.backends.portable.torch_runner import TorchRunner
+from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
+from anespec.runtime.backends.portable.torch_cpu.runner import FlushingRunner, TorchRunner
 
 Rows = NDArray[np.float16]
 Runner = type[TorchRunner] | type[OpenVINORunner]

@@ -14,15 +14,15 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import ShardProgress
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.worker_process import WorkerProcess
-from anespec.manifests.errors import GGUFError, RequestError, StorageError, UsageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.system.errors import GGUFError, RequestError, StorageError, UsageError
 
 TINY = TinyModel(layers=3)
 

@@ -8,8 +8,8 @@ from converting import build
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.pipeline import ShardProgress
-from anespec.manifests.errors import StorageError
 from anespec.manifests.store import Artifact
+from anespec.system.errors import StorageError
 
 TOPOLOGY = (1, 1)
 

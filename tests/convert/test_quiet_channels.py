@@ -19,9 +19,8 @@ from anespec.convert.weights.stored import store
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
 from anespec.runtime.backends.portable.program import load_program
-from anespec.runtime.backends.portable.torch_runner import TorchRunner
+from anespec.runtime.backends.portable.torch_cpu.runner import FlushingRunner, TorchRunner
 
 ON_ENGINE = (Target.MAC, Target.IPHONE)
 HALF_STEP = float(FP16_NORMAL) / 2

@@ -8,15 +8,15 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert.first_use import first_use
 from anespec.convert.graph.builder import ct
 from anespec.convert.options import ConvertOptions
-from anespec.convert.pass_shapes import plan_passes
-from anespec.manifests.errors import RequestError
-from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.convert.planning.pass_shapes import plan_passes
+from anespec.convert.planning.report import first_use
+from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.schema import Manifest, Shapes, Target
 from anespec.manifests.store import MANIFEST_NAME, Artifact
 from anespec.runtime.backends.portable.mil_package import read_model
+from anespec.system.errors import RequestError
 
 LATER_FIELDS = ("head_functions", "range_default", "reshape_hint")
 

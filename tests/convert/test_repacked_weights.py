@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from anespec.convert.weights.formats import choose
 from anespec.convert.weights.stored import store
 from anespec.manifests.schema import WeightFormat
-from anespec.runtime.backends.portable.packed import Packed
-from anespec.validate.stored_weights import stored_weight
+from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.validate.golden.stored_weights import stored_weight
 
 Q8_0, Q4_0, Q4_1, Q4_K = (GGMLQuantizationType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "Q4_K"))
 FORMAT_OF = {

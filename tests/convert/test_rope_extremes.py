@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
+from anespec.system.errors import AnespecError
 
 NUMBERS = (0.0, 5e-324, 1e-300, 1e-45, 0.5, 1.0, 3e38, 1e300, 1.7e308, -1.0, -1e300, 2**64 - 1)
 KEYS = ("freq_base", "freq_base_swa", "scale_linear", "scaling.factor", "scaling.attn_factor")

@@ -6,10 +6,10 @@ import pytest
 from family_files import Variant
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
+from anespec.system.errors import UnsupportedModelError
 
 TRAINED, HEAD_DIM = 64, 16
 

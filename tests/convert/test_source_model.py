@@ -9,14 +9,14 @@ from gguf.constants import MODEL_ARCH_NAMES
 from numpy.typing import NDArray
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert.architectures import FAMILIES
-from anespec.convert.architectures.refused import REFUSED
+from anespec.convert.families import FAMILIES
+from anespec.convert.families.refused import REFUSED
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError, GGUFError, RequestError, UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import AttentionShape, Target
+from anespec.system.errors import AnespecError, GGUFError, RequestError, UnsupportedModelError
 
 TINY = TinyModel()
 

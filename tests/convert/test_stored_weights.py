@@ -14,8 +14,8 @@ from anespec.convert.weights.formats import choose
 from anespec.convert.weights.linear import INT4, INT8, Grid, quantise_rows
 from anespec.convert.weights.palettes import GROUP_ROWS, fp16_palette, group_rows
 from anespec.convert.weights.stored import StoredWeight, store
-from anespec.manifests.errors import UnsupportedModelError
 from anespec.manifests.schema import WeightFormat
+from anespec.system.errors import UnsupportedModelError
 
 F32 = GGMLQuantizationType.F32
 UNRESOLVED = 2.0**-25

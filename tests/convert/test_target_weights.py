@@ -18,10 +18,10 @@ from anespec.convert.weights.palettes import fp16_palette, nearest
 from anespec.convert.weights.stored import StoredWeight, store
 from anespec.convert.weights.targets import UNFIT, fits
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import KINDS
+from anespec.system.errors import RequestError
 
 BLOCKWISE = (WeightFormat.INT8_BLOCK32, WeightFormat.INT4_BLOCK32)
 ON_ENGINE = (Target.MAC, Target.IPHONE)

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.convert.plan_report import explain
-from anespec.convert.preset_choice import choose_preset
-from anespec.convert.shard_limits import HEAD_CHANNELS, SHARD_LIMITS, Outlook
-from anespec.convert.topology import (
+from anespec.convert.planning.report import explain
+from anespec.convert.planning.shard_limits import HEAD_CHANNELS, SHARD_LIMITS, Outlook
+from anespec.convert.planning.topology import (
     Origin,
     StackSizes,
     Topology,
     TopologyPlan,
+    choose_preset,
     group_layers,
     head_slices,
     pattern_ends,
@@ -22,9 +22,9 @@ from anespec.convert.topology import (
 )
 from anespec.convert.weights.encoding import stored_bytes
 from anespec.convert.weights.formats import ENCODINGS
-from anespec.manifests.errors import RequestError
 from anespec.manifests.presets import GraphForm, MatchedModel, find_preset, presets
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target, WeightFormat
+from anespec.system.errors import RequestError
 
 MB = 1_000_000
 PHI = find_preset("phi-4-mini")

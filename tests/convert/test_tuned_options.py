@@ -11,14 +11,13 @@ import pytest
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan, with_tuned
 from anespec.convert.source.model import SourceModel
-from anespec.convert.tuned_options import with_tuned
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.presets import MatchedModel, find_preset
 from anespec.manifests.schema import AttentionShape, Shapes, Target, WeightFormat
 from anespec.manifests.tuned import LARGEST_REPORT, ChoiceReason, TunedChoices, read_choices
+from anespec.system.errors import RequestError, StorageError
 
 PHI = find_preset("phi-4-mini").model
 

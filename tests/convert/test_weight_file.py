@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anespec.convert.weight_file import WeightFile, packed
-from anespec.manifests.element_types import ElementType
+from anespec.convert.package import WeightFile, packed
+from anespec.gguf.element_types import ElementType
 
 pytest.importorskip("coremltools")
 from coremltools.libmilstoragepython import _BlobStorageWriter

@@ -9,10 +9,10 @@ from tiny_model import TinyModel, add_value, write_gguf
 
 from anespec.convert import worker_count
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.worker_count import suitable_workers
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 

@@ -8,7 +8,7 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.worker_imports import CONVERTED_FROM
 
-MAIN = "from anespec.main import main; main()"
+MAIN = "from anespec.cli.main import main; main()"
 
 
 def test_building_imports_no_library_that_could_be_converted_from(tmp_path: Path) -> None:

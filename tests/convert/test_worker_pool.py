@@ -14,8 +14,8 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert import worker_process
 from anespec.convert.pipeline import Conversion
-from anespec.manifests.errors import AnespecError, GGUFError
-from anespec.manifests.machine import peak_memory
+from anespec.system.errors import AnespecError, GGUFError
+from anespec.system.machine import peak_memory
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 LAYERS = 6
@@ -93,7 +93,7 @@ FAULTY = """
 import os, signal, sys, types
 
 def build_unit(*_):
-    from anespec.manifests.errors import GGUFError
+    from anespec.system.errors import GGUFError
     {fault}
 
 sys.modules["anespec.convert.worker_imports"] = types.ModuleType("worker_imports")

@@ -9,11 +9,11 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.conversion import open_plan
 from anespec.convert import worker_process
 from anespec.convert.options import ConvertOptions
 from anespec.convert.worker_process import WorkerProcess, early_process
-from anespec.manifests.errors import AnespecError, GGUFError, RequestError
+from anespec.models.conversion import open_plan
+from anespec.system.errors import AnespecError, GGUFError, RequestError
 
 TOPOLOGY = (1, 1)
 

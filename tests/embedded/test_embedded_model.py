@@ -12,7 +12,7 @@ from anespec.embedded import model_path
 from anespec.embedded.corpus import END_OF_TEXT, end_of_text
 from anespec.embedded.gguf_export import read_network, read_tokenizer
 from anespec.embedded.network import Shape
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 
 PYTHON_TEXT = '''class Queue:
     """A queue: first in, first out."""

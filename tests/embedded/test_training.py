@@ -24,7 +24,7 @@ from anespec.embedded.corpus import (
 from anespec.embedded.gguf_export import read_network, read_tokenizer, write_gguf
 from anespec.embedded.network import Network, Shape
 from anespec.embedded.training import CHECKPOINT, Recipe, Streams, Training, run, validation_loss
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 
 VOCABULARY = 384
 TINY = Shape(vocabulary=VOCABULARY, width=32, layers=2, heads=2, kv_heads=1, feed_forward=64, context=64)

@@ -24,7 +24,7 @@ from gguf_form import (
     string,
 )  # fmt: skip
 
-from anespec.convert.architectures import FAMILIES
+from anespec.convert.families import FAMILIES
 from anespec.runtime.text.pretokenizers import PRETOKENIZERS
 
 FormChange = Callable[[Form, Random], Form]

@@ -17,12 +17,12 @@ from graphs import layers
 from program_changes import changed
 
 from anespec.convert.package import write_package
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, WeightFormat
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import Program, load_program
-from anespec.runtime.backends.portable.torch_runner import TorchRunner
+from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 from anespec.runtime.backends.runner import ShardRunner
+from anespec.system.errors import ArtifactError
 
 MODEL = Path("Data", "com.apple.CoreML", "model.mlmodel")
 WEIGHTS = (

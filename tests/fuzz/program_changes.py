@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from anespec.runtime.backends.portable.proto import model_classes
+from anespec.runtime.backends.portable.mil_package import model_classes
 
 T = TypeVar("T")
 SIZES = (0, 1, 2, 3, 4, 7, 16, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**40, 2**63 - 1, 2**64 - 1)

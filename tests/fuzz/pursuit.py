@@ -6,17 +6,17 @@ from pathlib import Path
 
 from anespec.convert.layers import head_weights, layer_shard_plan, layer_weights, norm, per_layer_mix
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
-from anespec.convert.plan_report import explain
+from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.planning.report import explain
 from anespec.convert.source.model import OUTPUT_NORM, SourceModel
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.inspection import FileFacts, PlanFacts
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
+from anespec.models.inspection import FileFacts, PlanFacts
 from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import AnespecError
 
 SMALL_DATA = 2_000_000
 LAYERS_READ = 3

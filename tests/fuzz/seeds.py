@@ -19,7 +19,7 @@ from gguf_form import (
     texts_of,
 )
 
-from anespec.convert.architectures import FAMILIES
+from anespec.convert.families import FAMILIES
 from anespec.embedded import model_path
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ from cases import draw_case
 from gguf_form import read_form
 from seeds import seeds, shrunk
 
-from anespec.convert.architectures import FAMILIES
+from anespec.convert.families import FAMILIES
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
 
 CASES = 2000

@@ -40,12 +40,12 @@ from odd_llama import odd_llama
 from pursuit import pursue
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError, GGUFError, UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import AnespecError, GGUFError, UnsupportedModelError
 
 GOOD = read_form(Path(__file__).resolve().parents[1] / "data" / "families" / "llama.gguf")
 TOKENS, MERGES, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.chat_template"

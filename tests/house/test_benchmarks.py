@@ -26,7 +26,7 @@ def test_the_run_of_all_leaves_none_out() -> None:
 
 @pytest.mark.parametrize("program", BENCHMARKS, ids=lambda path: path.name)
 def test_every_benchmark_has_a_smoke_run(program: Path) -> None:
-    assert re.search(r'parse_(known_)?args\(command_line\(parser|"--smoke"', program.read_text())
+    assert re.search(r'parse_(known_)?args\(\s*command_line\(parser|"--smoke"', program.read_text())
 
 
 def test_the_readme_names_every_benchmark() -> None:

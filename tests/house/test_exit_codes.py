@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import anespec.manifests.errors as errors
+import anespec.system.errors as errors
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "commands.md").read_text()
 

@@ -1,4 +1,4 @@
-"""Every process of ours starts in a folder where nobody else can put files (manifests/child_python.py)."""
+"""Every process of ours starts where nobody else can put files (anespec/system/child_python.py)."""
 
 import ast
 from collections.abc import Iterator

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from anespec.convert.architectures import FAMILIES
-from anespec.main import cli
+from anespec.cli.main import cli
+from anespec.convert.families import FAMILIES
 from anespec.manifests.verdicts import OPTIONAL, REQUIRED_FOR_SPECULATION, Invariance
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

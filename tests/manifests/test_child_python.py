@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.child_python import child_command, child_environment, signal_name
 from anespec.manifests.coreml_errors import ended_by
+from anespec.system.child_python import child_command, child_environment, signal_name
 
 PARENT = """
 import subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from anespec.manifests.child_python import child_command, child_environment
+from anespec.system.child_python import child_command, child_environment
 sys.exit(subprocess.run(child_command("seen_by_parent"), env=child_environment()).returncode)
 """
 
 CHILD = """
 import time
-from anespec.manifests.child_python import end_with_parent
+from anespec.system.child_python import end_with_parent
 end_with_parent()
 time.sleep(600)
 """
 
 TALKATIVE = """
 import os, sys
-from anespec.manifests.child_python import answer_stream
+from anespec.system.child_python import answer_stream
 answers = answer_stream()
 print("a library says", flush=True)
 os.write(1, b"another one says")

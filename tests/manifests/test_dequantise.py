@@ -7,7 +7,7 @@ from gguf.quants import dequantize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.dequantise import dequantised
+from anespec.gguf.dequantise import dequantised
 
 Q8_0 = GGMLQuantizationType.Q8_0
 

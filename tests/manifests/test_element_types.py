@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from anespec.manifests.element_types import MIL_TYPES, PACKED_TYPES, ElementType
-from anespec.runtime.backends.portable.proto import PACKAGE, model_classes
+from anespec.gguf.element_types import MIL_TYPES, PACKED_TYPES, ElementType
+from anespec.runtime.backends.portable.mil_package import PACKAGE, model_classes
 
 
 def label_of(name: str) -> str:

@@ -13,10 +13,9 @@ from converting import build
 from pydantic import BaseModel
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.fingerprint import UNBOUND, manifest_fingerprint
 from anespec.manifests.schema import Manifest, Target
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import UNBOUND, Artifact, manifest_fingerprint
+from anespec.system.errors import ArtifactError
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 Step = str | int

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.formatting import (
+from anespec.system.formatting import (
     bytes_text,
     counted,
     duration_text,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import AnespecError, GGUFError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
+from anespec.system.errors import AnespecError, GGUFError, StorageError
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 F32, F16, Q8_0 = 0, 1, 8

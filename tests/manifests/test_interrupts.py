@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.interrupts import ends_as_interrupts, interrupts_held_back
+from anespec.system.interrupts import ends_as_interrupts, interrupts_held_back
 
 
 def press() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import anespec.manifests.known_hashes as known_hashes
-from anespec.manifests.errors import StorageError
 from anespec.manifests.known_hashes import MEMORY_NAME, KnownHashes
 from anespec.manifests.store import package_sha256
+from anespec.system.errors import StorageError
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from anespec.manifests import machine
-from anespec.manifests.machine import (
+from anespec.system import machine
+from anespec.system.machine import (
     free_memory,
     machine_memory,
     machine_name,
@@ -36,7 +36,7 @@ def test_the_peak_is_this_programs_and_not_that_of_what_started_it() -> None:
     """A child begins as a copy of its parent, whose peak some counts of a system keep."""
     held = np.ones(30_000_000)
     told = subprocess.run(
-        [sys.executable, "-c", "from anespec.manifests.machine import peak_memory; print(peak_memory())"],
+        [sys.executable, "-c", "from anespec.system.machine import peak_memory; print(peak_memory())"],
         check=True,
         capture_output=True,
         text=True,
@@ -59,7 +59,7 @@ def test_a_mac_is_named_by_its_chip_and_its_build(monkeypatch: pytest.MonkeyPatc
 
     machine._asked.cache_clear()
     monkeypatch.setattr(machine, "platform", Mac)
-    monkeypatch.setattr("anespec.manifests.machine.subprocess.run", sysctl)
+    monkeypatch.setattr("anespec.system.machine.subprocess.run", sysctl)
     assert machine_name() == "Darwin arm64 Apple M4 Max"
     assert system_build() == "macOS 15.5 (24F74)"
     machine._asked.cache_clear()

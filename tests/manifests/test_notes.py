@@ -11,10 +11,7 @@ from pathlib import Path
 import pytest
 
 from anespec.manifests import notes
-from anespec.manifests.errors import StorageError
 from anespec.manifests.notes import Notes
-from anespec.manifests.safe_files import Folder
-from anespec.manifests.user_folders import cache_folder
 from anespec.manifests.verdicts import (
     Circumstances,
     ExactnessFile,
@@ -22,6 +19,9 @@ from anespec.manifests.verdicts import (
     Invariance,
     InvarianceVerdict,
 )
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
+from anespec.system.user_folders import cache_folder
 
 FINGERPRINT = "ab" * 32
 HERE = Circumstances(backend="torch", library_version="2", machine="one", threads=2, artifact=FINGERPRINT)

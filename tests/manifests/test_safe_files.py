@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests import safe_files
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder, open_file, read_bounded, write_atomically
+from anespec.system import safe_files
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder, open_file, read_bounded, write_atomically
 
 Trap = Callable[[Path, Path], None]
 
@@ -215,7 +215,7 @@ def test_folders_that_may_not_be_read_are_the_system_s_refusal(place: Path) -> N
     place.parent.chmod(0o755)
     (place / "gates").mkdir(mode=0o700)
     program = (
-        "import os, sys; from pathlib import Path; from anespec.manifests.safe_files import Folder\n"
+        "import os, sys; from pathlib import Path; from anespec.system.safe_files import Folder\n"
         "os.setuid(65534)\n"
         "try:\n    Folder.open(Path(sys.argv[1])).folder('gates')\n"
         "except PermissionError as error:\n    sys.stdout.write(error.strerror)"

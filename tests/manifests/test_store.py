@@ -12,12 +12,12 @@ import pytest
 from converting import build
 from tiny_model import write_gguf
 
-from anespec.manifests.errors import ArtifactError, StorageError
 from anespec.manifests.notes import LARGEST_JSON
 from anespec.manifests.schema import SCHEMA_VERSION
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
 from anespec.runtime.backends import open_verifier
+from anespec.system.errors import ArtifactError, StorageError
 
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
 

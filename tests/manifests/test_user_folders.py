@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.user_folders import cache_folder, private_folder, state_folder
+from anespec.system.errors import StorageError
+from anespec.system.user_folders import cache_folder, private_folder, state_folder
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import pytest
 from pydantic import ValidationError
 
-from anespec.manifests.machine import machine_name
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
     Circumstances,
@@ -12,6 +11,7 @@ from anespec.manifests.verdicts import (
     Invariance,
     InvarianceVerdict,
 )
+from anespec.system.machine import machine_name
 
 HERE = Circumstances(backend="torch", library_version="2", machine="one", threads=2, artifact="aa")
 

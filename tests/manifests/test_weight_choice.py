@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice
+from anespec.system.errors import RequestError
 
 FORMATS = st.sampled_from(list(WeightFormat))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anespec.manifests.yielding_child import YieldingChild
+from anespec.system.yielding_child import YieldingChild
 
 PATIENCE = 60.0
 SUPPORT = Path(__file__).parents[1] / "support"

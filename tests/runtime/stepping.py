@@ -7,9 +7,9 @@ from typing import Any
 
 from toy import ToyVerifier, everything
 
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.service import Service
 from anespec.runtime.passes import PassPlan, StateLostError, VerifierShape
-from anespec.runtime.service import Service
 
 
 class Clock:

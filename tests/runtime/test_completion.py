@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from stepping import SteppedVerifier
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
-from anespec.manifests.errors import AnespecError, RequestError
-from anespec.runtime import engine as engine_module
-from anespec.runtime.completion import Chunk, TextAssembly, TextStream, start_together
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine import engine as engine_module
+from anespec.runtime.engine.completion import Chunk, TextAssembly, TextStream, start_together
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
+from anespec.runtime.engine.room import QueueFullError
+from anespec.runtime.engine.service import ClosedError, Service
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.passes import RowKind
-from anespec.runtime.requests import Event, FinishReason, OutputToken, Request
-from anespec.runtime.room import QueueFullError
 from anespec.runtime.sampling import Sampler, SamplingParameters, TokenLogprob
-from anespec.runtime.service import ClosedError, Service
-from anespec.runtime.statistics import Statistics
+from anespec.system.errors import AnespecError, RequestError
 
 PIECES = [b"a", b"b", b"ab", b"c", b" ", b"ba", b"\xc3", b"\xa9", b"", b"abc", b"\xf0\x9f", b"!"]
 SHAPE = toy_shape(sequences=2)

@@ -13,12 +13,12 @@ from toy import GLOBAL, ToyVerifier, everything, sequential_text, side_by_side, 
 
 from anespec.runtime.drafters import DraftSession
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, FinishReason, Request
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.statistics import Statistics
 
 VOCABULARY = 12
 GREEDY = SamplingParameters()

@@ -17,10 +17,10 @@ from toy import ToyVerifier, sequential_text, side_by_side, toy_shape
 
 from anespec.runtime.drafters import DraftSession
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.passes import PassPlan, PoolShape, StateLostError
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation import LATE_FLOOR
 

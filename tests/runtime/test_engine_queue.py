@@ -8,13 +8,13 @@ from drafting import HostileSession, SourceOf, oracle_source
 from numpy.typing import NDArray
 from toy import GLOBAL, ToyVerifier, drain, everything, ids, prompt_rows, sequential_text, toy_shape
 
-import anespec.runtime.engine as engine_module
-from anespec.manifests.errors import AnespecError, RequestError
+import anespec.runtime.engine.engine as engine_module
 from anespec.runtime.drafters import DraftSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
-from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import Sampler, SamplingParameters
+from anespec.system.errors import AnespecError, RequestError
 
 GREEDY = SamplingParameters()
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyVerifier, drain, everything, ids, prompt_rows, sequential_text, toy_shape
 
-from anespec.runtime import engine as engine_module
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine import engine as engine_module
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import FinishReason, Request
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.passes import PoolShape, RowKind, VerifierShape
-from anespec.runtime.requests import FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.statistics import Statistics
 
 GREEDY = SamplingParameters()
 

@@ -12,12 +12,12 @@ from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.runtime.drafters import REFERENCE
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.service import Service
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.passes import RowKind
-from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.service import Service
-from anespec.runtime.statistics import Statistics
 
 SHAPE = toy_shape(sequences=3)
 STEM = [i % 7 for i in range(30)]

@@ -8,13 +8,13 @@ from drafting import oracle_source
 from stepping import LosingVerifier, SteppedVerifier, stepped_service
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
-from anespec.runtime.engine import Engine
-from anespec.runtime.load import PoolLoad, ServiceLoad
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.load import PoolLoad, ServiceLoad
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.service import Service
 from anespec.runtime.passes import PoolShape, RowKind
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.service import Service
 
 POOLS = (PoolShape("global", 64, None), PoolShape("local", 64, 20))
 SHAPE = toy_shape(sequences=2, pools=POOLS)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
 from anespec.runtime.drafters.lookup import LookupSession, LookupSettings, LookupSource
+from anespec.system.errors import RequestError
 
 
 def opened(

@@ -10,11 +10,11 @@ from drafting import OracleSession, SourceOf
 from toy import everything, ids, toy_shape
 
 from anespec.runtime.drafters import DraftSession
-from anespec.runtime.engine import Engine
-from anespec.runtime.event_stream import Stream
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.event_stream import Stream
+from anespec.runtime.engine.requests import Event, FinishReason, Request
+from anespec.runtime.engine.service import Service
 from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowLogits, VerifierShape
-from anespec.runtime.requests import Event, FinishReason, Request
-from anespec.runtime.service import Service
 
 REQUESTS = 10_000
 AT_ONCE = 24

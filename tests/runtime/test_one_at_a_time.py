@@ -6,13 +6,12 @@ import threading
 from stepping import Clock, SteppedVerifier
 from toy import ToyVerifier, ids, sequential_text, toy_shape
 
-from anespec.runtime.engine import Engine
-from anespec.runtime.owner_seconds import FORGOTTEN, HALF_LIFE, OwnerSeconds
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.scheduler import FORGOTTEN, HALF_LIFE, HOLD_SECONDS, OwnerSeconds
+from anespec.runtime.engine.service import Service
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.scheduler import HOLD_SECONDS
-from anespec.runtime.service import Service
 
 SHAPE = toy_shape(sequences=2)
 SECONDS_PER_PASS = 0.003

@@ -4,9 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from anespec.manifests.errors import RequestError
-from anespec.manifests.options import Range
-from anespec.option_flags import flags_of
+from anespec.cli.option_flags import flags_of
 from anespec.runtime.options import (
     DRAFTER_CHOICES,
     FORMER_DRAFTERS,
@@ -15,6 +13,8 @@ from anespec.runtime.options import (
     GenerationOptions,
     LoadOptions,
 )
+from anespec.system.errors import RequestError
+from anespec.system.options import Range
 
 
 def test_what_every_token_or_all_clients_wait_for_is_bounded() -> None:

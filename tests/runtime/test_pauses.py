@@ -4,9 +4,9 @@ import pytest
 from drafting import oracle_source
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.passes import StateLostError
-from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
 
 SHAPE = toy_shape(sequences=2)

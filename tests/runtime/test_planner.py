@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from toy import everything, side_by_side, toy_shape
 
 from anespec.runtime.drafters import Draft
-from anespec.runtime.passes import BEST_LOGIT, PoolShape, RowKind, VerifierShape
-from anespec.runtime.planner import (
+from anespec.runtime.engine.planner import (
     Demand,
     PlannedRow,
     Planner,
@@ -17,6 +16,7 @@ from anespec.runtime.planner import (
     fair_shares,
     owner_shares,
 )
+from anespec.runtime.passes import BEST_LOGIT, PoolShape, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.spending import PROMPT_ROWS, likeliest
 

@@ -1,8 +1,8 @@
 """Which region a prompt takes, and what of it is there already."""
 
+from anespec.runtime.kv.prefixes import Admission, Prefixes, SlotCopy
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import PoolShape
-from anespec.runtime.prefixes import Admission, Prefixes, SlotCopy
-from anespec.runtime.regions import RegionMap
 
 GLOBAL = PoolShape("global", 128, None)
 RING = PoolShape("local", 64, 10)

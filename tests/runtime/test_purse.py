@@ -10,11 +10,11 @@ from stepping import Clock
 from toy import ToyVerifier, everything, ids, toy_shape
 
 from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
 from anespec.runtime.purse import SMALL_SHARE, Earnings, Purse
-from anespec.runtime.requests import Request
 from anespec.runtime.spending import MOST_DRAFTS
 
 SHAPE = toy_shape(context=1000, vocabulary=300, pools=(PoolShape("global", 1024, None),))

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import side_by_side, toy_shape
 
-from anespec.manifests.errors import ArtifactError
+from anespec.runtime.kv.regions import RegionMap, Regions
 from anespec.runtime.passes import PoolShape
-from anespec.runtime.regions import RegionMap, Regions
+from anespec.system.errors import ArtifactError
 
 windows = st.one_of(st.none(), st.integers(1, 60))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anespec.manifests.errors import RequestError
-from anespec.runtime.room import SOONEST, QueueFullError, Room
+from anespec.runtime.engine.room import SOONEST, QueueFullError, Room
+from anespec.system.errors import RequestError
 
 
 class Running(dict[str, int]):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.runtime.passes import Need
-from anespec.runtime.row_logits import row_logits
+from anespec.runtime.sampling.row_logits import row_logits
 
 VALUES = st.one_of(
     st.floats(-9, 9, width=32),

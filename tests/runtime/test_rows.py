@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 
 from anespec.runtime.drafters import Draft
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import PoolShape, RowKind
-from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows, pad_rows
 
 MAP = RegionMap((PoolShape("global", 64, None), PoolShape("local", 64, 8)), 4, context=64, regions=2)

@@ -11,10 +11,10 @@ from toy import everything, ids
 
 from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan
-from anespec.runtime.requests import Request
 from anespec.runtime.running_costs import RECENT, STALE, RunningCosts
 
 WIDTHS = (1, 2, 4, 8, 16)

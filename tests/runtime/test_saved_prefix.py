@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import StorageError
 from anespec.manifests.verdicts import Circumstances
-from anespec.runtime.saved_prefix import (
+from anespec.runtime.kv.saved_prefix import (
     MAGIC,
     SavedPrefix,
     UnusableError,
@@ -21,6 +20,7 @@ from anespec.runtime.saved_prefix import (
     read_prefix,
     write_prefix,
 )
+from anespec.system.errors import StorageError
 
 HERE = Circumstances(backend="torch", library_version="1", machine="m", threads=1, artifact="a")
 PREFIX = SavedPrefix(

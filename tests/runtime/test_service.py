@@ -13,14 +13,14 @@ from drafting import OracleSession, SourceOf, oracle_source
 from stepping import LosingVerifier, SteppedVerifier, stepped_service
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
-from anespec.manifests.errors import RequestError
-from anespec.runtime.engine import Engine
-from anespec.runtime.event_stream import Stream
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.event_stream import Stream
+from anespec.runtime.engine.requests import Event, FinishReason, Request
+from anespec.runtime.engine.room import QueueFullError
+from anespec.runtime.engine.service import ClosedError, Service
 from anespec.runtime.passes import PassPlan
-from anespec.runtime.requests import Event, FinishReason, Request
-from anespec.runtime.room import QueueFullError
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.service import ClosedError, Service
+from anespec.system.errors import RequestError
 
 SHAPE = toy_shape(sequences=2)
 

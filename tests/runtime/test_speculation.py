@@ -15,11 +15,11 @@ import anespec.runtime.draft_sessions as draft_sessions
 from anespec.runtime.calibration import Belief, Calibration
 from anespec.runtime.draft_sessions import BackOff
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, Request
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PoolShape, RowKind
 from anespec.runtime.prompt_gate import repetition
-from anespec.runtime.requests import Event, Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation import LATE_FLOOR
 from anespec.runtime.spending import MOST_DRAFTS

@@ -7,11 +7,11 @@ from toy import GLOBAL, ToyVerifier, drain, everything, ids, toy_shape
 
 from anespec.runtime.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.planner import Demand, Planner
+from anespec.runtime.engine.requests import Request
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
-from anespec.runtime.planner import Demand, Planner
-from anespec.runtime.requests import Request
 from anespec.runtime.spending import (
     DRAFT_ROW_SECONDS,
     LONGEST_WAIT,

@@ -8,9 +8,9 @@ from drafting import oracle_source
 from numpy.typing import NDArray
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import FinishReason, Request
 from anespec.runtime.passes import PassPlan, StateLostError
-from anespec.runtime.requests import FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
 
 SHAPE = toy_shape(sequences=2)

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from stepping import Clock, SteppedVerifier
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
-from anespec.manifests.errors import AnespecError, GoldenGateError
 from anespec.runtime.drafters import DraftSession
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, FinishReason, Request
+from anespec.runtime.engine.service import Service
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Event, FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.service import Service
+from anespec.system.errors import AnespecError, GoldenGateError
 
 GREEDY = SamplingParameters()
 RING = PoolShape("local", 64, 8)

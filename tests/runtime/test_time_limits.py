@@ -10,11 +10,11 @@ from stepping import SteppedVerifier
 from test_speculation import Clock
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
-from anespec.manifests.errors import RequestError
-from anespec.runtime.engine import Engine
-from anespec.runtime.requests import Event, FinishReason, Request
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event, FinishReason, Request
+from anespec.runtime.engine.service import Service
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.service import Service
+from anespec.system.errors import RequestError
 
 SHAPE = toy_shape(sequences=2)
 

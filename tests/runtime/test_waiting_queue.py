@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyVerifier, everything, toy_shape
 
-from anespec.runtime.engine import Engine
-from anespec.runtime.requests import Request
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.sequences import WaitingRequest
+from anespec.runtime.engine.waiting_queue import WaitingQueue
 from anespec.runtime.sampling import Sampler, SamplingParameters
-from anespec.runtime.sequences import WaitingRequest
-from anespec.runtime.waiting_queue import WaitingQueue
 
 SAMPLER = Sampler(SamplingParameters(), [1], 12)
 

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
-from anespec.manifests.ranges import range_widths
+from anespec.manifests.graph_choices import range_widths
 from anespec.manifests.schema import aligned
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Event
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Event
-from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
+from anespec.runtime.sampling.row_logits import row_logits
 
 STYLES = 512
 GLOBAL = PoolShape("global", 64, None)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import Logits, Row, RowKind, Verifier, run_rows
-from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows, pad_rows
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import Conversion, ShardProgress, convert
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.convert.worker_process import WorkerProcess
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
 
 # coremltools collects garbage several times in each conversion, which would walk all that is imported.

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from toy_learner import ToyLearner
 
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory import owner_memory
 from anespec.runtime.drafters.memory.learner import fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import Head
+from anespec.system.safe_files import Folder
 
 SIZE = 1024
 LESSONS = [(np.arange(number, 2 * number + 3, dtype=np.int32), number) for number in range(8)]

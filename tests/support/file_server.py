@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from local_server import serving_on_port
 
-from anespec import url_download
-from anespec.url_name import path_of
+from anespec.models.url import download
+from anespec.models.url.name import path_of
 
 
 @dataclass
@@ -116,8 +116,8 @@ def serving_file(facts: FileServer) -> Iterator[FileServer]:
 def downloading_from(content: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     """Serve `content` while the block lasts; downloads go into `cache`, in small pieces, without waiting."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    monkeypatch.setattr(url_download, "RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(url_download, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(download, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(download, "PIECE_BYTES", 1000)
     with serving_file(FileServer(content)) as facts:
         yield facts
 

@@ -19,7 +19,8 @@ from select import select
 from typing import NoReturn
 
 IMPORTED = (
-    "anespec.convert.worker_imports", "anespec.main", "anespec.runtime.completion", "anespec.validate.gates",
+    "anespec.convert.worker_imports", "anespec.cli.main", "anespec.runtime.engine.completion",
+    "anespec.validate.gates",
     "gguf", "jinja2", "numba", "tokenizers", "torch",
 )  # fmt: skip
 """OpenVINO is not among them: it starts a thread as it is imported, which a fork would lose."""
@@ -78,7 +79,7 @@ def fork_server() -> ForkServer:
 
 def _become(command: Command) -> NoReturn:
     """Be the command, as if Python had just been started with it."""
-    from anespec.main import main
+    from anespec.cli.main import main
 
     os.environ.clear()
     os.environ.update(command.environment)

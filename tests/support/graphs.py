@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from arrays import ArraySource
 
-from anespec.convert.architectures.family import Activation
+from anespec.convert.families.family import Activation
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.functions import ProgramScope, ShardProgram

@@ -11,7 +11,7 @@ from core_ml_faults import meet
 from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import row_count
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
 from anespec.runtime.backends.coreml.contact import Contact, Outcome
 from anespec.runtime.backends.coreml.contact_child import tried
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel, ModelState

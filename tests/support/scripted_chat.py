@@ -10,16 +10,16 @@ from typing import Any
 from serving import Running, running
 from starlette.responses import Response, StreamingResponse
 
-from anespec.runtime.callers import Caller
-from anespec.runtime.load import RowCount, ServiceLoad
+from anespec.runtime.engine.load import RowCount, ServiceLoad
+from anespec.runtime.engine.requests import Caller
 from anespec.runtime.passes import RowKind
 from anespec.runtime.server import health
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.keys import KeyRing
+from anespec.runtime.server.http.streams import DONE, event, event_stream
 from anespec.runtime.server.openai import models_list
 from anespec.runtime.server.page import endpoints as page
-from anespec.runtime.server.streams import DONE, event, event_stream
 
 
 @dataclass(frozen=True)

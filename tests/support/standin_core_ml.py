@@ -17,7 +17,6 @@ import pytest
 from core_ml_faults import meet
 from numpy.typing import NDArray
 
-from anespec.manifests import machine
 from anespec.manifests.residency import Device
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.library import coremltools
@@ -27,6 +26,7 @@ from anespec.runtime.backends.portable.package_predictor import (
     PredictorState,
     followed,
 )
+from anespec.system import machine
 
 COMMAND = (sys.executable, __file__)
 MACOS = "15.5"

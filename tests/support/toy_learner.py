@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters.memory.learner import MemoryFacts
+from anespec.system.errors import RequestError
 
 _HEADER = 6
 """Words of 8 bytes: requests, tokens, digest of all in order, weights (2), used nodes."""

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from toy_learner import ToyLearner
 
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory.learner import fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
 from anespec.runtime.drafters.memory.records import Head
+from anespec.system.safe_files import Folder
 
 SIZE = 4096
 OWNER = "somebody"

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from anespec.runtime.passes import Logits, PassPlan, PassResult
-from anespec.runtime.row_logits import row_logits
 from anespec.runtime.rows import pad_rows
+from anespec.runtime.sampling.row_logits import row_logits
 
 
 class WholePasses:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from anespec.manifests.yielding_child import YieldingChild
+from anespec.system.yielding_child import YieldingChild
 
 child = YieldingChild("yielding_program", ("runs",))
 helper = int(next(child.lines()).split()[2])

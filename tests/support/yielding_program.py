@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from anespec.manifests.yielding_child import yield_to_others
+from anespec.system.yielding_child import yield_to_others
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the worker finds in rows of logits is what runtime/row_logits.py finds, for any bits."""
+"""What the worker finds in rows of logits is what runtime/sampling/row_logits.py finds, for any bits."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from raw_host import RawArena, RawWorker
 from worker_stages import as_tensor
 
 from anespec.runtime.passes import Need
-from anespec.runtime.row_logits import row_logits
+from anespec.runtime.sampling.row_logits import row_logits
 
 EDGES = (0, 60, 100, 200)
 VOCABULARY = EDGES[-1]

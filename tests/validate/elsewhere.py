@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from anespec.runtime.passes import Verifier
-from anespec.validate.repeat_checks import Elsewhere, recorded_pass
+from anespec.validate.exactness.repeat_checks import Elsewhere, recorded_pass
 
 
 def copied(verifier: Verifier, prompts: Sequence[Sequence[int]] = ()) -> Elsewhere:

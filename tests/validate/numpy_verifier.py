@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
-from anespec.manifests.ranges import range_widths
+from anespec.manifests.graph_choices import range_widths
 from anespec.runtime.passes import (
     Candidate,
     Logits,

@@ -11,10 +11,10 @@ from anespec.convert.graph.attention import AttentionSizes
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
-from anespec.manifests.gguf_file import GGUFFile
 from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
@@ -22,11 +22,11 @@ from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.pass_inputs import NO_INPUTS, PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
-from anespec.validate.figures import GoldenVerdict, golden_verdict
-from anespec.validate.golden import compare_computed
-from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import run_prompts
-from anespec.validate.stored_weights import StoredWeights
+from anespec.validate.golden.figures import GoldenVerdict, golden_verdict
+from anespec.validate.golden.gate import compare_computed
+from anespec.validate.golden.reference import Reference
+from anespec.validate.golden.stack_passes import run_prompts
+from anespec.validate.golden.stored_weights import StoredWeights
 
 ROOT = Path(__file__).resolve().parents[2]
 STORIES = ROOT.parent / "shared" / "models" / "stories260K.F16.gguf"

@@ -20,7 +20,7 @@ from anespec.runtime.passes import (
     RowSlots,
     VerifierShape,
 )
-from anespec.runtime.row_logits import row_logits
+from anespec.runtime.sampling.row_logits import row_logits
 
 VOCABULARY = 40
 MODULUS = 1021

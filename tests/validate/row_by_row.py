@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from anespec.convert.source.facts import LayerFacts
-from anespec.validate.closeness import Floats
-from anespec.validate.reference import Layer, Reference
-from anespec.validate.reference_functions import softcapped
+from anespec.validate.golden.closeness import Floats
+from anespec.validate.golden.reference import Layer, Reference
+from anespec.validate.golden.reference_attention import softcapped
 
 
 @dataclass

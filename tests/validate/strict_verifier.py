@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import Logits, PassPlan, VerifierShape
-from anespec.runtime.regions import RegionMap
 
 
 class StrictVerifier(WholePasses):

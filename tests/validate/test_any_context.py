@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 from strict_verifier import StrictVerifier
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import RequestError
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.manifests.ranges import range_widths
+from anespec.gguf.container import GGUFFile
+from anespec.manifests.graph_choices import range_widths
 from anespec.manifests.schema import Hyperparameters, KVForm, Manifest, Pool, Shapes, ShardFunction, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import FinishReason, Request
 from anespec.runtime.passes import PoolShape, VerifierShape, whole_plan
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import FinishReason, Request
-from anespec.validate.effort import Form
-from anespec.validate.exactness import exactness_gate
-from anespec.validate.figures import Stimulus
+from anespec.system.errors import RequestError
+from anespec.validate.exactness.effort import Form
+from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.exactness.width_checks import MOST_PASSES
 from anespec.validate.gates import golden_gate
-from anespec.validate.shard_passes import plan_passes
-from anespec.validate.width_checks import MOST_PASSES
+from anespec.validate.golden.figures import Stimulus
+from anespec.validate.golden.shard_passes import plan_passes
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 HERE = Circumstances(backend="toy", library_version="1", machine="any", threads=1, artifact="a")

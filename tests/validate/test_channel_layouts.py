@@ -18,10 +18,10 @@ from anespec.manifests.schema import AttentionShape, Shapes, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_verifier
-from anespec.runtime.backends.portable import torch_runner
 from anespec.runtime.backends.portable.mil_package import read_package
+from anespec.runtime.backends.portable.torch_cpu import runner
 from anespec.runtime.backends.runner import Tensor
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness.gate import exactness_gate
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 TOKENS = list(range(3, 17))
@@ -105,7 +105,7 @@ def rows_and_channels_swapped(tensor: Tensor, layout: ChannelLayout) -> Tensor:
 BUGS: dict[str, tuple[object, str, Callable[..., object]]] = {
     "heads split along the rows": (attention, "_split_heads", rows_where_channels_stand),
     "heads merged along the rows": (attention, "merge_heads", flattened_without_transpose),
-    "inputs swapped": (torch_runner, "laid_out", rows_and_channels_swapped),
+    "inputs swapped": (runner, "laid_out", rows_and_channels_swapped),
 }
 
 

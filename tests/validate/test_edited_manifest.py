@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from converting import build
 
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
+from anespec.system.errors import ArtifactError
 from anespec.validate.gates import golden_gate
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"

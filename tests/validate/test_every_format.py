@@ -4,7 +4,7 @@ import pytest
 
 from anespec.convert.weights.formats import ENCODINGS
 from anespec.manifests.schema import WeightFormat
-from anespec.validate.figures import THRESHOLDS, WEIGHT_ERRORS
+from anespec.validate.golden.figures import THRESHOLDS, WEIGHT_ERRORS
 from anespec.validate.page.write import TEMPLATES
 
 

@@ -32,7 +32,6 @@ from numpy_verifier import (
     shape_of,
 )
 
-from anespec.manifests.errors import ExactnessGateError
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
     Circumstances,
@@ -41,8 +40,9 @@ from anespec.manifests.verdicts import (
     Standing,
 )
 from anespec.runtime.passes import PassPlan, VerifierShape
-from anespec.validate.effort import Form
-from anespec.validate.exactness import exactness_gate, require_exactness
+from anespec.system.errors import ExactnessGateError
+from anespec.validate.exactness.effort import Form
+from anespec.validate.exactness.gate import exactness_gate, require_exactness
 
 HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
 LANE, NEIGHBOURS, STALE, PARTITION, WANTED, REPEAT, WIDTH, SPAN, REGION = Invariance

@@ -22,7 +22,7 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Invariance
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import OPENVINO, TORCH_FLUSH, circumstances, open_verifier
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness.gate import exactness_gate
 
 FAMILIES = sorted((Path(__file__).resolve().parents[1] / "data" / "families").glob("*.gguf"))
 FORMATS = list(WeightFormat)

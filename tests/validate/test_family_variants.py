@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from family_variants import CASES, CONTEXT, LOGITS, answers, llama_cpp_logits
 
-from anespec.convert.architectures import FAMILIES
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.validate.reference import Reference
+from anespec.convert.families import FAMILIES
+from anespec.gguf.container import GGUFFile
+from anespec.validate.golden.reference import Reference
 
 EXACT = 2e-4
 TABLE = 0.03

@@ -14,8 +14,8 @@ from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import TORCH, TORCH_FLUSH
-from anespec.runtime.backends.portable.flushing_runner import FlushingRunner
-from anespec.validate.figures import GoldenVerdict
+from anespec.runtime.backends.portable.torch_cpu.runner import FlushingRunner
+from anespec.validate.golden.figures import GoldenVerdict
 
 GEMMA = Path(__file__).resolve().parents[1] / "data" / "families" / "gemma3.gguf"
 """Its hidden states are kept smaller, and its epsilon with them."""

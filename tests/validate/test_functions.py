@@ -19,13 +19,13 @@ from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import PassPlan, RowKind, run_rows
 from anespec.runtime.proven import Proven
-from anespec.runtime.regions import RegionMap
-from anespec.runtime.requests import Request
 from anespec.runtime.rows import chain_rows
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness.gate import exactness_gate
 
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(3, 250, 150)]
 

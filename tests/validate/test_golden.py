@@ -24,20 +24,20 @@ from anespec.convert.source.facts import LayerFacts
 from anespec.convert.source.model import SourceModel, TensorRows
 from anespec.convert.weights.encoding import Floats, Parts, Piece
 from anespec.convert.weights.linear import Int8Channel
-from anespec.manifests.errors import GoldenGateError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Inputs, ShardRunner, Tensor
-from anespec.validate.exactness import exactness_gate
-from anespec.validate.figures import THRESHOLDS, GoldenVerdict, require_golden
-from anespec.validate.golden import compare_computed
-from anespec.validate.reference import Reference
-from anespec.validate.stack_passes import run_prompts
-from anespec.validate.stored_weights import StoredWeights
+from anespec.system.errors import GoldenGateError
+from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.golden.figures import THRESHOLDS, GoldenVerdict, require_golden
+from anespec.validate.golden.gate import compare_computed
+from anespec.validate.golden.reference import Reference
+from anespec.validate.golden.stack_passes import run_prompts
+from anespec.validate.golden.stored_weights import StoredWeights
 
 
 def worst_share(verdict: GoldenVerdict) -> float:

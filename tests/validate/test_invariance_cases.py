@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_verifier import VOCABULARY, NumpyVerifier, shape_of
 
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import ALL_LOGITS, Need, RowKind
-from anespec.runtime.regions import RegionMap
-from anespec.validate.case_runner import CaseRunner
-from anespec.validate.invariance_cases import (
+from anespec.validate.exactness.case_runner import CaseRunner
+from anespec.validate.exactness.invariance_cases import (
     InvarianceCase,
     Probe,
     at_spans,

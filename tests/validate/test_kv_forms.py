@@ -19,7 +19,7 @@ from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_verifier, pass_inputs
 from anespec.runtime.backends.host_caches import HostCache
 from anespec.runtime.backends.runner import Homes, Tensor
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness.gate import exactness_gate
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 LLAMA = FAMILIES / "llama.gguf"

@@ -12,10 +12,10 @@ from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.passes import Logits, Row, RowKind, RowSlots, run_rows
-from anespec.validate.bit_comparison import compare, same_bits
-from anespec.validate.case_runner import CaseRunner
-from anespec.validate.exactness import exactness_gate
-from anespec.validate.invariance_cases import Probe, one_row_a_pass
+from anespec.validate.exactness.bit_comparison import compare, same_bits
+from anespec.validate.exactness.case_runner import CaseRunner
+from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.exactness.invariance_cases import Probe, one_row_a_pass
 
 TOKENS = (1, *np.random.default_rng(0).integers(3, 512, size=95).tolist())
 

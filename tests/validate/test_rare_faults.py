@@ -23,9 +23,9 @@ from rare_faults import (
 from rich.console import Console
 
 from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance
-from anespec.validate.effort import Form
-from anespec.validate.exactness import exactness_gate
-from anespec.validate.repeat_checks import recorded_pass
+from anespec.validate.exactness.effort import Form
+from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.exactness.repeat_checks import recorded_pass
 from anespec.validate.report import exactness_table
 
 HERE = Circumstances(backend="numbers", library_version="1", machine="any", threads=1, artifact="0")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anespec.manifests.errors import UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.validate.closeness import Floats
-from anespec.validate.reference import Reference
+from anespec.gguf.container import GGUFFile
+from anespec.system.errors import UnsupportedModelError
+from anespec.validate.golden.closeness import Floats
+from anespec.validate.golden.reference import Reference
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STORIES = SHARED / "models" / "stories260K.F32.gguf"

@@ -7,19 +7,20 @@ import pytest
 from elsewhere import copied
 from numpy_verifier import NumpyVerifier, shape_of
 
-from anespec.manifests.child_python import child_command, child_environment
-from anespec.manifests.errors import AnespecError, ExactnessGateError
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance, Standing
 from anespec.runtime.backends import BACKENDS, TORCH, circumstances
 from anespec.runtime.backends.runner import ShardRunner, Tensor
 from anespec.runtime.passes import PassPlan, Verifier
-from anespec.validate import child_answer, repeat_process
-from anespec.validate.exactness import exactness_gate, require_exactness
+from anespec.system.child_python import child_command, child_environment
+from anespec.system.errors import AnespecError, ExactnessGateError
+from anespec.validate import child_answer
+from anespec.validate.exactness import repeat_process
+from anespec.validate.exactness.gate import exactness_gate, require_exactness
+from anespec.validate.exactness.repeat_checks import packed, recorded_pass, repeat_probe, unpacked
 from anespec.validate.gates import exactness_of
 from anespec.validate.opening import Opening
-from anespec.validate.repeat_checks import packed, recorded_pass, repeat_probe, unpacked
 
 HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
 BEFORE_THE_FIRST = 2
@@ -174,7 +175,7 @@ def test_a_process_that_fails_is_said_in_a_sentence(embedded: Artifact) -> None:
 
 def test_the_process_ends_with_whoever_started_it(embedded: Artifact) -> None:
     opening = Opening(artifact=str(embedded.root), backend=TORCH, threads=1)
-    command = [*child_command("anespec.validate.repeat_process"), opening.model_dump_json()]
+    command = [*child_command("anespec.validate.exactness.repeat_process"), opening.model_dump_json()]
     ended = subprocess.run(command, env=child_environment(), input=b"", capture_output=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, b"")
 

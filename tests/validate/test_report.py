@@ -9,13 +9,13 @@ from elsewhere import copied
 from numpy_verifier import LaneVariant, NumpyVerifier, shape_of
 from rich.console import Console
 
-from anespec.manifests.errors import GoldenGateError
 from anespec.manifests.residency import PlanSource, ResidencyVerdict, RuleFinding, Severity
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
-from anespec.validate.exactness import exactness_gate
-from anespec.validate.figures import (
+from anespec.system.errors import GoldenGateError
+from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.golden.figures import (
     GoldenFile,
     GoldenVerdict,
     ShardFigures,

@@ -13,10 +13,10 @@ from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Request
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness.gate import exactness_gate
 
 CONTEXT, RING = 320, 64
 SHALLOW_GEMMA3 = Variant("gemma3", {"block_count": 2, "attention.sliding_window_pattern": 2})

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import row_by_row, row_logits
 
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.validate import reference as module
-from anespec.validate import reference_attention
-from anespec.validate.closeness import Floats
-from anespec.validate.reference import Reference, split_rows
+from anespec.gguf.container import GGUFFile
+from anespec.validate.golden import reference as module
+from anespec.validate.golden import reference_attention
+from anespec.validate.golden.closeness import Floats
+from anespec.validate.golden.reference import Reference, split_rows
 
 FAMILIES = sorted((Path(__file__).resolve().parents[1] / "data" / "families").glob("*.gguf"))
 CONTEXT = 512

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from planted import EMBEDDED
 
-from anespec.manifests.child_python import child_command, child_environment
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
     Circumstances,
@@ -24,22 +22,25 @@ from anespec.manifests.verdicts import (
 )
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.completion import TextStream
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.completion import TextStream
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.service import Service
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import Request
-from anespec.runtime.service import Service
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate import other_formats, sample_process
-from anespec.validate import sample_run as run_module
+from anespec.system.child_python import child_command, child_environment
+from anespec.system.errors import AnespecError
+from anespec.validate import other_formats
+from anespec.validate.golden.reference import Reference
 from anespec.validate.opening import Opening
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.extras import measure_extras
-from anespec.validate.prompts import SAMPLE_PROMPTS
-from anespec.validate.reference import Reference
-from anespec.validate.sample_figures import Generation, SampleFile
-from anespec.validate.sample_process import MOST_TOKENS, WrittenSamples, write_samples
-from anespec.validate.sample_run import sample_run
+from anespec.validate.sample import process
+from anespec.validate.sample import run as run_module
+from anespec.validate.sample.figures import Generation, SampleFile
+from anespec.validate.sample.process import MOST_TOKENS, WrittenSamples, write_samples
+from anespec.validate.sample.prompts import SAMPLE_PROMPTS
+from anespec.validate.sample.run import sample_run
 
 TORCH = "torch"
 
@@ -78,7 +79,7 @@ def written(embedded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Wri
     artifact = Artifact(shutil.copytree(embedded.root, tmp_path_factory.mktemp("written") / "copy"))
     allow_speculation(artifact)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_process, "MOST_TOKENS", 12)
+        patch.setattr(process, "MOST_TOKENS", 12)
         return write(artifact)
 
 
@@ -129,7 +130,7 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
 
 
 def test_without_leave_nothing_is_drafted(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_process, "MOST_TOKENS", 4)
+    monkeypatch.setattr(process, "MOST_TOKENS", 4)
     allow_speculation(artifact, unequal=1)
     for text in write(artifact).texts:
         assert text.drafted is None
@@ -194,15 +195,15 @@ def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
-    monkeypatch.setattr(sample_process, "MOST_TOKENS", 2)
+    monkeypatch.setattr(process, "MOST_TOKENS", 2)
     monkeypatch.setattr(ArtifactVerifier, "close", lambda self: pytest.fail("closed before it was printed"))
-    monkeypatch.setattr(sample_process, "end_with_parent", lambda: None)
+    monkeypatch.setattr(process, "end_with_parent", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
     opening = Opening(artifact=str(artifact.root), backend=TORCH, threads=1)
     monkeypatch.setattr(sys, "argv", ["", opening.model_dump_json()])
     answers = io.BytesIO()
-    monkeypatch.setattr(sample_process, "answer_stream", lambda: answers)
-    sample_process.main()
+    monkeypatch.setattr(process, "answer_stream", lambda: answers)
+    process.main()
     assert left == [0]
     assert len(WrittenSamples.model_validate_json(answers.getvalue()).texts) == len(SAMPLE_PROMPTS)
 
@@ -225,19 +226,19 @@ def test_what_hinders_the_other_process_is_told_in_a_sentence(artifact: Artifact
 def test_nothing_is_timed_before_a_continuation_as_long(
     embedded: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample_process, "MOST_TOKENS", 4)
+    monkeypatch.setattr(process, "MOST_TOKENS", 4)
     asked: list[tuple[int, float]] = []
-    run = sample_process._continue
+    run = process._continue
 
     def noted(
-        engine: Engine, request: Request, most_seconds: float = sample_process.MOST_SECONDS
+        engine: Engine, request: Request, most_seconds: float = process.MOST_SECONDS
     ) -> tuple[tuple[int, ...], Generation]:
         asked.append((request.max_tokens, most_seconds))
         return run(engine, request, most_seconds)
 
-    monkeypatch.setattr(sample_process, "_continue", noted)
+    monkeypatch.setattr(process, "_continue", noted)
     write(embedded)
-    each = [(4, sample_process.WARMING_SECONDS), (4, sample_process.MOST_SECONDS)]
+    each = [(4, process.WARMING_SECONDS), (4, process.MOST_SECONDS)]
     assert asked == each * len(SAMPLE_PROMPTS)
 
 

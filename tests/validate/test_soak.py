@@ -5,7 +5,7 @@ import pytest
 from elsewhere import same
 from numpy_verifier import NumpyVerifier, SpanDependent, WidthDependent, shape_of
 
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
@@ -13,9 +13,9 @@ from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.exactness import exactness_gate
-from anespec.validate.soak import SoakCount, soak_round
-from anespec.validate.soak_requests import soak_requests
+from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.soak.requests import soak_requests
+from anespec.validate.soak.run import SoakCount, soak_round
 
 SPANNING = shape_of(t_max=16, context=320, sequences=2, partial_spans=True)
 

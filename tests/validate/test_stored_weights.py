@@ -11,18 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from planted import EMBEDDED, FORMATS, needs_stories
 
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Manifest, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.program import load_program
-from anespec.validate import stored_weights
+from anespec.system.errors import ArtifactError
 from anespec.validate.gates import golden_gate
-from anespec.validate.golden import compare_computed
-from anespec.validate.golden_steps import golden_weights
-from anespec.validate.prompts import prompt_ids
-from anespec.validate.reference import Reference
-from anespec.validate.stored_weights import StoredWeights, stored_weight
+from anespec.validate.golden import stored_weights
+from anespec.validate.golden.gate import compare_computed
+from anespec.validate.golden.reference import Reference
+from anespec.validate.golden.steps import golden_weights
+from anespec.validate.golden.stored_weights import StoredWeights, stored_weight
+from anespec.validate.sample.prompts import prompt_ids
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
 FUSED = FAMILIES / "phi3.gguf"

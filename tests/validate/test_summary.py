@@ -16,7 +16,7 @@ from anespec.manifests.verdicts import (
     InvarianceVerdict,
     Standing,
 )
-from anespec.validate.figures import GoldenFile
+from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.quality.verdict import QualityFile
 from anespec.validate.summary import Known, sentence, summary
 

@@ -10,11 +10,11 @@ import pytest
 from by_hand import run_tokens
 from planted import PROMPTS, STORIES, convert_to, needs_stories
 
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import WeightFormat, relative_error
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
-from anespec.validate.reference import Reference
+from anespec.validate.golden.reference import Reference
 
 ADDED = {
     WeightFormat.FP16: (0.0, 0.01),

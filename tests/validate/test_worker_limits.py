@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.errors import AnespecError
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime import backends
@@ -15,8 +14,10 @@ from anespec.runtime.backends.worker.backend import WorkerBackend
 from anespec.runtime.backends.worker.runner import WorkerRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
-from anespec.validate import repeat_process, sample_run
+from anespec.system.errors import AnespecError
+from anespec.validate.exactness import repeat_process
 from anespec.validate.opening import Opening
+from anespec.validate.sample import run
 
 LIMITS = WorkerLimits(budget=123_456_789, pass_seconds=7.5)
 
@@ -77,12 +78,12 @@ def test_processes_that_open_an_artifact_are_told_them(
 ) -> None:
     asked: list[str] = []
     answering(monkeypatch, repeat_process, asked)
-    answering(monkeypatch, sample_run, asked)
+    answering(monkeypatch, run, asked)
     here = circumstances(embedded, TORCH, 1)
     with pytest.raises(AnespecError, match="noted"):
         repeat_process.run_elsewhere(embedded, here, LIMITS)
     with pytest.raises(AnespecError, match="noted"):
-        sample_run.sample_run(embedded, None, TORCH, 1, silent, LIMITS)
+        run.sample_run(embedded, None, TORCH, 1, silent, LIMITS)
     assert [Opening.model_validate_json(text).workers for text in asked] == [LIMITS, LIMITS]
 
 

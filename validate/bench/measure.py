@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import median
 
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import counted
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.pass_costs import PassCosts, WidthCost
-from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.spending import MOST_DRAFTS
-from anespec.runtime.statistics import Statistics
-from anespec.validate.bench.bounded_source import BoundedSource
+from anespec.system.errors import AnespecError
+from anespec.system.formatting import counted
 from anespec.validate.bench.fits import SpeedPoint
 from anespec.validate.bench.prompts import BenchPrompt
+from anespec.validate.bench.timed_source import BoundedSource
 
 LEAST_PASSES = 4
 """A text of fewer decode passes says nothing about speed."""

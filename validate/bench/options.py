@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from anespec.manifests.errors import RequestError
-from anespec.manifests.options import Flag
 from anespec.runtime.options import LoadOptions
+from anespec.system.errors import RequestError
+from anespec.system.options import Flag
 
 MOST_RUNS = 1000
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.manifests.formatting import counted
+from anespec.system.formatting import counted
 from anespec.validate.bench.figures import Figures
 from anespec.validate.bench.fits import LineFit
 from anespec.validate.bench.measure import Way

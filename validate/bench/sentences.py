@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from itertools import islice
 
-from anespec.manifests.formatting import counted, listed
 from anespec.runtime.spending import MOST_DRAFTS
+from anespec.system.formatting import counted, listed
 from anespec.validate.bench.fits import CONFIDENCE, CostFit, Estimate, LineFit
 from anespec.validate.bench.report import BenchReport
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.formatting import bytes_text
-from anespec.manifests.options import complaint
-from anespec.manifests.safe_files import open_file
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError, StorageError
+from anespec.system.formatting import bytes_text
+from anespec.system.options import complaint
+from anespec.system.safe_files import open_file
 
 CUT = 1024
 """Tokens of an answer that are replayed; those behind them are left out."""

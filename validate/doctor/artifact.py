@@ -4,24 +4,23 @@ enough?"""
 from collections.abc import Iterator
 from typing import Any
 
-from anespec.convert.shard_limits import PROCESS_BYTES, PROCESS_EVIDENCE
+from anespec.convert.planning.shard_limits import PROCESS_BYTES, PROCESS_EVIDENCE
 from anespec.manifests.coreml_errors import error_sentence
-from anespec.manifests.damage import Damage, find_damage
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import bytes_text, counted, listed
 from anespec.manifests.residency import PlanSource, ResidencyFile, Severity
 from anespec.manifests.schema import Target
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import Artifact, Damage, find_damage
 from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing, VerdictFile
 from anespec.runtime.backends import AUTO, BACKENDS, COREML, WORKER, circumstances
 from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
 from anespec.runtime.backends.coreml.memory import recorded_starts, remembered
 from anespec.runtime.backends.coreml.start_times import Starts
+from anespec.system.errors import AnespecError
+from anespec.system.formatting import bytes_text, counted, listed
 from anespec.validate.doctor.machine import has_engine
 from anespec.validate.doctor.system import System
-from anespec.validate.figures import GoldenFile
 from anespec.validate.findings import Finding, Level
+from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.summary import Known
 
 MEMORY_SHARE = 1.3

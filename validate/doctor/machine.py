@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.formatting import bytes_text, counted
-from anespec.manifests.packages import EXTRAS, install_command
-from anespec.manifests.user_folders import cache_folder
 from anespec.runtime.backends.coreml.library import FIRST_MACOS
 from anespec.runtime.backends.worker.build import LEAST_SWIFT
+from anespec.system.errors import StorageError
+from anespec.system.formatting import bytes_text, counted
+from anespec.system.packages import EXTRAS, install_command
+from anespec.system.user_folders import cache_folder
 from anespec.validate.doctor.system import System
 from anespec.validate.findings import Finding, Level
 

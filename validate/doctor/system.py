@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.machine import free_memory, machine_memory, machine_name, processors
 from anespec.runtime.backends.worker.build import built_worker
+from anespec.system.child_python import NEUTRAL_FOLDER
+from anespec.system.errors import AnespecError
+from anespec.system.machine import free_memory, machine_memory, machine_name, processors
 
 LONGEST_WAIT = 20.0
 """Seconds for a command; system_profiler takes one or two."""

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.formatting import counted, listed
 from anespec.manifests.residency import ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.verdicts import ExactnessVerdict, Standing
-from anespec.validate.figures import GoldenVerdict
+from anespec.system.formatting import counted, listed
+from anespec.validate.golden.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
-from anespec.validate.residency.verdict import decides
+from anespec.validate.residency.gate import decides
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from anespec.manifests.schema import Manifest, StoredTensor, WeightFormat
 from anespec.manifests.verdicts import Circumstances
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice, kind_of
 from anespec.validate.quality.verdict import QualityVerdict
-from anespec.validate.sample_figures import SampleRun
+from anespec.validate.sample.figures import SampleRun
 
 MOST_COMMANDS = 12
 

@@ -6,10 +6,10 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances
 from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.system.progress import StepReport
 from anespec.validate.other_formats import FormatsFile, estimate_formats, formats_circumstances
-from anespec.validate.progress import StepReport
-from anespec.validate.sample_figures import SampleFile
-from anespec.validate.sample_run import sample_run
+from anespec.validate.sample.figures import SampleFile
+from anespec.validate.sample.run import sample_run
 
 
 def measure_extras(

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from anespec.convert.weights.targets import fits
-from anespec.manifests.formatting import bytes_text, counted
 from anespec.manifests.schema import Manifest, Target, formats_of, relative_error
+from anespec.system.formatting import bytes_text, counted
 from anespec.validate.other_formats import FormatEstimate, FormatEstimates
 
 

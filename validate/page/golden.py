@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from anespec.validate.figures import GoldenVerdict, ShardFigures
+from anespec.validate.golden.figures import GoldenVerdict, ShardFigures
 from anespec.validate.page.scales import LogScale
 from anespec.validate.page.shards import stem
 

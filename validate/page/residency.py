@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anespec.manifests.formatting import counted
 from anespec.manifests.residency import (
     Device,
     DeviceTotals,
@@ -12,6 +11,7 @@ from anespec.manifests.residency import (
     Severity,
     ShardResidency,
 )
+from anespec.system.formatting import counted
 from anespec.validate.page.scales import BarSegment, Tick, stacked
 from anespec.validate.page.shards import stem
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from anespec.manifests.formatting import bytes_text, counted
 from anespec.manifests.schema import Manifest
-from anespec.validate.sample_figures import Generation, OtherChoice, Passage, SampleRun
+from anespec.system.formatting import bytes_text, counted
+from anespec.validate.sample.figures import Generation, OtherChoice, Passage, SampleRun
 
 MOST_PIECES = 512
 

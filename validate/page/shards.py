@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from anespec.manifests.formatting import bytes_text
 from anespec.manifests.schema import HeadShard, LayerShard, Manifest, Shard
+from anespec.system.formatting import bytes_text
 from anespec.validate.page.scales import BarSegment, stacked
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from anespec.manifests.formatting import bytes_text, counted, duration_text, sanitize_terminal
+from anespec.system.formatting import bytes_text, counted, duration_text, sanitize_terminal
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-from anespec.manifests.damage import Damage, damage_sentence
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.residency import ResidencyFile
 from anespec.manifests.schema import Target
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import Artifact, Damage, damage_sentence
 from anespec.manifests.verdicts import (
     OPTIONAL,
     REQUIRED_FOR_SPECULATION,
@@ -19,7 +17,8 @@ from anespec.manifests.verdicts import (
     invariance_words,
 )
 from anespec.runtime.backends import AUTO, circumstances
-from anespec.validate.figures import GoldenFile
+from anespec.system.errors import AnespecError
+from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.options import GATES
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.badges import exactness_badge, golden_badge, quality_badge, residency_badge
@@ -34,7 +33,7 @@ from anespec.validate.page.templating import TEMPLATES, render_report
 from anespec.validate.page.weights import view_weights
 from anespec.validate.quality.verdict import QualityFile
 from anespec.validate.report import equal_widths
-from anespec.validate.sample_figures import SampleFile
+from anespec.validate.sample.figures import SampleFile
 from anespec.validate.summary import summary
 
 PAGE_NAME = "report.html"

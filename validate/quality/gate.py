@@ -1,27 +1,128 @@
 """The quality gate over an artifact on disk: read the text, score it, record."""
 
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.manifests.errors import RequestError
-from anespec.manifests.gguf_file import GGUFFile
+import numpy as np
+
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError, StorageError
+from anespec.system.progress import Progress
+from anespec.system.safe_files import read_bounded
 from anespec.validate.gates import require_layers
-from anespec.validate.progress import Progress
-from anespec.validate.quality.sample import SampleText
-from anespec.validate.quality.scoring import compare_on_text, cut_windows
+from anespec.validate.golden.reference import Reference
+from anespec.validate.quality.divergence import Divergence
+from anespec.validate.quality.scoring import Window, compare_on_text, cut_windows
 from anespec.validate.quality.verdict import (
+    Opinion,
     QualityFile,
     QualityTask,
     QualityVerdict,
     ScoredText,
+    WorstToken,
     quality_verdict,
 )
-from anespec.validate.quality.worst import worst_tokens
-from anespec.validate.reference import Reference
+
+# The tokens of a text on which the artifact and the reference disagreed most, in words.
+
+MOST_TOKENS = 10
+TOKENS_BEFORE = 12
+LONGEST_TEXT = 200
+"""Characters of a token, or of what stands before it; few tokens have as many."""
+
+
+def worst_tokens(
+    tokenizer: Tokenizer, windows: Sequence[Window], scored: Divergence
+) -> tuple[WorstToken, ...]:
+    """The tokens with the largest KL divergence, the largest first, of all that were scored in `windows`."""
+    targets = [(window, place) for window in windows for place in range(1, len(window.ids))]
+    # Where divergences are equal the earlier token comes first.
+    worst = np.argsort(-scored.kl, kind="stable")[:MOST_TOKENS]
+    return tuple(_worst_token(tokenizer, targets[number], scored, number) for number in worst.tolist())
+
+
+def _worst_token(
+    tokenizer: Tokenizer, target: tuple[Window, int], scored: Divergence, number: int
+) -> WorstToken:
+    window, place = target
+    of_reference = (scored.reference_top_nll[number], scored.reference_nll[number])
+    of_artifact = (scored.artifact_top_nll[number], scored.artifact_nll[number])
+    return WorstToken(
+        number=number,
+        before=_text(tokenizer, window.ids[max(0, place - TOKENS_BEFORE) : place])[-LONGEST_TEXT:],
+        token=_text(tokenizer, window.ids[place : place + 1])[:LONGEST_TEXT],
+        kl=float(scored.kl[number]),
+        reference=_opinion(_text(tokenizer, [int(scored.reference_top[number])]), *of_reference),
+        artifact=_opinion(_text(tokenizer, [int(scored.artifact_top[number])]), *of_artifact),
+    )
+
+
+def _opinion(top: str, top_nll: float, token_nll: float) -> Opinion:
+    return Opinion(
+        top=top[:LONGEST_TEXT],
+        top_probability=min(1.0, math.exp(-top_nll)),
+        token_probability=min(1.0, math.exp(-token_nll)),
+    )
+
+
+def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    return tokenizer.decode(ids, skip_special=False, continues=True)
+
+
+# Texts that people pass to be scored.
+
+SPARE_TOKENS = 64
+"""Tokens beyond those wanted that are cut from the text too, for the last ones depend on what follows."""
+
+LARGEST_TEXT = 1 << 27
+"""Bytes; a hundred times the texts that perplexity is measured on."""
+
+
+@dataclass(frozen=True)
+class SampleText:
+    """A text file's name, content and hash over its bytes."""
+
+    name: str
+    sha256: str
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> "SampleText":
+        """Read a UTF-8 file.
+
+        Raises:
+            StorageError: it cannot be read, or has more than LARGEST_TEXT bytes.
+            RequestError: it is not UTF-8, or empty.
+        """
+        try:
+            data = read_bounded(path, LARGEST_TEXT)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise RequestError(
+                f"{path}: is not UTF-8 text (byte {error.start}); convert it to UTF-8 or pass another text"
+            ) from None
+        if not text:
+            raise RequestError(f"{path}: is empty; pass a text of at least two tokens")
+        return cls(path.name, hashlib.sha256(data).hexdigest(), text)
+
+    def tokens(self, tokenizer: Tokenizer, limit: int) -> list[int]:
+        """The text's tokens without BOS and EOS, up to a few more than `limit`.
+
+        A text far longer than those is not looked at to its end.
+        """
+        characters = (limit + SPARE_TOKENS) * tokenizer.longest_token
+        return tokenizer.encode(self.text[:characters], add_special=False)
 
 
 def quality_gate(

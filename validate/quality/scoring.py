@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import RowKind, Verifier, run_rows
-from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
-from anespec.validate.progress import Progress
+from anespec.system.progress import Progress
+from anespec.validate.golden.reference import Reference
 from anespec.validate.quality.divergence import Divergence, diverge
-from anespec.validate.reference import Reference
 
 ROWS_AT_ONCE = 128
 """Rows whose logits over the whole vocabulary are held at once, of either side."""

@@ -9,10 +9,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from anespec.manifests.errors import QualityGateError
-from anespec.manifests.formatting import counted
 from anespec.manifests.schema import Count, Index, Record
 from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
+from anespec.system.errors import QualityGateError
+from anespec.system.formatting import counted
 from anespec.validate.quality.divergence import MOST_LIKELY, Divergence, Numbers
 
 HISTOGRAM_DECADES = (-8, 2)

@@ -8,15 +8,15 @@ run on a Mac by this project yet.
 
 from typing import Protocol
 
-from anespec.manifests.formatting import counted, listed
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.residency import Plan, PlanSource, ResidencyVerdict, ShardComputePlan
 from anespec.manifests.schema import Manifest, Shapes, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.coreml.library import has_neural_engine
 from anespec.runtime.backends.worker.build import built_worker
-from anespec.validate.progress import StepReport
+from anespec.system.formatting import counted, listed
+from anespec.system.progress import StepReport
 from anespec.validate.residency.coremltools_plan import COREMLTOOLS
 from anespec.validate.residency.plan_process import ChildPlans
 from anespec.validate.residency.worker_plan import WorkerPlans

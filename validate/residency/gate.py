@@ -1,17 +1,70 @@
 """The residency gate over an artifact on disk: find a plan, judge it, record the verdict."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from anespec.manifests.errors import RequestError
-from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
+from anespec.manifests.residency import (
+    Placement,
+    Plan,
+    PlanSource,
+    ResidencyFile,
+    ResidencyVerdict,
+    RuleFinding,
+    ShardResidency,
+)
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
-from anespec.validate.progress import StepReport
+from anespec.system.errors import RequestError, ResidencyGateError
+from anespec.system.progress import StepReport
 from anespec.validate.residency.compute_plan import PlanMaker, measure_plan
 from anespec.validate.residency.prediction import predict
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.shard_view import view_artifact
-from anespec.validate.residency.verdict import residency_verdict
+
+# The verdict on a plan, however it came about.
+
+
+def residency_verdict(plan: Plan, findings: Iterable[RuleFinding]) -> ResidencyVerdict:
+    """Count a plan, and keep what the rules found beside it."""
+    return ResidencyVerdict(
+        circumstances=plan.circumstances,
+        source=plan.source,
+        block=plan.block,
+        shards=tuple(ShardResidency.of(shard) for shard in plan.shards),
+        findings=tuple(findings),
+    )
+
+
+def decides(verdict: ResidencyVerdict, prediction_decides: bool) -> bool:
+    """Whether a failed verdict fails the run: a plan's does, a prediction's only where that is asked for."""
+    return prediction_decides or verdict.source is not PlanSource.PREDICTED
+
+
+def require_residency(verdict: ResidencyVerdict) -> None:
+    """Do nothing where the verdict passed.
+
+    Raises:
+        ResidencyGateError: naming the first shard that is not on the Neural Engine, and why.
+    """
+    if verdict.passed:
+        return
+    if not verdict.shards:
+        raise ResidencyGateError("the residency gate fails: the plan has no shards")
+    first = verdict.off_ane[0]
+    raise ResidencyGateError(
+        f"the residency gate fails ({verdict.source}): {len(verdict.off_ane)} of {len(verdict.shards)} "
+        f"shards are not on the Neural Engine; first {first.shard}: {_reason(first)}; `anespec validate` "
+        "lists the mends"
+    )
+
+
+def _reason(shard: ShardResidency) -> str:
+    if shard.refusal is not None:
+        return shard.refusal
+    if shard.placement is Placement.EMPTY:
+        return "the plan has no operations"
+    rules = f" ({', '.join(shard.off_ane[0].rules)})" if shard.off_ane[0].rules else ""
+    return f"{shard.compute.off_ane} of {shard.compute.total} operations, such as {shard.off_ane[0]}{rules}"
 
 
 def residency_gate(

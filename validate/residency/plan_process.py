@@ -13,15 +13,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.manifests.coreml_errors import error_sentence
-from anespec.manifests.errors import AnespecError
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
+from anespec.system.child_python import answer_stream, end_with_parent
+from anespec.system.errors import AnespecError
 from anespec.validate.child_answer import ChildLostError, child_answer
 from anespec.validate.residency.coremltools_plan import PlanningTools, refused
 

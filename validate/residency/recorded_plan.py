@@ -4,12 +4,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, printable
 from anespec.manifests.notes import LARGEST_JSON
 from anespec.manifests.residency import Plan, PlanSource
-from anespec.manifests.safe_files import read_bounded, write_atomically
 from anespec.manifests.store import Artifact
+from anespec.system.errors import RequestError, StorageError
+from anespec.system.formatting import LONGEST_REASON, printable
+from anespec.system.safe_files import read_bounded, write_atomically
 
 
 def record_plan(plan: Plan, path: Path) -> None:

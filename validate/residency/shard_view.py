@@ -20,11 +20,11 @@ from anespec.runtime.backends.portable.mil_package import (
     FileReference,
     Function,
     Operation,
+    Packed,
     TensorType,
     read_functions,
     read_package,
 )
-from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.program import WeightFiles
 
 Stored = Callable[[FileReference], NDArray[Any] | Packed]

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anespec.manifests.coreml_errors import error_sentence
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import LONGEST_REASON, printable
-from anespec.manifests.machine import machine_name
 from anespec.manifests.residency import FunctionPlan, PlannedOperation, ShardComputePlan
 from anespec.manifests.schema import Manifest, Shard, ShardFunction
 from anespec.manifests.store import Artifact
@@ -19,9 +16,11 @@ from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.coreml.compiled import CompileRefusedError, compiled_shard
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.worker.backend import system_of_core_ml
-from anespec.runtime.backends.worker.commands import CommandFailedError, plan_json
-from anespec.runtime.backends.worker.compiling import WorkerCompiler
+from anespec.runtime.backends.worker.commands import CommandFailedError, WorkerCompiler, plan_json
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.system.errors import AnespecError
+from anespec.system.formatting import LONGEST_REASON, printable
+from anespec.system.machine import machine_name
 from anespec.validate.residency.coremltools_plan import one_function, other_default, refused
 from anespec.validate.residency.shard_view import FunctionView, ShardView, view_declared
 

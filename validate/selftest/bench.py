@@ -11,15 +11,19 @@ from typing import Any
 import psutil
 from gguf import GGMLQuantizationType
 
-from anespec.manifests.errors import AnespecError, RequestError, UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import HeadShard, KVForm, Shard, Target
 from anespec.manifests.store import Artifact
-from anespec.validate.selftest.device import Device, LoadedModel, NotHereError, Tensor, Units
-from anespec.validate.selftest.failures import failure_of
-from anespec.validate.selftest.portable_device import PortableModel
-from anespec.validate.selftest.random_gguf import write
+from anespec.system.errors import AnespecError, RequestError, UnsupportedModelError
+from anespec.validate.selftest.devices.device import Device, LoadedModel, NotHereError, Tensor, Units
+from anespec.validate.selftest.devices.portable import PortableModel
+from anespec.validate.selftest.devices.session import ShardSession, compared
+from anespec.validate.selftest.devices.worker_session import first_uses_in_worker, time_in_worker
+from anespec.validate.selftest.inputs.random_gguf import write
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import Pass, passes
+from anespec.validate.selftest.inputs.trained import beginning_of, layers_of
 from anespec.validate.selftest.records import (
     Build,
     Comparison,
@@ -27,12 +31,8 @@ from anespec.validate.selftest.records import (
     Measured,
     ModelSize,
     PassTime,
+    failure_of,
 )
-from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import ShardSession, compared
-from anespec.validate.selftest.stimulus import Pass, passes
-from anespec.validate.selftest.trained import beginning_of, layers_of
-from anespec.validate.selftest.worker_session import first_uses_in_worker, time_in_worker
 
 Say = Callable[[str], None]
 Keep = Callable[[Measured], None]
@@ -85,7 +85,7 @@ class Bench:
         import anespec.convert.worker_imports  # noqa: F401
         from anespec.convert.options import ConvertOptions
         from anespec.convert.pipeline import convert
-        from anespec.convert.plan import ConversionPlan
+        from anespec.convert.planning.plan import ConversionPlan
         from anespec.convert.source.model import SourceModel
 
         gguf = self._gguf(build.size)

@@ -14,15 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.manifests.schema import Record
+from anespec.system.child_python import answer_stream, end_with_parent
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import NotHereError
-from anespec.validate.selftest.devices import make_device
+from anespec.validate.selftest.devices.choosing import make_device
+from anespec.validate.selftest.devices.device import NotHereError
 from anespec.validate.selftest.disk import is_full
-from anespec.validate.selftest.failures import failure_of
-from anespec.validate.selftest.records import Failure, Measured, Trial
-from anespec.validate.selftest.scale import Scale
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.records import Failure, Measured, Trial, failure_of
 from anespec.validate.selftest.steps import STEPS
 
 

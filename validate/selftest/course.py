@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from anespec.validate.findings import Level
 from anespec.validate.selftest.bench import on_cpu
-from anespec.validate.selftest.device import DeviceFacts
+from anespec.validate.selftest.devices.device import DeviceFacts
 from anespec.validate.selftest.disk import NO_SPACE
-from anespec.validate.selftest.random_gguf import stored_bytes
+from anespec.validate.selftest.inputs.random_gguf import stored_bytes
+from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.recommend import usable_form
 from anespec.validate.selftest.records import Failure, Outcome, StepReport, Trial, TrialRecord
 from anespec.validate.selftest.runner import Run
-from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.shapes import SHAPES
 from anespec.validate.selftest.steps.step import Step
 from anespec.validate.selftest.steps.variants import KV

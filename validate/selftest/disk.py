@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from anespec.manifests.coreml_errors import known_error
-from anespec.manifests.errors import StorageError
-from anespec.manifests.formatting import bytes_text
+from anespec.system.errors import StorageError
+from anespec.system.formatting import bytes_text
 
 NO_SPACE = "no space"
 """The code of a failure for want of disk, as coreml_errors names it."""

@@ -14,11 +14,11 @@ from typing import BinaryIO
 
 import numpy as np
 
-from anespec.manifests.child_python import answer_stream
+from anespec.system.child_python import answer_stream
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.devices import make_device
+from anespec.validate.selftest.devices.choosing import make_device
 from anespec.validate.selftest.groups import GroupAsked, GroupHere, GroupTold
-from anespec.validate.selftest.stimulus import Pass, passes
+from anespec.validate.selftest.inputs.stimulus import Pass, passes
 
 MOST_PASSES = 1 << 20
 

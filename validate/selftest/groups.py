@@ -10,17 +10,17 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment, end_child
 from anespec.manifests.coreml_errors import ended_by
-from anespec.manifests.formatting import last_line
 from anespec.manifests.schema import HIDDEN_IN, Bytes, HeadShard, Index, Record
+from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment, end_child
+from anespec.system.formatting import last_line
 from anespec.validate.selftest.bench import Bench, memory_now
-from anespec.validate.selftest.device import LoadedModel, Tensor, Units
-from anespec.validate.selftest.devices import name_of
+from anespec.validate.selftest.devices.choosing import name_of
+from anespec.validate.selftest.devices.device import LoadedModel, Tensor, Units
+from anespec.validate.selftest.devices.session import ShardSession, as_taken
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import Pass
 from anespec.validate.selftest.records import Build
-from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import ShardSession, as_taken
-from anespec.validate.selftest.stimulus import Pass
 
 MODULE = "anespec.validate.selftest.group_process"
 LAST_WORDS = 4096

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.manifests.formatting import counted, duration_text
 from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed
+from anespec.system.formatting import counted, duration_text
 from anespec.validate.findings import Level
 from anespec.validate.page.templating import render_report
-from anespec.validate.selftest.device import Units
+from anespec.validate.selftest.devices.device import Units
 from anespec.validate.selftest.patience import END_COMMAND
 from anespec.validate.selftest.records import Outcome, PassTime, SelftestReport, TrialRecord
 from anespec.validate.selftest.steps import STEPS

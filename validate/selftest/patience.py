@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER
+from anespec.system.child_python import NEUTRAL_FOLDER
 
 SERVICES = frozenset({"ANECompilerService", "aned", "coremlcompiler"})
 """Processes that compile for Core ML, by the name of their executable."""

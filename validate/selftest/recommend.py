@@ -6,15 +6,15 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.presets import find_preset
 from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
 from anespec.runtime.backends import COREML, WORKER
 from anespec.runtime.backends.worker.sharing import Loading, usual_loading
-from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.system.formatting import bytes_text, duration_text
+from anespec.validate.selftest.devices.device import DeviceFacts, Units
+from anespec.validate.selftest.inputs.scale import FULL, Scale
 from anespec.validate.selftest.records import BackendAdvice, LoadingAdvice, Outcome, TrialRecord
-from anespec.validate.selftest.scale import FULL, Scale
 from anespec.validate.selftest.steps.shapes import AGAIN, waiting
 from anespec.validate.selftest.steps.states import MANY
 from anespec.validate.selftest.steps.step import falls_back, sound, time_of

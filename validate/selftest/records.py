@@ -6,14 +6,17 @@ from typing import Literal
 from pydantic import Field
 
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.manifests.coreml_errors import known_error
+from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
 from anespec.manifests.tuned import TunedChoices
 from anespec.manifests.verdicts import ExactnessVerdict, Moment
 from anespec.runtime.backends.worker.sharing import Loading
+from anespec.system.errors import AnespecError
+from anespec.system.formatting import LONGEST_REASON, printable
 from anespec.validate.findings import Finding, Level
-from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Units
 
 ModelSize = Literal[
     "tiny", "small", "layer", "full", "embedded", "model", "random-embedded", "random-model"
@@ -262,3 +265,17 @@ class SelftestReport(Record):
     choices: TunedChoices | None = None
     advice: BackendAdvice | None = Field(default=None, description="None where no Neural Engine was tried")
     loading: LoadingAdvice | None = Field(default=None, description="None where one process holds all")
+
+
+# What an exception of a library or of Core ML comes to in a report.
+
+
+def failure_of(error: Exception, stage: str) -> Failure:
+    """What was said, and what it means where it is known of Core ML."""
+    text = printable(" ".join(str(error).split()) or type(error).__name__, LONGEST_REASON)
+    if isinstance(error, AnespecError):
+        return Failure(stage=stage, text=text)
+    known = known_error(str(error))
+    if known is None:
+        return Failure(stage=stage, text=f"{type(error).__name__}: {text}")
+    return Failure(stage=stage, text=text, meaning=known.meaning, mend=known.mend, code=known.code)

@@ -21,23 +21,23 @@ from typing import Protocol
 
 from pydantic import Field, ValidationError
 
-from anespec.manifests.child_python import (
+from anespec.manifests.schema import Bytes, Record
+from anespec.manifests.verdicts import Moment
+from anespec.system.child_python import (
     NEUTRAL_FOLDER,
     child_command,
     child_environment,
     lifeline,
     signal_name,
 )
-from anespec.manifests.errors import StorageError
-from anespec.manifests.formatting import LONGEST_REASON, bytes_text, duration_text, printable
-from anespec.manifests.safe_files import Folder, write_atomically
-from anespec.manifests.schema import Bytes, Record
-from anespec.manifests.verdicts import Moment
+from anespec.system.errors import StorageError
+from anespec.system.formatting import LONGEST_REASON, bytes_text, duration_text, printable
+from anespec.system.safe_files import Folder, write_atomically
 from anespec.validate.selftest.child import Asked, Told
 from anespec.validate.selftest.disk import CACHE_LIMIT, NO_SPACE, CacheWatch, Free, free_disk
+from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.patience import Patience, settle
 from anespec.validate.selftest.records import Failure, Measured, Outcome, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
 
 CHILD = "anespec.validate.selftest.child"
 MOST_SAID = 1 << 26

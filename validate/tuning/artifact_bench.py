@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.formatting import bytes_text
 from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.system.errors import AnespecError, StorageError
+from anespec.system.formatting import bytes_text
 from anespec.validate.child_answer import child_answer
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.trial_process import MODULE, TrialRequest, options_of

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import Record
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.workbench import Measured, Probe, Workbench
 

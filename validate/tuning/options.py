@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from anespec.manifests.options import Flag
 from anespec.manifests.schema import Target
 from anespec.manifests.usual_target import usual_target
 from anespec.runtime.options import LONGEST_PASS, BackendOptions
+from anespec.system.options import Flag
 
 
 def _read_formats(value: Any) -> Any:

@@ -7,18 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.formatting import counted
 from anespec.manifests.grades import Grade
 from anespec.manifests.presets import MatchedModel, Preset, Provenance
-from anespec.manifests.safe_files import write_atomically
 from anespec.manifests.schema import Count, Record, Target, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
+from anespec.system.errors import StorageError
+from anespec.system.formatting import counted
+from anespec.system.safe_files import write_atomically
 from anespec.validate.tuning.candidates import DEPENDENT, SEARCHED, Candidate
 from anespec.validate.tuning.search import Found, Trial
 from anespec.validate.tuning.whole_model import WholeModel
-from anespec.validate.tuning.workbench import Measured
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Measured, Workload
 
 
 class TrialRecord(Record):

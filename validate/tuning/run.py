@@ -7,24 +7,23 @@ from pathlib import Path
 
 from anespec import __version__
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.known_hashes import KnownHashes
-from anespec.manifests.machine import machine_name
 from anespec.manifests.presets import MatchedModel
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends import resolve_backend
+from anespec.system.errors import StorageError
+from anespec.system.machine import machine_name
+from anespec.system.safe_files import Folder
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
-from anespec.validate.tuning.candidates import Candidate
+from anespec.validate.tuning.candidates import Candidate, default_space
 from anespec.validate.tuning.journal import Heading, Journal
 from anespec.validate.tuning.options import TuneOptions
 from anespec.validate.tuning.report import TunedModel, TuneReport, tune_report
 from anespec.validate.tuning.search import Found, Trial, search
-from anespec.validate.tuning.spaces import default_space
 from anespec.validate.tuning.whole_model import measure_whole
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Workload
 
 JOURNAL = "trials.jsonl"
 

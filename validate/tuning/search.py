@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from anespec.manifests.errors import AnespecError
+from anespec.system.errors import AnespecError
 from anespec.validate.tuning.candidates import Candidate, Space
 from anespec.validate.tuning.ranking import FASTER, Cost, best_of
-from anespec.validate.tuning.workbench import Measured, Probe, Workbench
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Measured, Probe, Workbench, Workload
 
 STAGES: tuple[tuple[str, ...], ...] = (
     ("weights", "kv_form"),

@@ -18,23 +18,23 @@ from pathlib import Path
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.child_python import answer_stream, end_with_parent
-from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.residency import Placement, PlanSource, ResidencyVerdict, Severity
 from anespec.manifests.schema import Count, Record, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.runtime.engine.planner import least_spans
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, run_pass, whole_plan
-from anespec.runtime.planner import least_spans
-from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
-from anespec.validate.figures import require_golden
+from anespec.system.child_python import answer_stream, end_with_parent
+from anespec.system.errors import AnespecError, StorageError
 from anespec.validate.gates import exactness_of, golden_gate
+from anespec.validate.golden.figures import require_golden
 from anespec.validate.residency.compute_plan import neural_engine
 from anespec.validate.residency.gate import residency_gate
 from anespec.validate.tuning.candidates import Candidate
@@ -186,7 +186,7 @@ def _median(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Answer one request; what is answered is not lost to a library's destructors (see anespec.leaving)."""
+    """Answer one request; an answer is not lost to a library's destructors (anespec.system.process_exit)."""
     end_with_parent()
     answers = answer_stream()
     try:

@@ -9,11 +9,11 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from gguf.gguf_reader import ReaderField
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import AnespecError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
+from anespec.system.errors import AnespecError, StorageError
 
 LAYER = "blk."
 MADE_BY_WRITER = ("GGUF.", "general.architecture")

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Literal
 
-from anespec.manifests.errors import StorageError
 from anespec.manifests.schema import Count, Record
+from anespec.system.errors import StorageError
 from anespec.validate.tuning.candidates import Candidate
 from anespec.validate.tuning.search import Found, Trial, pass_milliseconds
-from anespec.validate.tuning.workbench import Milliseconds, Probe, Workbench
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Milliseconds, Probe, Workbench, Workload
 
 
 class PassComparison(Record):

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anespec.manifests.packages import missing_package
 from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
@@ -16,6 +15,7 @@ from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
+from anespec.system.packages import missing_package
 
 
 @dataclass(frozen=True)

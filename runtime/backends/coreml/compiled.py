@@ -21,12 +21,12 @@ from typing import Protocol
 import psutil
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
-from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
-from anespec.manifests.machine import system_build
-from anespec.manifests.safe_files import Folder, first_link
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.user_folders import cache_folder, private_folder
+from anespec.system.errors import AnespecError, ArtifactError, StorageError
+from anespec.system.machine import system_build
+from anespec.system.safe_files import Folder, first_link
+from anespec.system.user_folders import cache_folder, private_folder
 
 COMPILED_FOLDER = "compiled"
 SUFFIX = ".mlmodelc"

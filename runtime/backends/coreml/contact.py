@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.coreml_errors import NOT_A_NUMBER
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import Count, Record
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
-from anespec.runtime.backends.masks import MASKED
+from anespec.runtime.backends.pass_inputs import MASKED
 
 Shape = tuple[int, ...]
 

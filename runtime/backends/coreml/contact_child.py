@@ -7,9 +7,9 @@ import sys
 import time
 from typing import BinaryIO
 
-from anespec.manifests.child_python import answer_stream, end_with_parent
 from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome, start_shard
 from anespec.runtime.backends.coreml.library import CoreMLLibrary, CoreMLTools
+from anespec.system.child_python import answer_stream, end_with_parent
 
 
 def main(library: CoreMLLibrary) -> None:

@@ -9,11 +9,11 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import last_line
 from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome
+from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
+from anespec.system.errors import AnespecError
+from anespec.system.formatting import last_line
 
 CHILD = "anespec.runtime.backends.coreml.contact_child"
 

@@ -26,10 +26,10 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from anespec.manifests.interrupts import interrupts_held_back
-from anespec.manifests.machine import system_build
-from anespec.manifests.packages import missing_package
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
+from anespec.system.interrupts import interrupts_held_back
+from anespec.system.machine import system_build
+from anespec.system.packages import missing_package
 
 FIRST_MACOS = 15
 """States are known to Core ML from here on (A: Apple)."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from anespec.manifests.formatting import counted, duration_text, listed
 from anespec.manifests.schema import Count, Record
+from anespec.system.formatting import counted, duration_text, listed
 
 LONG_START = 10.0
 """Seconds of a start that a person is told of without asking."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.formatting import printable
-from anespec.runtime.backends.portable.packed import Packed
+from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.system.errors import ArtifactError
+from anespec.system.formatting import printable
 
 if TYPE_CHECKING:
     from anespec.runtime.backends.portable.program import Constant, Operation
@@ -197,3 +197,33 @@ def refusing(source: str, library: str) -> Iterator[None]:
         raise ArtifactError(
             f"{source}: {library} cannot run it ({reason}); convert the model again or use another --backend"
         ) from error
+
+
+# The bounds of slice_by_index and slice_update: constants, or of a slice_update also values of the pass.
+
+
+def slices_of(
+    a: Arguments[ValueT], shape: tuple[int, ...], bounds: tuple[Sequence[int], Sequence[int]] | None = None
+) -> tuple[slice, ...]:
+    """Return the part of a value of `shape` that the operation reads or replaces; every slice has explicit
+    ends.
+
+    `bounds` are where it begins and ends, by axis, if those are no constants.
+
+    Raises:
+        ArtifactError: it takes nothing, more than there is, every other number, or drops an axis.
+    """
+    rank = len(shape)
+    begins, ends = bounds or (a.integers("begin"), a.integers("end"))
+    strides = a.integers("stride") if a.has("stride") else [1] * rank
+    from_start, to_end, dropped = (a.flags(f"{name}_mask", rank) for name in ("begin", "end", "squeeze"))
+    if not len(begins) == len(ends) == rank or strides != [1] * rank or any(dropped):
+        raise a.refused(f"slices {shape} in an unsupported way")
+    found = []
+    for axis, size in enumerate(shape):
+        begin = 0 if from_start[axis] else begins[axis] + (size if begins[axis] < 0 else 0)
+        end = size if to_end[axis] else ends[axis] + (size if ends[axis] < 0 else 0)
+        if not 0 <= begin < end <= size:
+            raise a.refused(f"slices {begins[axis]} to {ends[axis]} of axis {axis} of {shape}")
+        found.append(slice(begin, end))
+    return tuple(found)

@@ -4,18 +4,157 @@ The runtime and the gates address inputs, outputs and states by the manifest's n
 program knew of would be neither cleared, nor copied, nor compared.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
+
+from anespec.gguf.element_types import ElementType
 from anespec.manifests.channel_layout import ChannelLayout, shape_in
-from anespec.manifests.element_types import ElementType
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.formatting import printable, quoted
 from anespec.manifests.residency import shape_text
-from anespec.manifests.schema import Manifest, Shard, TensorSpec
+from anespec.manifests.schema import Manifest, Shard, ShardFunction, TensorSpec
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.portable.functions import declared_function
-from anespec.runtime.backends.portable.mil_package import read_package
+from anespec.runtime.backends.portable.mil_package import (
+    FileReference,
+    Function,
+    MILPackage,
+    Packed,
+    TensorType,
+    Written,
+    read_package,
+)
 from anespec.runtime.backends.portable.program import Program, program_of
+from anespec.system.errors import ArtifactError
+from anespec.system.formatting import listed, printable, quoted
+
+# Treat the functions of a package as one: they are the same graph over the same constants, each for its own
+# T, and up to the layout of channel tensors.
+#
+# So a pass with the number of rows of any function can run on the one function that is kept, and there is
+# one
+# set of weights and of states, as in Core ML.
+
+ANY = -1
+"""What a reshape is given for T."""
+
+
+def declared_function(package: MILPackage, declared: Sequence[ShardFunction]) -> Function:
+    """Return one function for all those that a manifest declares of the package, the default first.
+
+    If there are several, a dimension that is T in each of them is None.
+
+    Raises:
+        ArtifactError: the package has other functions, or another default, or two are not the same graph.
+    """
+    names = [function.name for function in declared]
+    if {*names} != package.functions.keys():
+        raise _refused(package, f"has the functions {_named(package.functions)}, not {_named(names)}")
+    if (default := package.default_function) != names[0]:
+        raise _refused(package, f"its default function is {quoted(default)}, not {quoted(names[0])}")
+    first, *others = functions = [
+        _as_the_first(package.functions[each.name], each, declared[0]) for each in declared
+    ]
+    for other in others:
+        if (place := next(_differences(first, other), None)) is not None:
+            raise _refused(
+                package,
+                f"its function {quoted(other.name)} is another graph than {quoted(first.name)} (at "
+                f"{quoted(place)})",
+            )
+    return first if not others else _of_any_rows(package, functions, declared)
+
+
+def _as_the_first(function: Function, declared: ShardFunction, first: ShardFunction) -> Function:
+    """Return a function as it is, or with the first one's layout of channel tensors.
+
+    They have the same numbers in the same order in both layouts, so only the types of what meets the outside
+    differ, and what reshapes are given.
+    """
+    if declared.layout is first.layout:
+        return function
+
+    def turned(shape: tuple[int | None, ...], rows: int | None) -> tuple[int | None, ...]:
+        return shape_in(shape, first.layout, rows, declared.layout)
+
+    types, constants = dict(function.types), dict(function.constants)
+    for name in (*function.inputs, *function.outputs):
+        if name in types:
+            types[name] = replace(types[name], shape=turned(types[name].shape, declared.rows))
+    for operation in function.operations:
+        for name in operation.inputs.get("shape", ()) if operation.kind == "reshape" else ():
+            if isinstance(shape := constants.get(name), np.ndarray):
+                constants[name] = np.array(turned(tuple(shape.tolist()), ANY), shape.dtype)
+    return replace(function, types=types, constants=constants)
+
+
+def _named(names: Sequence[str] | Mapping[str, Function]) -> str:
+    return listed([quoted(name) for name in sorted(names)])
+
+
+def _refused(package: MILPackage, reason: str) -> ArtifactError:
+    return ArtifactError(f"{package.path}: {reason}; convert the model again")
+
+
+def _differences(first: Function, other: Function) -> Iterator[str]:
+    """The names of values or operations in which two functions are not the same graph, types left out."""
+    for mine, its in zip(
+        (*first.inputs, *first.states, *first.outputs),
+        (*other.inputs, *other.states, *other.outputs),
+        strict=False,
+    ):
+        if mine != its:
+            yield its
+    for mine_op, its_op in zip(first.operations, other.operations, strict=False):
+        if mine_op != its_op:
+            yield its_op.name
+    if len(first.operations) != len(other.operations) or _counts(first) != _counts(other):
+        yield other.name
+    for name in (*first.constants, *other.constants):
+        if not _same(first.constants.get(name), other.constants.get(name)):
+            yield name
+
+
+def _counts(function: Function) -> tuple[int, ...]:
+    return len(function.inputs), len(function.states), len(function.outputs)
+
+
+def _same(first: Written | FileReference | None, other: Written | FileReference | None) -> bool:
+    """Return whether two constants are the same: the same place in the weight file, or the same values."""
+    if isinstance(first, Packed) and isinstance(other, Packed):
+        return (first.element, first.shape) == (other.element, other.shape) and np.array_equal(
+            first.data, other.data
+        )
+    if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):
+        return first.dtype == other.dtype and np.array_equal(first, other)
+    return type(first) is type(other) and not isinstance(first, np.ndarray) and first == other
+
+
+def _of_any_rows(
+    package: MILPackage, functions: Sequence[Function], declared: Sequence[ShardFunction]
+) -> Function:
+    """The first function, with None for T in the types of what meets the outside."""
+    rows = [function.rows for function in declared]
+    first = functions[0]
+    types = dict(first.types)
+    for name in (*first.inputs, *first.states, *first.outputs):
+        found = [function.types[name] for function in functions if name in function.types]
+        elements, ranks = {each.element for each in found}, {len(each.shape) for each in found}
+        if not found or len(elements) > 1 or len(ranks) > 1 or len(found) < len(functions):
+            raise _refused(package, f"its functions differ in the type of {quoted(name)}")
+        shape = tuple(_size(sizes, rows) for sizes in zip(*(each.shape for each in found), strict=True))
+        if 0 in shape:
+            shapes = listed([shape_text(each.shape) for each in found])
+            raise _refused(package, f"its functions have {shapes} for {quoted(name)}, which no T explains")
+        types[name] = TensorType(found[0].element, shape)
+    return replace(first, types=types)
+
+
+def _size(sizes: Sequence[int | None], rows: Sequence[int | None]) -> int | None:
+    """None where the sizes are the functions' own T, the size where they agree, else 0."""
+    if list(sizes) == list(rows):
+        return None
+    return sizes[0] if len({*sizes}) == 1 and sizes[0] is not None else 0
+
 
 Shape = tuple[int | None, ...]
 

@@ -4,22 +4,93 @@ An .mlpackage holds a protobuf (Apple's MIL.proto) whose large constants live in
 refers to its place there, and nothing of that file is read here.
 """
 
+import importlib
+import importlib.util
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import lcm, prod
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.element_types import MIL_TYPES, ElementType
-from anespec.manifests.errors import ArtifactError
+from anespec.gguf.element_types import MIL_TYPES, ElementType
 from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import MAIN
-from anespec.runtime.backends.portable.packed import Packed
-from anespec.runtime.backends.portable.proto import model_classes
+from anespec.system.errors import ArtifactError
+from anespec.system.packages import require_package
+
+# Core ML's protobuf classes, without importing the whole of coremltools.
+#
+# `import coremltools` takes seconds and drags in torch; the classes generated from Apple's .proto
+# files are a self-contained package inside it, so that package alone is loaded, under a name of ours.
+
+PACKAGE = "anespec._coreml_proto"
+
+
+def model_classes() -> ModuleType:
+    """The module with the class `Model` (Model.proto).
+
+    Raises:
+        MissingPackageError: coremltools is not installed.
+    """
+    if PACKAGE not in sys.modules:
+        require_package("coremltools", "reading a shard")
+        found = importlib.util.find_spec("coremltools")
+        assert found is not None
+        assert found.submodule_search_locations
+        folder = Path(next(iter(found.submodule_search_locations))) / "proto"
+        spec = importlib.util.spec_from_file_location(
+            PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[PACKAGE] = package
+        spec.loader.exec_module(package)
+    return importlib.import_module(f"{PACKAGE}.Model_pb2")
+
+
+# Arrays of numbers of less than a byte, left as they are stored.
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`data` (bytes, memory-mapped where large) holds the numbers one after the other, lowest bits first."""
+
+    data: NDArray[np.uint8]
+    element: ElementType
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: NDArray[np.uint8], element: ElementType, shape: tuple[int, ...]) -> Self:
+        """Raises ValueError where the bytes are not as many as such an array has."""
+        if len(data) != element.nbytes(shape):
+            raise ValueError(f"{len(data)} bytes cannot be {shape} numbers of {element.bits} bits")
+        return cls(data, element, shape)
+
+    def unpacked(self) -> NDArray[Any]:
+        """A copy with a byte for each number: int8 or uint8."""
+        bits, count = self.element.bits, prod(self.shape)
+        group = lcm(bits, 8) // 8
+        padded = self.data if len(self.data) % group == 0 else np.pad(self.data, (0, -len(self.data) % group))
+        words = np.zeros(len(padded) // group, np.uint32)
+        for byte in range(group):
+            words |= padded[byte::group].astype(np.uint32) << np.uint32(8 * byte)
+        numbers = np.empty((len(words), 8 * group // bits), np.uint8)
+        for place in range(numbers.shape[1]):
+            numbers[:, place] = words >> np.uint32(bits * place) & np.uint32((1 << bits) - 1)
+        whole = numbers.reshape(-1)[:count].reshape(self.shape)
+        if not self.element.signed:
+            return whole
+        unused = 8 - bits
+        return (whole << np.uint8(unused)).view(np.int8) >> np.int8(unused)
+
 
 MOST_BYTES = 2**31
 """Protobuf's own limit."""

@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.element_types import ElementType
-from anespec.manifests.errors import ArtifactError, RequestError
-from anespec.manifests.formatting import quoted
+from anespec.gguf.element_types import ElementType
 from anespec.manifests.residency import shape_text
 from anespec.runtime.backends.portable.mil_package import read_package
 from anespec.runtime.backends.portable.program import Program, load_program
 from anespec.runtime.backends.runner import Inputs, ShardRunner, Tensor
+from anespec.system.errors import ArtifactError, RequestError
+from anespec.system.formatting import quoted
 
 COMPILED = ".mlmodelc"
 PACKAGE_OF_COMPILED = "package"
@@ -171,9 +171,9 @@ class PackagePredictor:
 def _runner(library: Library) -> Callable[[Program, int], ShardRunner]:
     """Libraries take seconds to import, so each is imported when first asked for."""
     if library == "torch":
-        from anespec.runtime.backends.portable.torch_runner import TorchRunner
+        from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 
         return TorchRunner
-    from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+    from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 
     return OpenVINORunner

@@ -27,9 +27,9 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from anespec.manifests.errors import AnespecError, RequestError
 from anespec.runtime.backends.portable.package_predictor import Library, PackagePredictor
 from anespec.runtime.backends.runner import Homes, Tensor
+from anespec.system.errors import AnespecError, RequestError
 
 LIBRARY_VARIABLE = "ANESPEC_STANDIN_LIBRARY"
 """The environment variable for the library that computes: torch (the default) or openvino."""

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.mil_package import (
     FileReference,
     Function,
     MILPackage,
     Operation,
+    Packed,
     TensorType,
     read_package,
 )
-from anespec.runtime.backends.portable.packed import Packed
 from anespec.runtime.backends.portable.soundness import check_sound
+from anespec.system.errors import ArtifactError
 
 __all__ = ["Constant", "Operation", "Program", "chain", "load_program", "merge", "program_of"]
 

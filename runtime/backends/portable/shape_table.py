@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import layout_of
-from anespec.runtime.backends.portable.arguments import Arguments
-from anespec.runtime.backends.portable.packed import Packed
-from anespec.runtime.backends.portable.slices import slices_of
+from anespec.runtime.backends.portable.arguments import Arguments, slices_of
+from anespec.runtime.backends.portable.mil_package import Packed
 
 Shape: TypeAlias = tuple[int, ...]
 Rule = Callable[[Arguments[Shape]], Shape]

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.arguments import Arguments, slices_of
 from anespec.runtime.backends.portable.program import Operation, Program
-from anespec.runtime.backends.portable.slices import slices_of
 
 SLOT_WRITE = "slot_write"
 """The operation put in the place of either: inputs `state` (what was read of one, or an input in its place),

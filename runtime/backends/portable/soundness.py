@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import shape_at
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.formatting import bytes_text
-from anespec.manifests.machine import machine_memory
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
+from anespec.system.errors import ArtifactError
+from anespec.system.formatting import bytes_text
+from anespec.system.machine import machine_memory
 
 if TYPE_CHECKING:
     from anespec.runtime.backends.portable.program import Constant, Operation, Program

@@ -11,7 +11,6 @@ from math import prod
 
 import numpy as np
 
-from anespec.manifests.errors import ArtifactError
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.fused_norms import RMS_NORM
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
@@ -19,6 +18,7 @@ from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
 from anespec.runtime.backends.portable.soundness import ShapesSoFar
 from anespec.runtime.backends.runner import PoolNames
+from anespec.system.errors import ArtifactError
 
 FEWER = 3 / 4
 """The share of a pool's slots with which shapes are followed; the smallest pools have 64."""

@@ -19,8 +19,8 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import ArtifactError, StorageError
-from anespec.manifests.formatting import bytes_text, quoted
+from anespec.system.errors import ArtifactError, StorageError
+from anespec.system.formatting import bytes_text, quoted
 
 MAGIC = b"ANESPECA"
 PROTOCOL = 1

@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
-from anespec.manifests.errors import MissingPackageError
-from anespec.manifests.machine import system_build
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.worker.build import built_worker
-from anespec.runtime.backends.worker.compiling import WorkerCompiler
+from anespec.runtime.backends.worker.commands import WorkerCompiler
 from anespec.runtime.backends.worker.loading import WorkerLoader
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.runner import WorkerRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import Stage
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
+from anespec.system.errors import MissingPackageError
+from anespec.system.machine import system_build
 
 STAND_IN = "ANESPEC_STANDIN_PYTHON"
 

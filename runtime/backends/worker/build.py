@@ -21,13 +21,13 @@ from pathlib import Path
 
 import psutil
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER
-from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
-from anespec.manifests.formatting import LONGEST_REASON, printable
-from anespec.manifests.safe_files import Folder, first_link, open_file, require_safe_to_run
 from anespec.manifests.store import file_sha256
-from anespec.manifests.user_folders import cache_folder, private_folder
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.system.child_python import NEUTRAL_FOLDER
+from anespec.system.errors import AnespecError, MissingPackageError, StorageError
+from anespec.system.formatting import LONGEST_REASON, printable
+from anespec.system.safe_files import Folder, first_link, open_file, require_safe_to_run
+from anespec.system.user_folders import cache_folder, private_folder
 
 SOURCES = "anespec.swift"
 EXECUTABLE = "anespec-worker"

@@ -2,15 +2,17 @@
 
 import json
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from anespec.manifests.child_python import NEUTRAL_FOLDER, child_environment
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.formatting import last_line
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.system.child_python import NEUTRAL_FOLDER, child_environment
+from anespec.system.errors import AnespecError, StorageError
+from anespec.system.formatting import last_line
 
 WRONG_USAGE = 64
 
@@ -89,3 +91,40 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
         status = done.returncode
         end = ended_by(-status) if status < 0 else f"the worker ended with {status}"
         return f"{last_line(done.stderr)}\n{end}".strip()
+
+
+# Shards compiled by the worker, which needs nothing but Core ML for it.
+
+
+@dataclass(frozen=True)
+class WorkerCompiler:
+    """A Compiler (see coreml.compiled) by `anespec-worker compile`, each package within so many seconds.
+
+    `system` is what Core ML is a part of.
+    """
+
+    program: WorkerProgram
+    system: str
+    seconds: float = LONGEST_CONTACT
+
+    def compile(self, package: Path, destination: Path) -> Path:
+        """See Compiler.
+
+        Raises:
+            StorageError: the worker cannot be started, or what it made not be put there.
+            CommandFailedError: Core ML refuses, in its own words.
+        """
+        try:
+            with TemporaryDirectory(dir=destination.parent, prefix=f"{destination.stem}.") as folder:
+                return self._compiled(package, Path(folder)).rename(destination)
+        except OSError as error:
+            raise StorageError(
+                f"{package}: cannot be compiled to {destination} ({error.strerror})"
+            ) from error
+
+    def _compiled(self, package: Path, folder: Path) -> Path:
+        return compile_package(self.program, package, folder, self.seconds)
+
+    def version(self) -> str:
+        """The system's build, since it is Core ML that compiles."""
+        return f"worker, {self.system}"

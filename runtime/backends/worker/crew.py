@@ -13,7 +13,6 @@ from dataclasses import asdict
 from typing import Any
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
-from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.runtime.backends.worker.arena import Arena
@@ -26,6 +25,7 @@ from anespec.runtime.backends.worker.process import (
 from anespec.runtime.backends.worker.sharing import WorkerLimits, shared_out
 from anespec.runtime.backends.worker.stages import Stage, first_pass_inputs
 from anespec.runtime.passes import StateLostError
+from anespec.system.errors import AnespecError, ArtifactError
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import (
@@ -31,11 +30,12 @@ from anespec.runtime.backends.coreml.memory import (
     remember_start,
 )
 from anespec.runtime.backends.coreml.start_times import Starts, StartTimes
-from anespec.runtime.backends.worker.compiling import WorkerCompiler
+from anespec.runtime.backends.worker.commands import WorkerCompiler
 from anespec.runtime.backends.worker.crew import LoadLostError, ShardRefusedError, WorkersDieError
 from anespec.runtime.backends.worker.runner import WorkerRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import Stage, stages_of
+from anespec.system.errors import AnespecError, ArtifactError
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import numpy as np
 from anespec.manifests.channel_layout import DECLARED, channels_of, laid_out, row_count, row_of
 from anespec.manifests.schema import HIDDEN_IN, Manifest
 from anespec.runtime.backends.coreml.start_times import StartTimes
-from anespec.runtime.backends.homes import homes_of
+from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.crew import Crew

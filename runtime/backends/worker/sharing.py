@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from anespec.manifests.machine import machine_memory
+from anespec.system.machine import machine_memory
 
 ComputeUnits = Literal["cpuOnly", "cpuAndNeuralEngine"]
 """Where Core ML may run a shard, by its own names."""

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import ChannelLayout, shape_at
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.formatting import quoted
 from anespec.manifests.schema import (
     HIDDEN_IN,
     HeadShard,
@@ -26,6 +24,8 @@ from anespec.manifests.schema import (
     TensorSpec,
 )
 from anespec.runtime.backends.worker.arena import Arena, Shape, at_width
+from anespec.system.errors import ArtifactError
+from anespec.system.formatting import quoted
 
 LOGITS = "logits"
 SLOTS = "slots"

@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec import __version__
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.datastore.sorting import merge_runs, sorted_places
 from anespec.runtime.drafters.datastore.stored import (
     MOST_ENTRIES,
@@ -23,6 +21,8 @@ from anespec.runtime.drafters.datastore.stored import (
     map_array,
     text_begin,
 )
+from anespec.system.errors import RequestError, StorageError
+from anespec.system.safe_files import Folder
 
 PIECE = 8_000_000
 """Entries that are sorted at a time; it takes 15 bytes of memory for each."""

@@ -10,8 +10,7 @@ from anespec.runtime.drafters.candidates import Chances
 from anespec.runtime.drafters.chains import ChainSession
 from anespec.runtime.drafters.datastore.kernels import datastore_guess
 from anespec.runtime.drafters.datastore.stored import Datastore
-from anespec.runtime.drafters.seen_rows import SeenRows
-from anespec.runtime.drafters.texts import GrowingText, Tokens
+from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens
 
 
 class DatastoreGuesser:

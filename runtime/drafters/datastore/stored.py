@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.safe_files import open_file
+from anespec.system.errors import RequestError, StorageError
+from anespec.system.safe_files import open_file
 
 HEADER_BYTES = 4096
 SEPARATOR = -1

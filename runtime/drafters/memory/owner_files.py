@@ -23,8 +23,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory.records import (
     FRAME_BYTES,
     LAST_GENERATION,
@@ -34,6 +32,8 @@ from anespec.runtime.drafters.memory.records import (
     head_size,
     records,
 )
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
 
 SNAPSHOT = "snapshot"
 PRIVATE = 0o600

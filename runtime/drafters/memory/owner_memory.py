@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import StorageError
 from anespec.runtime.drafters.memory.learner import Learner, fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, Snapshot
 from anespec.runtime.drafters.memory.records import (
@@ -21,6 +20,7 @@ from anespec.runtime.drafters.memory.records import (
     records,
 )
 from anespec.runtime.drafters.memory.request_journal import SNAPSHOT, RequestJournal
+from anespec.system.errors import StorageError
 
 SNAPSHOT_TOKENS = 1 << 13
 """Tokens in journals from which on a snapshot is due: learning them again takes some 20 milliseconds."""

@@ -4,9 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from anespec.manifests.errors import StorageError
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles
 from anespec.runtime.drafters.memory.records import Head, LatestTexts
+from anespec.system.errors import StorageError
 
 SECONDS_BETWEEN_TRIES = 5.0
 """After a failed write, so that a full disk does not cost every request a failed write."""

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
-from anespec.manifests.user_folders import private_folder
 from anespec.runtime.drafters.memory.owner_files import Journal, OwnerFiles, Snapshot, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
 from anespec.runtime.drafters.memory.records import Head, LatestTexts, Lesson, lessons, shown_owner
 from anespec.runtime.drafters.memory.used_models import MODELS_NAME, Model, read_models
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
+from anespec.system.user_folders import private_folder
 
 FILE_BYTES = 2 << 30
 """Limit of all files together, of all vocabularies and owners; beyond it the owner written longest ago is

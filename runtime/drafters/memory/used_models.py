@@ -6,9 +6,9 @@ from typing import Self
 
 from pydantic import Field, ValidationError
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import Name, Record
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
 
 MODELS_NAME = "models.json"
 MOST_MODELS = 16

@@ -11,9 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
-from anespec.manifests.user_folders import private_folder
 from anespec.runtime.drafters.memory.learner import Learner
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
 from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
@@ -21,6 +18,9 @@ from anespec.runtime.drafters.memory.records import Head, Lesson, lessons, shown
 from anespec.runtime.drafters.memory.request_journal import RequestJournal
 from anespec.runtime.drafters.memory.shelf import FILE_BYTES, trim
 from anespec.runtime.drafters.memory.used_models import Model, note_model
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
+from anespec.system.user_folders import private_folder
 
 MOST_IN_RAM = 8
 """Owners whose images stay in memory; one more, and the one asked for longest ago goes to its files."""

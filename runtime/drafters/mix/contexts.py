@@ -9,6 +9,7 @@ six tokens. Their numbers are their order: candidates are taken from the first o
 
 from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import CONTEXTS, ORDERS, Longs, Words
+from anespec.runtime.drafters.mix.nodes import FOLLOWED_BEFORE, FOLLOWED_LAST, find_word
 from anespec.runtime.drafters.mix.state import (
     ANSWER_PLACE,
     COLUMN,
@@ -23,7 +24,6 @@ from anespec.runtime.drafters.mix.state import (
     SHAPES,
     folded_of,
 )
-from anespec.runtime.drafters.mix.words import FOLLOWED_BEFORE, FOLLOWED_LAST, find_word
 
 ORDER_OF = (6, 4, 3, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0)
 """The number of last tokens in a context, for contexts that consist only of these."""

@@ -33,8 +33,17 @@ from anespec.runtime.drafters.mix.layout import (
     Text,
     Words,
 )
-from anespec.runtime.drafters.mix.logs import LOG_HALF, LOG_ONE
-from anespec.runtime.drafters.mix.nodes import COUNTS, FIRST_FOLLOWER, FOLLOWERS, VISITS, find_node
+from anespec.runtime.drafters.mix.nodes import (
+    COUNTS,
+    FIRST_FOLLOWER,
+    FOLLOWERS,
+    LAST_AT,
+    TIMES,
+    VISITS,
+    WORD,
+    find_node,
+    find_word,
+)
 from anespec.runtime.drafters.mix.others import OTHERS, Others
 from anespec.runtime.drafters.mix.pointer import pointer_rate, pointer_step
 from anespec.runtime.drafters.mix.scratch import (
@@ -53,8 +62,16 @@ from anespec.runtime.drafters.mix.scratch import (
     Scratch,
 )
 from anespec.runtime.drafters.mix.state import AT, KEYS, LENGTH, SHAPE_MASK, SHAPES
-from anespec.runtime.drafters.mix.words import LAST_AT, TIMES, WORD, find_word
 from anespec.runtime.drafters.recycle import recycle_guess
+
+# Logarithms of small counts, as constants of compiled functions.
+
+LOG_HALF = np.log(np.maximum(np.arange(256), 1) - 0.5).astype(np.float32)
+"""ln(c - 0.5)."""
+
+LOG_ONE = np.log(np.arange(256) + 1.0).astype(np.float32)
+"""ln(n + 1)."""
+
 
 MATCHED_MEMORY, MATCHED_LOCAL = 1, 2
 """Bits of which tables knew a context of two tokens or more."""

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.memory.learner import ALIGNMENT, MemoryFacts
 from anespec.runtime.drafters.mix import LEARNER, LEARNER_VERSION
@@ -26,11 +25,12 @@ from anespec.runtime.drafters.mix.layout import (
     rows_within,
     view_image,
 )
+from anespec.runtime.drafters.mix.nodes import WORD_COLUMNS, word_rows
 from anespec.runtime.drafters.mix.rates import fresh_rates
 from anespec.runtime.drafters.mix.scorer import fresh_weights
 from anespec.runtime.drafters.mix.state import STATE
 from anespec.runtime.drafters.mix.walk import fold_text
-from anespec.runtime.drafters.mix.words import WORD_COLUMNS, word_rows
+from anespec.system.errors import RequestError
 
 LEAST_ROWS = 1024
 MOST_COUNTED = 1 << 53

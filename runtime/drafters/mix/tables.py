@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from anespec.runtime.drafters.mix.layout import BUCKET, NODE_BYTES, NODE_WORDS, Text, Words
+from anespec.runtime.drafters.mix.nodes import WORD_COLUMNS, word_rows
 from anespec.runtime.drafters.mix.pointer import LENGTHS
 from anespec.runtime.drafters.mix.state import STATE
 from anespec.runtime.drafters.mix.walk import OPENING_TOKENS, begin_answer, begin_text, index_text
-from anespec.runtime.drafters.mix.words import WORD_COLUMNS, word_rows
 from anespec.runtime.drafters.texts import GrowingText
 
 NODES_PER_TOKEN = 20

@@ -19,7 +19,7 @@ from anespec.runtime.drafters.mix.layout import (
     Text,
     Words,
 )
-from anespec.runtime.drafters.mix.nodes import count_follower
+from anespec.runtime.drafters.mix.nodes import count_follower, note_word
 from anespec.runtime.drafters.mix.others import OTHERS, Others
 from anespec.runtime.drafters.mix.pointer import aim_pointer, drop_pointer, pointer_rate, step_pointer
 from anespec.runtime.drafters.mix.rates import POINTER_SPAN, PRIOR_SPAN, SURE_SPAN, move_rate, sure_row
@@ -35,7 +35,6 @@ from anespec.runtime.drafters.mix.scratch import (
     Scratch,
 )
 from anespec.runtime.drafters.mix.state import ANSWER_PLACE, AT, KEYS, LENGTH, OPENING, STATE, step_state
-from anespec.runtime.drafters.mix.words import note_word
 
 OPENING_TOKENS = 6
 """The number of tokens after which a request's opening identifies the task."""

@@ -7,17 +7,18 @@ from typing import Any, Literal
 from pydantic import Field
 from starlette.responses import Response
 
-from anespec.runtime.completion import TextStream
+from anespec.runtime.engine.completion import TextStream
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.server.bodies import Body
-from anespec.runtime.server.conversing import Conversation
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.answers.conversing import Conversation
+from anespec.runtime.server.answers.reading import AnswerReader
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.streams import LINES
 from anespec.runtime.server.models import ServingModel
-from anespec.runtime.server.ollama.answers import ChatLine, chat_line
-from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
+from anespec.runtime.server.ollama.answers import ChatLine, OllamaError, chat_line, ollama_error
 from anespec.runtime.server.ollama.fields import OllamaBody
-from anespec.runtime.server.ollama.replying import load, reply
+from anespec.runtime.server.ollama.writer import load, reply
 from anespec.runtime.server.openai.chat_messages import (
     MOST_CALLS,
     MOST_MESSAGES,
@@ -27,8 +28,6 @@ from anespec.runtime.server.openai.chat_messages import (
     template_messages,
 )
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, tool_use
-from anespec.runtime.server.reading import AnswerReader
-from anespec.runtime.server.streams import LINES
 
 
 class OllamaCalled(Body):

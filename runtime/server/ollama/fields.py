@@ -7,9 +7,21 @@ from pydantic import BeforeValidator, Field
 
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
-from anespec.runtime.server.bodies import Body
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.models import Models
 from anespec.runtime.server.openai.sampling_fields import StopStrings, rivals
 from anespec.runtime.server.openai.schema_limits import require_modest
+
+# Models' names as Ollama's clients write them.
+
+LATEST = ":latest"
+"""The tag of a name that is written without one."""
+
+
+def known_as(models: Models, name: str) -> str:
+    """The id of the model that is called so; the name itself where there is none."""
+    ids = {card.id for card in models.cards}
+    return name if name in ids else name.removesuffix(LATEST)
 
 
 def _whole(value: Any) -> Any:

@@ -5,19 +5,18 @@ from typing import Any
 
 from starlette.responses import Response
 
-from anespec.runtime.completion import TextStream
+from anespec.runtime.engine.completion import TextStream
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.server.conversing import Conversation
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.answers.conversing import Conversation
+from anespec.runtime.server.answers.reading import AnswerReader
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.streams import LINES
 from anespec.runtime.server.models import ServingModel
-from anespec.runtime.server.ollama.answers import GenerateLine, generate_line
-from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
+from anespec.runtime.server.ollama.answers import GenerateLine, OllamaError, generate_line, ollama_error
 from anespec.runtime.server.ollama.fields import OllamaBody
-from anespec.runtime.server.ollama.replying import load, reply
+from anespec.runtime.server.ollama.writer import load, reply
 from anespec.runtime.server.openai.tool_fields import ToolUse
-from anespec.runtime.server.reading import AnswerReader
-from anespec.runtime.server.streams import LINES
 
 _REFUSED = {
     "suffix": "a suffix cannot be served; put it into a raw prompt as the model wants it",

@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from anespec.runtime.server.bodies import Body
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.streams import json_answer
 from anespec.runtime.server.models import ModelCard, ServingModel
-from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
-from anespec.runtime.server.ollama.names import known_as
-from anespec.runtime.server.streams import json_answer
+from anespec.runtime.server.ollama.answers import OllamaError, ollama_error
+from anespec.runtime.server.ollama.fields import known_as
 from anespec.runtime.server.tools.choosing import takes_tools
 from anespec.runtime.text.reasoning import TAGS
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.ollama.errors import OllamaError, ollama_error
-from anespec.runtime.server.openai.embeddings import REASON as NO_EMBEDDINGS
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.ollama.answers import OllamaError, ollama_error
+from anespec.runtime.server.openai.models_list import REASON as NO_EMBEDDINGS
 
 _MANAGING = "models are managed by the command line; see anespec convert, serve, list and rm"
 

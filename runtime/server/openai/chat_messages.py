@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from anespec.runtime.server.bodies import Body
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.http.errors import ApiError
 
 MOST_MESSAGES = 4096
 MOST_PARTS = 4096

@@ -8,18 +8,17 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from anespec.runtime.completion import Chunk, Summary, TextStream
+from anespec.runtime.engine.completion import Chunk, Summary, TextStream
+from anespec.runtime.engine.requests import OutputToken
 from anespec.runtime.options import LONGEST_REFERENCE, MOST_CHOICES
-from anespec.runtime.requests import OutputToken
-from anespec.runtime.server.answering import Prepared, answer
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.answers.answering import Prepared, answer
+from anespec.runtime.server.answers.settling import settled
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.streams import DONE, EVENTS, event
 from anespec.runtime.server.models import Leased
-from anespec.runtime.server.openai.finish import finish_reason
 from anespec.runtime.server.openai.sampling_fields import MostTokens, SamplingFields
-from anespec.runtime.server.openai.usage import Timings, Usage, timings_of, usage_of
-from anespec.runtime.server.settling import settled
-from anespec.runtime.server.streams import DONE, EVENTS, event
+from anespec.runtime.server.openai.usage import Timings, Usage, finish_reason, timings_of, usage_of
 from anespec.runtime.text.tokenizer import Tokenizer
 
 

@@ -1,6 +1,6 @@
 """How much JSON of its own, such as a schema, a request may bring: told before anything works on it."""
 
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.http.errors import ApiError
 
 MOST_VALUES = 20_000
 MOST_DEEP = 32

@@ -2,11 +2,20 @@
 anespec's."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pydantic import BaseModel
 
-from anespec.runtime.completion import Summary
 from anespec.runtime.drafters import REFERENCE
+from anespec.runtime.engine.completion import Summary
+from anespec.runtime.engine.requests import FinishReason
+
+# Why an answer ended, in OpenAI's words.
+
+
+def finish_reason(summary: Summary) -> Literal["stop", "length"]:
+    """`stop` where the model or a stop string ended it, else `length`: of the answer, context or time."""
+    return "stop" if summary.finish is FinishReason.STOP else "length"
 
 
 class PromptDetails(BaseModel):

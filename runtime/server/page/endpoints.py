@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.page import stats
 from anespec.runtime.server.page.assets import INDEX, assets
 

@@ -3,11 +3,11 @@
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from anespec.runtime.callers import Caller
+from anespec.runtime.engine.requests import Caller
 from anespec.runtime.passes import RowKind
-from anespec.runtime.server.endpoint import Call, Endpoint
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.streams import json_answer
 from anespec.runtime.server.models import ServingModel
-from anespec.runtime.server.streams import json_answer
 
 
 class ModelStats(BaseModel):

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from anespec.runtime.completion import Summary
+from anespec.runtime.engine.completion import Summary
 from anespec.runtime.server.openai.usage import Timings
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

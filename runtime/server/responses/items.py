@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anespec.runtime.server.bodies import Body
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import (
     CalledFunction,
     Content,

@@ -1,23 +1,85 @@
 """`/v1/responses`: an input is answered."""
 
+import time
+import uuid
 from dataclasses import replace
 
 from starlette.responses import Response
 
-from anespec.manifests.errors import GrammarError, PromptTooLongError
-from anespec.runtime.server.answering import Prepared, answer
-from anespec.runtime.server.conversing import Conversation
-from anespec.runtime.server.endpoint import Call, Endpoint
-from anespec.runtime.server.errors import ApiError, api_error
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.server.answers.answering import Prepared, answer
+from anespec.runtime.server.answers.conversing import Conversation
+from anespec.runtime.server.answers.settling import settled
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError, api_error
+from anespec.runtime.server.http.streams import EVENTS
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.chat_messages import template_messages
-from anespec.runtime.server.responses.answers import ResponseAnswer
-from anespec.runtime.server.responses.body import ResponsesBody
-from anespec.runtime.server.responses.echo import begun
+from anespec.runtime.server.responses.answers import (
+    FormatAnswer,
+    ReasoningAnswer,
+    ResponseAnswer,
+    TextAnswer,
+    ToolAnswer,
+)
+from anespec.runtime.server.responses.body import ChosenTools, ResponsesBody, TextFormat
 from anespec.runtime.server.responses.items import STATELESS, messages_of
 from anespec.runtime.server.responses.writer import ResponseWriter
-from anespec.runtime.server.settling import settled
-from anespec.runtime.server.streams import EVENTS
+from anespec.system.errors import GrammarError, PromptTooLongError
+
+# A response before anything of it has come: what was asked for, told back.
+
+
+def begun(body: ResponsesBody, model: str, unsaid: bool, options: GenerationOptions) -> ResponseAnswer:
+    """The response of a request to what is served as `model`, with `options`; `unsaid` as for `tool_use`."""
+    choice = body.tool_choice or "auto"
+    return ResponseAnswer(
+        id=f"resp_{uuid.uuid4().hex}",
+        object="response",
+        created_at=int(time.time()),
+        completed_at=None,
+        status="in_progress",
+        background=False,
+        error=None,
+        incomplete_details=None,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        metadata=body.metadata or {},
+        model=model,
+        output=[],
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        previous_response_id=None,
+        reasoning=ReasoningAnswer(effort=body.reasoning.effort if body.reasoning else None, summary=None),
+        store=False,
+        temperature=options.temperature,
+        text=TextAnswer(format=_format(body.format)),
+        tool_choice=choice.model_dump(exclude_unset=True) if isinstance(choice, ChosenTools) else choice,
+        tools=[
+            ToolAnswer(
+                type="function",
+                name=tool.name or "",
+                description=tool.description,
+                parameters=tool.parameters,
+                strict=unsaid if tool.strict is None else tool.strict,
+            )
+            for tool in body.tools or ()
+        ],
+        top_p=options.top_p,
+        truncation="disabled",
+        usage=None,
+    )
+
+
+def _format(asked: TextFormat) -> FormatAnswer:
+    if asked.type != "json_schema":
+        return FormatAnswer(type=asked.type)
+    return FormatAnswer(
+        type=asked.type,
+        name=asked.name,
+        description=asked.description,
+        schema=asked.schema_ or {},
+        strict=bool(asked.strict),
+    )
 
 
 async def respond(call: Call[ResponsesBody]) -> Response:

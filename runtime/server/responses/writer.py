@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
-from anespec.runtime.completion import Chunk, Summary
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.openai.finish import finish_reason
-from anespec.runtime.server.openai.usage import timings_of
+from anespec.runtime.engine.completion import Chunk, Summary
+from anespec.runtime.server.answers.reading import Reading
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.streams import event
+from anespec.runtime.server.openai.usage import finish_reason, timings_of
 from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
-from anespec.runtime.server.reading import Reading
 from anespec.runtime.server.responses.answers import (
     IncompleteDetails,
     ItemStatus,
@@ -19,9 +19,14 @@ from anespec.runtime.server.responses.answers import (
     ResponseFailure,
     usage_of,
 )
-from anespec.runtime.server.responses.events import Event, ResponseEvent
-from anespec.runtime.server.responses.open_items import OpenItem, open_call, open_message, open_reasoning
-from anespec.runtime.server.streams import event
+from anespec.runtime.server.responses.open_items import (
+    Event,
+    OpenItem,
+    ResponseEvent,
+    open_call,
+    open_message,
+    open_reasoning,
+)
 
 
 class ResponseWriter:

@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 
 from anespec.runtime.server.tools import hermes, llama3, mistral
-from anespec.runtime.server.tools.form import ToolForm
-from anespec.runtime.server.tools.functions import ToolFunction
+from anespec.runtime.server.tools.form import ToolForm, ToolFunction
 from anespec.runtime.server.tools.tagged import GLM, QWEN_CODER, Tagged
 from anespec.runtime.text.tokenizer import Tokenizer
 

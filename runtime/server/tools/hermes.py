@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from anespec.runtime.server.tools.call_objects import read_call
-from anespec.runtime.server.tools.form import Write, marked_rules, new_call_id
-from anespec.runtime.server.tools.functions import ToolFunction, call_rule
+from anespec.runtime.server.tools.form import ToolFunction, Write, call_rule, marked_rules, new_call_id
+from anespec.runtime.server.tools.json_reader import read_call
 from anespec.runtime.server.tools.source import Found, Source
 
 BEGIN, END = "<tool_call>", "</tool_call>"

@@ -5,9 +5,8 @@ The tag that its first versions put before them is a special token.
 
 from collections.abc import Collection, Sequence
 
-from anespec.runtime.server.tools.call_objects import read_call
-from anespec.runtime.server.tools.form import Write, new_call_id
-from anespec.runtime.server.tools.functions import ToolFunction, call_rule
+from anespec.runtime.server.tools.form import ToolFunction, Write, call_rule, new_call_id
+from anespec.runtime.server.tools.json_reader import read_call
 from anespec.runtime.server.tools.source import Begun, Found, NoCall, Source
 
 TAG = "<|python_tag|>"

@@ -7,9 +7,8 @@ import secrets
 import string
 from collections.abc import Sequence
 
-from anespec.runtime.server.tools.call_objects import read_arguments, read_call
-from anespec.runtime.server.tools.form import Write, marked_rules
-from anespec.runtime.server.tools.functions import ToolFunction, call_rule, quoted
+from anespec.runtime.server.tools.form import ToolFunction, Write, call_rule, marked_rules, quoted
+from anespec.runtime.server.tools.json_reader import read_arguments, read_call
 from anespec.runtime.server.tools.source import Found, Source
 
 BEGIN, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"

@@ -10,9 +10,15 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anespec.runtime.server.tools.call_objects import LONGEST_NAME
-from anespec.runtime.server.tools.form import Write, marked_rules, new_call_id
-from anespec.runtime.server.tools.functions import ToolFunction, quoted, value_rule
+from anespec.runtime.server.tools.form import (
+    ToolFunction,
+    Write,
+    marked_rules,
+    new_call_id,
+    quoted,
+    value_rule,
+)
+from anespec.runtime.server.tools.json_reader import LONGEST_NAME
 from anespec.runtime.server.tools.source import Begun, Found, NoCall, Piece, Source
 
 BEGIN, END = "<tool_call>", "</tool_call>"

@@ -1,4 +1,4 @@
-/// What is asked of a row's logits, found in their fp16 bits, in the order of `runtime/row_logits.py`.
+/// What is asked of a row's logits, found in their fp16 bits, in the order of `runtime/sampling/row_logits.py`.
 
 /// A token and its logit's bits.
 struct Candidate: Equatable {

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from anespec.chat.conversation import Conversation, Stoppable, stopped_by_nothing
-from anespec.chat.model import Answer, Messages
-from anespec.chat.rendering import Screen
-from anespec.manifests.errors import GoldenGateError, PromptTooLongError
-from anespec.runtime.completion import Chunk, Summary
+from anespec.cli.chat.conversation import Conversation, Stoppable, stopped_by_nothing
+from anespec.cli.chat.model import Answer, Messages
+from anespec.cli.chat.rendering import Screen
+from anespec.runtime.engine.completion import Chunk, Summary
+from anespec.runtime.engine.requests import FinishReason, OutputToken
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.passes import RowKind
-from anespec.runtime.requests import FinishReason, OutputToken
-from anespec.runtime.statistics import Statistics
-from anespec.runtime.text.chat_prompt import ChatPrompt
+from anespec.runtime.text.chat import ChatPrompt
+from anespec.system.errors import GoldenGateError, PromptTooLongError
 
 
 class ScriptedAnswer:

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 from scripted import ScriptedModel, Seen, conversation
 
-import anespec.chat.repl as repl
-from anespec.chat.commands import BY_NAME, COMMANDS, Then, take_line
-from anespec.chat.conversation import stopped_by_interrupt
-from anespec.chat.model import Messages
-from anespec.chat.repl import is_complete, messages_of, run_lines, run_terminal
-from anespec.chat.settings import setting_names
-from anespec.chat.transcript import Turn
-from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError
-from anespec.runtime.requests import FinishReason
-from anespec.runtime.text.chat_prompt import ChatPrompt
+import anespec.cli.chat.repl as repl
+from anespec.cli.chat.commands import BY_NAME, COMMANDS, Then, setting_names, take_line
+from anespec.cli.chat.conversation import stopped_by_interrupt
+from anespec.cli.chat.model import Messages
+from anespec.cli.chat.repl import is_complete, messages_of, run_lines, run_terminal
+from anespec.cli.chat.transcript import Turn
+from anespec.runtime.engine.requests import FinishReason
+from anespec.runtime.text.chat import ChatPrompt
+from anespec.system.errors import AnespecError, PromptTooLongError, RequestError
 
 
 @pytest.fixture

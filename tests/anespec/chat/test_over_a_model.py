@@ -17,12 +17,12 @@ from file_server import FileServer, serving_file
 from scripted import Seen
 
 import anespec
-from anespec.chat.conversation import Conversation
-from anespec.chat.loaded_model import LoadedModel
-from anespec.main import cli
-from anespec.manifests.errors import Interrupted, RequestError, UsageError
-from anespec.model_cache import resolve_artifact
+from anespec.cli.chat.conversation import Conversation
+from anespec.cli.chat.model import LoadedModel
+from anespec.cli.main import cli
+from anespec.models.cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions
+from anespec.system.errors import Interrupted, RequestError, UsageError
 
 
 @pytest.fixture(scope="module")

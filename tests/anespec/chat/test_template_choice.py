@@ -10,11 +10,11 @@ from commands import run
 from serving import running
 
 import anespec
-from anespec.chat.template_choice import with_chat_template
+from anespec.cli.verbs.chat import with_chat_template
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError
 from anespec.runtime.options import LoadOptions
-from anespec.watching import Watcher
+from anespec.system.errors import RequestError
+from anespec.system.progress import Watcher
 
 
 @pytest.fixture(autouse=True)

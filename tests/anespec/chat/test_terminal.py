@@ -18,15 +18,15 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from scripted import ScriptedModel, Seen, conversation
 
-import anespec.chat.terminal as terminal
-from anespec.chat.commands import take_line
-from anespec.chat.conversation import stopped_by_interrupt
-from anespec.chat.rendering import status_line
-from anespec.chat.repl import run_terminal
-from anespec.chat.terminal import CommandCompleter, history, reader, toolbar
-from anespec.chat.transcript import Turn
-from anespec.manifests.errors import AnespecError, GoldenGateError
-from anespec.runtime.statistics import Statistics
+import anespec.cli.chat.terminal as terminal
+from anespec.cli.chat.commands import take_line
+from anespec.cli.chat.conversation import stopped_by_interrupt
+from anespec.cli.chat.rendering import status_line
+from anespec.cli.chat.repl import run_terminal
+from anespec.cli.chat.terminal import CommandCompleter, history, reader, toolbar
+from anespec.cli.chat.transcript import Turn
+from anespec.runtime.engine.statistics import Statistics
+from anespec.system.errors import AnespecError, GoldenGateError
 
 Type = Callable[..., str]
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedModel
 
-from anespec.chat.model import Messages
-from anespec.chat.transcript import Transcript, Turn
-from anespec.manifests.errors import AnespecError, PromptTooLongError, RequestError, StorageError, UsageError
-from anespec.runtime.text.chat_prompt import ChatPrompt
-from anespec.runtime.text.trimming import CUT, FULL
+from anespec.cli.chat.model import Messages
+from anespec.cli.chat.transcript import Transcript, Turn
+from anespec.runtime.text.chat import CUT, FULL, ChatPrompt
+from anespec.system.errors import AnespecError, PromptTooLongError, RequestError, StorageError, UsageError
 
 TURNS = [Turn("one", "first answer"), Turn("two", "second", "thought")]
 text = st.text(st.characters(codec="utf-8"), max_size=20)

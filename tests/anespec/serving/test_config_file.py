@@ -10,15 +10,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.main import cli
-from anespec.manifests.errors import StorageError, UsageError
-from anespec.option_origins import with_origin
+from anespec.cli.main import cli
+from anespec.cli.option_flags import with_origin
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
-from anespec.serving.config_file import file_options, read_config
-from anespec.serving.options import PoolOptions
+from anespec.serving.config_file import PoolOptions, file_options, read_config
 from anespec.serving.request import ServeRequest, firm_options
-from anespec.toml_file import LARGEST_FILE
+from anespec.system.errors import StorageError, UsageError
+from anespec.system.toml_file import LARGEST_FILE
 
 
 def write(folder: Path, text: str) -> Path:

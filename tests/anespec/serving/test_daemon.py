@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from commands import run
 from daemons import PATIENCE, Started, started, until_true
 
-from anespec.main import cli
-from anespec.manifests.errors import StorageError, UsageError
+from anespec.cli.main import cli
+from anespec.system.errors import StorageError, UsageError
 
 KEY, OTHER_KEY = "one:0123456789abcdef", "two:fedcba9876543210"
 SECRET, OTHER_SECRET = KEY[4:], OTHER_KEY[4:]

@@ -11,11 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.main import cli
-from anespec.manifests.errors import UsageError
-from anespec.serving.install import install, uninstall
-from anespec.serving.notify import READY, tell_system
-from anespec.serving.units import MARK, Job, Unit, unit_for
+from anespec.cli.main import cli
+from anespec.serving.start import READY, tell_system
+from anespec.serving.units import MARK, Job, Unit, install, uninstall, unit_for
+from anespec.system.errors import UsageError
 
 JOB = Job(("/usr/bin/python", "-m", "anespec", "serve", "a b.gguf"), {"HF_HOME": "/hub"}, 46)
 

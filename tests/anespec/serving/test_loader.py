@@ -13,18 +13,18 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.model import Model
-from anespec.model_cache import ModelCache
+from anespec.models.cache import ModelCache
+from anespec.models.memory_limit import memory_of
 from anespec.runtime.options import LoadOptions
 from anespec.serving import residents, start
 from anespec.serving.loader import ArtifactLoader
 from anespec.serving.pool import ModelLoadError, ModelPool
-from anespec.serving.room import memory_of
 from anespec.serving.sources import ModelSource
-from anespec.watching import SILENT, Watcher
+from anespec.system.errors import AnespecError, ArtifactError, StorageError
+from anespec.system.progress import SILENT, Watcher
 
 LOADER = ArtifactLoader(lambda: SILENT)
 OPTIONS = LoadOptions(threads=1)

@@ -10,14 +10,13 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from anespec.manifests.errors import ArtifactError, UsageError
+from anespec.models.memory_limit import MemoryLimit
 from anespec.runtime.options import LoadOptions
-from anespec.runtime.server.errors import ApiError, api_error
+from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.models import Loaded
-from anespec.serving.file_marks import FileMarks
 from anespec.serving.pool import ModelLoadError, ModelPool
-from anespec.serving.room import MemoryLimit
-from anespec.serving.sources import Found, ModelSource, ResidentModel
+from anespec.serving.sources import FileMarks, Found, ModelSource, ResidentModel
+from anespec.system.errors import ArtifactError, UsageError
 
 T = TypeVar("T")
 

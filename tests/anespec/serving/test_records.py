@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from anespec.main import cli
-from anespec.manifests.user_folders import state_folder
+from anespec.cli.main import cli
 from anespec.runtime.server.options import ServeOptions
-from anespec.serving import records, stopping
-from anespec.serving.records import DaemonRecord, daemon_at, recorded, running_daemons
-from anespec.serving.stopping import stop
+from anespec.serving import records
+from anespec.serving import records as stopping
+from anespec.serving.records import DaemonRecord, daemon_at, recorded, running_daemons, stop
+from anespec.system.user_folders import state_folder
 
 SLEEPS = "import time; print(flush=True); time.sleep(60)"
 WAITS_FOR_TWO = """

@@ -1,8 +1,8 @@
 """How far loading is, for clients that wait: the kind of work and its share, and no name."""
 
 from anespec.runtime.server.lifecycle import Lifecycle
-from anespec.serving.told_loading import telling
-from anespec.watching import SILENT
+from anespec.serving.start import telling
+from anespec.system.progress import SILENT
 
 
 def test_the_kind_of_work_and_its_share_are_told_without_a_name() -> None:

@@ -10,7 +10,6 @@ import pytest
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import MAIN, Target
 from anespec.manifests.store import Artifact, package_bytes, package_sha256
 from anespec.runtime.backends import open_shard, open_verifier
@@ -18,6 +17,7 @@ from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.portable import soundness
 from anespec.runtime.backends.portable.mil_package import read_model
 from anespec.runtime.backends.portable.program import load_program
+from anespec.system.errors import ArtifactError
 
 Edit = Callable[[Any, Any], object]
 FLOAT32 = 11

@@ -67,8 +67,8 @@ def test_a_backend_that_looks_at_every_slot_runs_them_all(
 def test_states_that_are_not_used_need_no_room(
     artifacts: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anespec.manifests.errors import ArtifactError
     from anespec.runtime.backends.portable import soundness
+    from anespec.system.errors import ArtifactError
 
     # In f32, a fourth of what all sequences take.
     memory = 2 * Artifact(artifacts[1]).manifest.state_bytes

@@ -12,13 +12,13 @@ from by_hand import rows_for
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import Shapes, Target, WeightFormat
 from anespec.manifests.store import Artifact, package_bytes, package_sha256
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_shard, open_verifier
 from anespec.runtime.backends.portable.mil_package import read_model
 from anespec.runtime.passes import run_rows
+from anespec.system.errors import ArtifactError
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.manifests.channel_layout import CHANNELS_AXIS
 from anespec.manifests.schema import AttentionShape, TensorSpec
 from anespec.runtime.backends.portable.fused_norms import RMS_NORM, fuse_norms
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import pruned
 

@@ -9,14 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.backends.portable.mapped_weights import ALIGNMENT, MappedWeights, is_shareable
-from anespec.runtime.backends.portable.openvino_layout import whole_numbers
+from anespec.runtime.backends.portable.openvino_cpu.library import (
+    ALIGNMENT,
+    MappedWeights,
+    is_shareable,
+    whole_numbers,
+)
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import RowKind, run_pass, whole_plan
-from anespec.runtime.regions import RegionMap
 from anespec.runtime.rows import chain_rows
+from anespec.system.errors import ArtifactError
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells what is resident")
 PAGE = 4096

@@ -7,14 +7,21 @@ import pytest
 from graphs import SLOTS, D, layers, reloaded
 
 from anespec.manifests.schema import AttentionShape
-from anespec.runtime.backends.portable import openvino_model, openvino_runner
 from anespec.runtime.backends.portable.arguments import Arguments
-from anespec.runtime.backends.portable.openvino_layout import Value, constant, out, planar
-from anespec.runtime.backends.portable.openvino_library import Output, opset15
-from anespec.runtime.backends.portable.openvino_model import BuiltModel, build_model
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
-from anespec.runtime.backends.portable.openvino_states import States
-from anespec.runtime.backends.portable.openvino_table import slot_write
+from anespec.runtime.backends.portable.openvino_cpu import model
+from anespec.runtime.backends.portable.openvino_cpu import runner as openvino_runner
+from anespec.runtime.backends.portable.openvino_cpu.library import (
+    Output,
+    Value,
+    constant,
+    opset15,
+    out,
+    planar,
+)
+from anespec.runtime.backends.portable.openvino_cpu.model import BuiltModel, build_model
+from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
+from anespec.runtime.backends.portable.openvino_cpu.states import States
+from anespec.runtime.backends.portable.openvino_cpu.table import slot_write
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.spans import SlotAxes
 from anespec.runtime.backends.runner import Tensor
@@ -72,7 +79,7 @@ def recorded_builds(monkeypatch: pytest.MonkeyPatch, *, copied: bool = False) ->
         built.append(in_place)
         with monkeypatch.context() as patched:
             if copied and in_place:
-                patched.setattr(openvino_model, "slot_write", into_a_copy)
+                patched.setattr(model, "slot_write", into_a_copy)
             return build_model(program, axes, in_place)
 
     monkeypatch.setattr(openvino_runner, "build_model", build)

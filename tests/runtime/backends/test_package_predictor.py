@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from by_hand import same_bits
 
-from anespec.manifests.errors import ArtifactError, RequestError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_shard
 from anespec.runtime.backends.portable.package_predictor import Library, PackagePredictor
 from anespec.runtime.backends.runner import Tensor
+from anespec.system.errors import ArtifactError, RequestError
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import ArtifactError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Manifest
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.passes import Row, RowKind, RowSlots
+from anespec.system.errors import ArtifactError
 
 TINY = TinyModel()
 SLOTS = 128

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anespec.convert.package import write_package
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, WeightFormat
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+from anespec.runtime.backends.portable.mil_package import model_classes
+from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import Program, load_program
-from anespec.runtime.backends.portable.proto import model_classes
-from anespec.runtime.backends.portable.torch_runner import TorchRunner
+from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
+from anespec.system.errors import ArtifactError
 
 MODEL = Path("Data", "com.apple.CoreML", "model.mlmodel")
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")

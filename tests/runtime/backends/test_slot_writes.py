@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, KVForm, StateSpec, TensorSpec
-from anespec.runtime.backends.homes import homes_of
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
+from anespec.runtime.backends.pass_inputs import homes_of
+from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_writes import (
     SLOT_WRITE,
@@ -24,7 +23,8 @@ from anespec.runtime.backends.portable.slot_writes import (
     pruned,
     write_masks,
 )
-from anespec.runtime.backends.portable.torch_runner import TorchRunner
+from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
+from anespec.system.errors import ArtifactError
 
 HEADS, SLOTS, DIM = 2, 8, 4
 MASK = TensorSpec(name="kv_write_mask", shape=(1, 1, SLOTS, None))

@@ -13,14 +13,15 @@ from family_files import Variant
 from graphs import layers, reloaded
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import AttentionShape, Shapes, Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.backends.portable import openvino_runner, torch_runner
+from anespec.runtime.backends.portable.openvino_cpu import runner as openvino_runner
 from anespec.runtime.backends.portable.spans import slot_axes
+from anespec.runtime.backends.portable.torch_cpu import runner as torch_runner
 from anespec.runtime.backends.runner import PoolNames
 from anespec.runtime.backends.verifier import ArtifactVerifier
+from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import (
     ALL_LOGITS,
     BEST_LOGIT,
@@ -32,7 +33,7 @@ from anespec.runtime.passes import (
     all_logits,
     run_pass,
 )
-from anespec.runtime.regions import RegionMap
+from anespec.system.errors import ArtifactError
 
 CONTEXT = 512
 PROMPT = [int(i) for i in np.random.default_rng(4).integers(0, 40, 24)]

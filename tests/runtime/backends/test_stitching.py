@@ -8,13 +8,13 @@ from by_hand import greedy, run_tokens, same_bits, states
 from converting import build
 from graphs import layers, reloaded
 
-from anespec.convert import topology
-from anespec.manifests.errors import ArtifactError
+from anespec.convert.planning import topology
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.portable.program import Operation, chain, load_program, merge
+from anespec.system.errors import ArtifactError
 
 PROMPT = [1, 403, 407, 261, 378, 31, 5, 77, 9, 410]
 

@@ -8,7 +8,7 @@ import torch
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.mil_package import Operation
-from anespec.runtime.backends.portable.torch_table import TABLE
+from anespec.runtime.backends.portable.torch_cpu.table import TABLE
 
 CHANNELS, OUTPUTS = 64, 48
 WIDTHS = [*range(1, 18), 33, 48, 66, 127, 128]

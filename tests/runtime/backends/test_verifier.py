@@ -10,14 +10,14 @@ from by_hand import greedy, rows_for, run, run_tokens, same_bits, states
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import RequestError
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier, resolve_backend
-from anespec.runtime.backends.portable import torch_runner
+from anespec.runtime.backends.portable.torch_cpu import runner as torch_runner
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.passes import run_pass, run_rows, whole_plan
+from anespec.system.errors import RequestError
 
 PROMPT = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.convert.package import write_package
-from anespec.manifests.element_types import PACKED_TYPES, ElementType
-from anespec.manifests.errors import ArtifactError
+from anespec.gguf.element_types import PACKED_TYPES, ElementType
 from anespec.manifests.schema import WeightFormat
-from anespec.runtime.backends.portable.openvino_runner import OpenVINORunner
-from anespec.runtime.backends.portable.packed import Packed
+from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import load_program
-from anespec.runtime.backends.portable.torch_runner import TorchRunner
-from anespec.validate.stored_weights import stored_weight
+from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
+from anespec.system.errors import ArtifactError
+from anespec.validate.golden.stored_weights import stored_weight
 
 Q8_0, Q4_0, Q4_1, F32 = (GGMLQuantizationType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "F32"))
 ROWS, COLUMNS = 48, 96

@@ -101,7 +101,7 @@ def test_code_is_kept_only_below_folders_that_nobody_else_may_write(
     anew: Path, mode: int, is_used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No group is taken for this user's own.
-    monkeypatch.setattr("anespec.manifests.safe_files._is_private_group", lambda group: False)
+    monkeypatch.setattr("anespec.system.safe_files._is_private_group", lambda group: False)
     (anew / "below").mkdir(parents=True)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(anew / "below"))
     anew.chmod(mode)
@@ -114,7 +114,7 @@ def test_code_is_kept_where_only_the_users_own_group_may_write(
     """Distributions that give each user a group create folders so."""
     anew.mkdir()
     anew.chmod(0o770)
-    monkeypatch.setattr("anespec.manifests.safe_files._is_private_group", lambda group: True)
+    monkeypatch.setattr("anespec.system.safe_files._is_private_group", lambda group: True)
     assert code_folder_anew() is not None
 
 
@@ -129,7 +129,7 @@ def test_code_is_not_kept_below_a_folder_of_another_user(anew: Path) -> None:
 def test_code_is_not_kept_behind_a_link_that_somebody_else_could_change(
     anew: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anespec.manifests.safe_files._is_private_group", lambda group: False)
+    monkeypatch.setattr("anespec.system.safe_files._is_private_group", lambda group: False)
     (tmp_path / "shared").mkdir()
     (tmp_path / "mine").mkdir()
     (tmp_path / "shared" / "link").symlink_to("../mine")

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError, StorageError
 from anespec.runtime.drafters import Draft, Outcome, RowTops
 from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
@@ -26,6 +25,7 @@ from anespec.runtime.drafters.datastore.stored import HEADER_BYTES, Datastore, r
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.traits import no_traits
+from anespec.system.errors import RequestError, StorageError
 
 KEY = "ab" * 32
 

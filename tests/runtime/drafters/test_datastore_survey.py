@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.errors import AnespecError, RequestError, StorageError
-from anespec.runtime.drafters.datastore import survey as survey_module
-from anespec.runtime.drafters.datastore.documents import parts_of
+from anespec.runtime.drafters.datastore import documents as survey_module
+from anespec.runtime.drafters.datastore.documents import SPOT_BYTES, Survey, parts_of, survey
 from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES, text_begin
-from anespec.runtime.drafters.datastore.survey import SPOT_BYTES, Survey, survey
+from anespec.system.errors import AnespecError, RequestError, StorageError
 
 Usage = namedtuple("Usage", "total used free")
 

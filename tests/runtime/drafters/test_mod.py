@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import Draft, Outcome, RowTops
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, fresh_rates
 from anespec.runtime.drafters.mod import (
@@ -17,6 +16,7 @@ from anespec.runtime.drafters.mod import (
     mod_candidates,
     mod_index,
 )
+from anespec.system.errors import RequestError
 
 NO_ROWS = RowTops(())
 

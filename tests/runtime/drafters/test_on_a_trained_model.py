@@ -16,10 +16,10 @@ from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.traits import no_traits
 from anespec.runtime.drafters.recycle import RecycleSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import OutputToken, Request
 from anespec.runtime.passes import RowKind
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import OutputToken, Request
 
 PROMPTS = ((1, 385, 328, 432, 274, 287), (1, 403, 407, 261, 378))
 """What stories260K's vocabulary makes of "One day, Tom" and "Once upon a time"."""

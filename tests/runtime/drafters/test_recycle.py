@@ -11,7 +11,7 @@ from markov import VOCABULARY, Conversation, likeliest
 from anespec.runtime.drafters import Draft, Outcome, RowTops
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, RecycleSource, recycle_guess
-from anespec.runtime.drafters.seen_rows import seen_rows
+from anespec.runtime.drafters.texts import seen_rows
 from anespec.runtime.passes import Candidate, RowLogits
 
 

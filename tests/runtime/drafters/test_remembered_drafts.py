@@ -7,7 +7,7 @@ from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.source import MixSource
 from anespec.runtime.drafters.mix.traits import no_traits
-from anespec.runtime.statistics import Statistics
+from anespec.runtime.engine.statistics import Statistics
 
 PROMPT, ANSWER = list(range(10, 22)), list(range(40, 72))
 

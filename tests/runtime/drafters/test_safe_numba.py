@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from anespec.runtime.drafters import safe_numba
+from anespec.runtime.drafters import compiled
 
 SETTINGS = """\
 chrome_trace: {trace}
@@ -27,7 +27,7 @@ IMPORTED_BEFORE = "import numba\n" + AT_IMPORT
 LATER = """
 from pathlib import Path
 from types import ModuleType
-from anespec.runtime.drafters.safe_numba import import_numba
+from anespec.runtime.drafters.compiled import import_numba
 numba = import_numba()
 Path("settings").rename(".numba_config.yaml")
 function = numba.njit("int64(int64)")(lambda number: number + 1)
@@ -65,7 +65,7 @@ def test_settings_of_the_current_folder_have_no_effect(trapped: Path, program: s
 
 
 def test_settings_of_the_environment_keep_their_effect(tmp_path: Path) -> None:
-    program = "from anespec.runtime.drafters.safe_numba import import_numba\n"
+    program = "from anespec.runtime.drafters.compiled import import_numba\n"
     program += "print(import_numba().core.config.DISABLE_JIT)"
     command = [sys.executable, "-P", "-c", program]
     done = subprocess.run(
@@ -78,6 +78,6 @@ def test_a_numba_that_names_another_file_is_refused(tmp_path: Path) -> None:
     """It would read that one, before anything could be done about it."""
     config = tmp_path / "config.py"
     config.write_text("name = '.another.yaml'\n")
-    loader = safe_numba._ConfigLoader(SourceFileLoader("numba.core.config", str(config)))
+    loader = compiled._ConfigLoader(SourceFileLoader("numba.core.config", str(config)))
     with pytest.raises(ImportError, match=r"cannot be kept from reading \.numba_config\.yaml"):
         loader.exec_module(ModuleType("numba.core.config"))

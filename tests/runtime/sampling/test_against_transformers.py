@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from transformers.generation import logits_process as theirs
 
-from anespec.runtime.logit_keys import Pages
-from anespec.runtime.ranking import LogitRow
-from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.runtime.sampling.filters import filtered
+from anespec.runtime.sampling.ranking import LogitRow, Pages
+from anespec.runtime.sampling.row_logits import row_logits
 
 WARPERS = {
     "top_k": (lambda value: theirs.TopKLogitsWarper(value), [1, 5, 40, 300]),

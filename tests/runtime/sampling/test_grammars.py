@@ -12,17 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import AnespecError, RequestError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.passes import RowLogits
-from anespec.runtime.sampling import (
-    Grammar,
-    GrammarTokens,
-    Sampler,
-    SamplingParameters,
-    grammar_effort,
-)
+from anespec.runtime.sampling import Grammar, GrammarTokens, Sampler, SamplingParameters, grammars
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import AnespecError, RequestError
 
 SHARED = Path(__file__).parents[4] / "shared" / "tokenizers"
 PADDING = 5
@@ -288,7 +282,7 @@ class Ticking:
 def test_time_is_counted_by_the_token(monkeypatch: pytest.MonkeyPatch, step: float, given_up: bool) -> None:
     _, tokens = vocabulary_of("gpt-2")
     state = tokens.follow(Grammar(kind="regex", text="[a-z]*"))
-    monkeypatch.setattr(grammar_effort, "thread_time", Ticking(step))
+    monkeypatch.setattr(grammars, "thread_time", Ticking(step))
     done, letter = 0, int(np.flatnonzero(state.allowed())[0])
     with contextlib.suppress(AnespecError):
         for _ in range(100):
@@ -301,20 +295,20 @@ def test_time_is_counted_by_the_token(monkeypatch: pytest.MonkeyPatch, step: flo
 def test_a_slow_grammar_takes_no_drafts_but_those_that_it_forces(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, tokens = vocabulary_of("gpt-2")
     # A busy machine would count against the grammar from its first mask on.
-    monkeypatch.setattr(grammar_effort, "thread_time", Ticking(0.0))
+    monkeypatch.setattr(grammars, "thread_time", Ticking(0.0))
     forced = tokenizer.encode("a yellow submarine", add_special=False)
     grammar = Grammar(kind="regex", text="[a-z]a yellow submarine[a-z]*")
     state = tokens.follow(grammar, "an owner of whom nothing was counted yet")
     letter = tokenizer.encode("z", add_special=False)
     drafts = [*letter, *forced, *letter]
     quick = state.fork()
-    monkeypatch.setattr(grammar_effort, "thread_time", Ticking(0.01))
+    monkeypatch.setattr(grammars, "thread_time", Ticking(0.01))
     state.allowed()
     state.accept(letter[0])
     due = state.forced()
     assert due
     assert state.allows_prefix([*due, *letter]) == len(due)
-    monkeypatch.setattr(grammar_effort, "thread_time", Ticking(0.0))
+    monkeypatch.setattr(grammars, "thread_time", Ticking(0.0))
     assert quick.allows_prefix(drafts) == len(drafts)
 
 
@@ -351,8 +345,8 @@ def test_one_slow_grammar_after_another_holds_up_nobody_for_long(monkeypatch: py
     tokens = GrammarTokens(tokenizer, 50_262)
     (letter,) = tokenizer.encode("z", add_special=False)
     clock = Ticking(0.1)
-    monkeypatch.setattr(grammar_effort, "thread_time", clock)
-    monkeypatch.setattr(grammar_effort, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(grammars, "thread_time", clock)
+    monkeypatch.setattr(grammars, "monotonic", lambda: 0.0)
 
     def spend(owner: str) -> float:
         """Seconds until an output is given up."""
@@ -368,7 +362,7 @@ def test_one_slow_grammar_after_another_holds_up_nobody_for_long(monkeypatch: py
     taken = [spend("me") for _ in range(6)]
     assert taken[0] == pytest.approx(usual)
     assert taken[-1] < 0.7 * usual
-    monkeypatch.setattr(grammar_effort, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(grammars, "monotonic", lambda: 100.0)
     assert spend("me") == pytest.approx(usual)
 
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from anespec.manifests.errors import RequestError
-from anespec.manifests.options import range_of
 from anespec.runtime.sampling import Grammar, SamplingParameters, choice_seed
+from anespec.system.errors import RequestError
+from anespec.system.options import range_of
 
 
 @pytest.mark.parametrize(

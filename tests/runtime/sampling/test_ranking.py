@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.runtime.ranking import Candidates
+from anespec.runtime.sampling.ranking import Candidates
 
 _LOGITS = st.integers(-3, 3).map(lambda number: number / 2)
 

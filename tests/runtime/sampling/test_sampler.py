@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from anespec.manifests.errors import AnespecError
-from anespec.runtime.logit_keys import Pages
-from anespec.runtime.ranking import LogitRow
-from anespec.runtime.row_logits import row_logits
 from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.runtime.sampling.filters import filtered
-from anespec.runtime.sampling.uniform import uniform
+from anespec.runtime.sampling.ranking import LogitRow, Pages
+from anespec.runtime.sampling.row_logits import row_logits
+from anespec.runtime.sampling.sampler import uniform
+from anespec.system.errors import AnespecError
 
 
 def by_definition(

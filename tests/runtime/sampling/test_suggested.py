@@ -8,11 +8,9 @@ from gguf.constants import Keys
 
 from anespec.convert.source.tokens import write_tokens
 from anespec.embedded import model_path
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.options import GenerationOptions
-from anespec.runtime.sampling.parameters import SamplingParameters
-from anespec.runtime.sampling.suggested import KEYS, PREFIX, suggested_sampling
-from anespec.runtime.usual_options import usual_in_conversation
+from anespec.gguf.container import GGUFFile
+from anespec.runtime.options import GenerationOptions, usual_in_conversation
+from anespec.runtime.sampling.parameters import KEYS, PREFIX, SamplingParameters, suggested_sampling
 
 SAID = {"general.sampling.temp": 0.6, "general.sampling.top_k": 20, "general.sampling.top_p": 0.95}
 

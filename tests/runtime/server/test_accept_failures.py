@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from anespec.runtime.server.accept_failures import AcceptFailures
+from anespec.runtime.server.http.running import AcceptFailures
 
 BACKLOG = 30
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anespec.runtime.server.answers.reading import AnswerReader
 from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
-from anespec.runtime.server.reading import AnswerReader
 from anespec.runtime.server.tools.call_reader import CallReader
-from anespec.runtime.server.tools.form import ToolForm
-from anespec.runtime.server.tools.functions import ToolFunction
+from anespec.runtime.server.tools.form import ToolForm, ToolFunction
 from anespec.runtime.server.tools.hermes import Hermes
 from anespec.runtime.server.tools.json_reader import JsonReader, Standing
 from anespec.runtime.server.tools.llama3 import Llama3

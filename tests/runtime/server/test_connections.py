@@ -15,9 +15,9 @@ from serving import Running, running
 
 import anespec
 from anespec.model import Model
-from anespec.runtime.server.connections import ServerConfig
+from anespec.runtime.server.http.connections import ServerConfig
+from anespec.runtime.server.http.running import server_of
 from anespec.runtime.server.options import ServeOptions
-from anespec.runtime.server.running import server_of
 
 PROMPT = "Once upon a time"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 from serving import Running
 
-from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
-from anespec.runtime.completion import Chunk
-from anespec.runtime.server.errors import api_error
-from anespec.runtime.server.generation import Generation
+from anespec.runtime.engine.completion import Chunk
+from anespec.runtime.server.answers.generation import Generation
+from anespec.runtime.server.http.errors import api_error
+from anespec.system.errors import AnespecError, ArtifactError, StorageError
 
 PATH = "/srv/somebody/models/secret.anespec/shards/0.mlpackage"
 

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from serving import Running, running
 
-from anespec.manifests.errors import StorageError, UsageError
 from anespec.model import Model
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.hosts import Hosts, is_loopback
-from anespec.runtime.server.keys import Key, KeyRing
-from anespec.runtime.server.listening import listen_on
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.keys import Key, KeyRing
+from anespec.runtime.server.http.listening import Hosts, is_loopback, listen_on
 from anespec.runtime.server.options import ServeOptions
+from anespec.system.errors import StorageError, UsageError
 
 FIRST, SECOND = "first-key-0123456789", "second-key-0123456789"
 

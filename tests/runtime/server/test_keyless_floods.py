@@ -12,9 +12,9 @@ import pytest
 from serving import Running, running
 
 from anespec.model import Model
-from anespec.runtime.server.disconnects import unless
-from anespec.runtime.server.keys import KeyRing
-from anespec.runtime.server.shares import Shares
+from anespec.runtime.server.http.keys import KeyRing
+from anespec.runtime.server.http.shares import Shares
+from anespec.runtime.server.http.streams import unless
 
 KEY = "first-key-0123456789"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -24,7 +24,7 @@ MOST = 3
 @pytest.fixture
 def guarded(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A daemon with a key, which takes three connections of an address without it."""
-    monkeypatch.setattr("anespec.runtime.server.running.KEYLESS_CONNECTIONS", MOST)
+    monkeypatch.setattr("anespec.runtime.server.http.running.KEYLESS_CONNECTIONS", MOST)
     (tmp_path / "keys").touch(mode=0o600)
     (tmp_path / "keys").write_text(f"first:{KEY}\n")
     ring = KeyRing.of_file(tmp_path / "keys")
@@ -125,7 +125,7 @@ def test_an_address_has_so_many_connections_without_a_key(guarded: Running) -> N
 def test_a_connection_beyond_those_that_says_nothing_is_left_soon(
     guarded: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anespec.runtime.server.connections.SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("anespec.runtime.server.http.connections.SILENT_SECONDS", 0.1)
     with contextlib.ExitStack() as held:
         held.enter_context(contextlib.suppress(OSError))
         first = [held.enter_context(connected(guarded)) for _ in range(MOST)]

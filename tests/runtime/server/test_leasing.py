@@ -15,9 +15,9 @@ import pytest
 from serving import LoadedModels, Running, running
 
 from anespec.model import Model
-from anespec.runtime.room import QueueFullError
-from anespec.runtime.server.keys import KeyRing
-from anespec.runtime.server.loading_line import LoadingLine
+from anespec.runtime.engine.room import QueueFullError
+from anespec.runtime.server.daemon import LoadingLine
+from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.models import Leased, Wait, as_long_as_it_takes
 
 MANY, ONE = "many-0123456789abcdef", "one-0123456789abcdef"

@@ -10,7 +10,7 @@ import pytest
 from serving import LoadedModels, Running, running
 
 from anespec.model import Model
-from anespec.runtime.server.shares import Shares
+from anespec.runtime.server.http.shares import Shares
 
 LEFT = 5
 JSON = {"Content-Type": "application/json"}

@@ -12,12 +12,12 @@ from serving import Running, running
 
 import anespec
 from anespec.model import Model
-from anespec.runtime.callers import Caller
-from anespec.runtime.completion import start_together
-from anespec.runtime.server.bodies import BodyRoom
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.keys import KeyRing
-from anespec.runtime.server.preparations import Preparations
+from anespec.runtime.engine.completion import start_together
+from anespec.runtime.engine.requests import Caller
+from anespec.runtime.server.answers.preparations import Preparations
+from anespec.runtime.server.http.bodies import BodyRoom
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.keys import KeyRing
 
 
 def test_an_owner_s_bodies_have_a_limit_together_and_leave_room_for_anothers() -> None:

@@ -8,7 +8,7 @@ from serving import Running, running
 
 from anespec.model import Model
 from anespec.runtime.server.endpoints import ENDPOINTS
-from anespec.runtime.text.infill import Extra, Gap, infill_prompt
+from anespec.runtime.server.llama.completion import Extra, Gap, infill_prompt
 from anespec.runtime.text.special_tokens import InfillIds
 
 

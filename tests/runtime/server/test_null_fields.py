@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from anespec.runtime.server.bodies import Body
-from anespec.runtime.server.llama_completion import InfillBody, LlamaBody
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.llama.completion import InfillBody, LlamaBody
 from anespec.runtime.server.ollama.chat import OllamaChatBody
-from anespec.runtime.server.openai.chat_body import ChatBody
+from anespec.runtime.server.openai.chat import ChatBody
 from anespec.runtime.server.openai.completions import CompletionBody
 from anespec.runtime.server.responses.body import ResponsesBody
 

@@ -11,7 +11,7 @@ from ollama import Client, ResponseError
 from serving import Running, running
 
 from anespec.model import Model
-from anespec.runtime.server.keys import Key, KeyRing
+from anespec.runtime.server.http.keys import Key, KeyRing
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Once upon a time"}]
 GREEDY = {"temperature": 0, "num_predict": 40}

@@ -6,14 +6,14 @@ import pytest
 from ollama import Client, ResponseError
 from serving import Running
 
-from anespec.runtime.completion import Chunk, Summary
-from anespec.runtime.requests import FinishReason
+from anespec.runtime.engine.completion import Chunk, Summary
+from anespec.runtime.engine.requests import FinishReason
+from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.server.answers.reading import AnswerReader
 from anespec.runtime.server.ollama.answers import ChatLine, chat_line
 from anespec.runtime.server.ollama.writer import Clock, LineWriter
-from anespec.runtime.server.reading import AnswerReader
 from anespec.runtime.server.tools.call_reader import CallReader
 from anespec.runtime.server.tools.hermes import Hermes
-from anespec.runtime.statistics import Statistics
 
 USER = {"role": "user", "content": "Once upon a time"}
 STEPS = {"type": "object", "properties": {"steps": {"enum": [3]}}, "required": ["steps"]}

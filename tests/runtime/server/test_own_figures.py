@@ -11,8 +11,8 @@ from serving import Running, running
 
 import anespec
 from anespec.model import Model
-from anespec.runtime.engine import Engine
-from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.page.stats import ModelStats, StatsAnswer
 
 ANN, BOB, BOSS = "ann-0123456789abcdef", "bob-0123456789abcdef", "boss-0123456789abcdef"

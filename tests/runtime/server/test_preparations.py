@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from anespec.runtime.callers import Caller
-from anespec.runtime.room import QueueFullError
+from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.room import QueueFullError
+from anespec.runtime.server.answers.preparations import LARGE, Preparations
 from anespec.runtime.server.models import Leased
-from anespec.runtime.server.preparations import LARGE, Preparations
 
 MANY, ONE = Caller("many"), Caller("one")
 

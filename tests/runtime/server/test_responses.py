@@ -12,17 +12,17 @@ from pydantic import BaseModel, TypeAdapter
 from serving import Running
 
 from anespec.model import Model
-from anespec.runtime.completion import Chunk, Summary
+from anespec.runtime.engine.completion import Chunk, Summary
+from anespec.runtime.engine.requests import FinishReason
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.requests import FinishReason
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.reading import Reading
+from anespec.runtime.server.answers.reading import Reading
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.streams import as_json
 from anespec.runtime.server.responses.body import ResponsesBody
-from anespec.runtime.server.responses.echo import begun
+from anespec.runtime.server.responses.respond import begun
 from anespec.runtime.server.responses.writer import ResponseWriter
-from anespec.runtime.server.streams import as_json
 from anespec.runtime.server.tools.hermes import Hermes
-from anespec.runtime.statistics import Statistics
 
 TEXT = "Once upon a time"
 USER = {"role": "user", "content": TEXT}

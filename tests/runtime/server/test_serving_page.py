@@ -9,7 +9,7 @@ import pytest
 from pydantic_core import PydanticUndefined
 from serving import Running
 
-from anespec.presets import presets_folder
+from anespec.models.presets import presets_folder
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import read_config
 

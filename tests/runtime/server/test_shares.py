@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from anespec.runtime.server.shares import BURST, DEBT, LOOK, PRESENT, REQUEST, SHARE, Shares
+from anespec.runtime.server.http.shares import BURST, DEBT, LOOK, PRESENT, REQUEST, SHARE, Shares
 
 
 class Time:

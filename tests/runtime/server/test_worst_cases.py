@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from serving import Running
 
-from anespec.runtime.server.bodies import MOST_VALUES, Body, count_values
+from anespec.runtime.server.http.bodies import MOST_VALUES, Body, count_values
 from anespec.runtime.server.openai.completions import CompletionBody
 
 LARGE = 8_000_000

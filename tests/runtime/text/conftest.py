@@ -7,7 +7,7 @@ from typing import Any
 import gguf
 import pytest
 
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"

@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.pretokenizers import PRETOKENIZERS
 from anespec.runtime.text.tokenizer import Tokenizer
 

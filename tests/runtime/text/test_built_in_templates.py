@@ -6,13 +6,17 @@ import pytest
 from chatty_model import write_chatty
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES
+from anespec.gguf.container import GGUFFile
+from anespec.runtime.text.built_in_templates import (
+    BUILT_IN_TEMPLATES,
+    missing_tokens,
+    read_template,
+    with_template,
+)
 from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.chat_encoding import encode_chat
-from anespec.runtime.text.chosen_template import missing_tokens, read_template, with_template
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError
 
 TALK = [
     {"role": "system", "content": "Be brief."},

@@ -8,9 +8,9 @@ from chat_templates import FEATURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError
-from anespec.runtime.text.fitting import require_fitting
-from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.runtime.text.tokenizer import Tokenizer, require_fitting
+from anespec.system.errors import RequestError
 
 TokenizerOf = Callable[[str], Tokenizer]
 

@@ -5,11 +5,11 @@ import copy
 import pytest
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import PromptTooLongError, RequestError
-from anespec.manifests.gguf_file import GGUFFile
-from anespec.runtime.text.infill import Extra, Gap, infill_prompt
+from anespec.gguf.container import GGUFFile
+from anespec.runtime.server.llama.completion import Extra, Gap, infill_prompt
 from anespec.runtime.text.special_tokens import InfillIds
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import PromptTooLongError, RequestError
 
 PRE, SUF, MID, REP, SEP = range(10**6, 10**6 + 5)
 GAP = Gap("def area(w, h):\n    ", "\n\nprint(area(2, 3))", "return")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from anespec.manifests.errors import AnespecError, GGUFError, UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import AnespecError, GGUFError, UnsupportedModelError
 
 Written = Callable[[dict[str, Any]], Path]
 

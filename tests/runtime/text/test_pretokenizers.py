@@ -15,10 +15,10 @@ from tokenizers import Regex, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 from tokenizers.models import BPE
 
-from anespec.manifests.errors import UnsupportedModelError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.pretokenizers import PRETOKENIZERS, find_pretokenizer
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import UnsupportedModelError
 
 Written = Callable[[dict[str, Any]], Path]
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.chat_encoding import encode_chat
 from anespec.runtime.text.special_texts import SpecialTexts
 from anespec.runtime.text.special_tokens import SpecialToken, cut_at_special
 from anespec.runtime.text.template_needs import as_template_reads
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError
 
 TokenizerOf = Callable[[str], Tokenizer]
 Messages = list[dict[str, Any]]

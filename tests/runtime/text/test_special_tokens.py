@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.special_tokens import InfillIds, SpecialToken, cut_at_special
 from anespec.runtime.text.tokenizer import Tokenizer
 

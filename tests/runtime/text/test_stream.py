@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.text.stream import StopStrings, StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError
 
 TokenizerOf = Callable[[str], Tokenizer]
 

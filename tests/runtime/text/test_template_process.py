@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.text import template_process
 from anespec.runtime.text.template_process import Limits, TemplateProcesses, resident_bytes
+from anespec.system.errors import RequestError
 
 LIMITS = Limits(seconds=0.15, memory=192 << 20, characters=1 << 20)
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError
 
 TokenizerOf = Callable[[str], Tokenizer]
 

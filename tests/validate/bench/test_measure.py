@@ -7,13 +7,12 @@ import pytest
 from drafting import SourceOf, oracle_source
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
-from anespec.manifests.machine import Surroundings
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.spending import MOST_DRAFTS
-from anespec.runtime.statistics import Statistics
-from anespec.validate.bench.bounded_source import BoundedSource
+from anespec.system.machine import Surroundings
 from anespec.validate.bench.figures import figures_of
 from anespec.validate.bench.measure import (
     PAYING,
@@ -32,6 +31,7 @@ from anespec.validate.bench.measure import (
 from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.prompts import BenchPrompt
 from anespec.validate.bench.report import BenchReport
+from anespec.validate.bench.timed_source import BoundedSource
 
 PROMPT = BenchPrompt(PromptClass.CODE, 1, tuple(range(8)))
 GREEDY = SamplingParameters()

@@ -8,9 +8,9 @@ from html_page import Page
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.machine import Surroundings
+from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.pass_costs import PassCosts, WidthCost
-from anespec.runtime.statistics import Statistics
+from anespec.system.machine import Surroundings
 from anespec.validate.bench.measure import PAYING, PLAIN, BenchRun, Case, Variant, Way
 from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.page import render_page

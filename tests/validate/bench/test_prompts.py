@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError
 from anespec.validate.bench.options import BenchOptions, PromptClass
 from anespec.validate.bench.prompts import bench_prompts
 

@@ -13,15 +13,13 @@ from toy import ToyVerifier, drain, everything, ids, sequential_text, toy_shape
 
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import Request
+from anespec.runtime.engine.statistics import SourceCount
 from anespec.runtime.pass_costs import PassCosts, WidthCost
-from anespec.runtime.requests import Request
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.statistics import SourceCount
-from anespec.validate.bench.footprint import held_bytes
-from anespec.validate.bench.replay import Replay
+from anespec.validate.bench.replay import PayingRows, Replay, WholeBlocks, held_bytes
 from anespec.validate.bench.replay_page import ReplaySettings, render_replay_page
-from anespec.validate.bench.row_rules import PayingRows, WholeBlocks
 from anespec.validate.bench.traces import ReplayRequest
 
 END = 99

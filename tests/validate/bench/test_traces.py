@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError, StorageError
 from anespec.validate.bench.traces import Session, TraceMessage, read_sessions, requests_of
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"

@@ -9,8 +9,14 @@ import pytest
 from anespec.manifests.grades import Grade
 from anespec.manifests.store import Artifact
 from anespec.validate.cost_model.constants import CHIPS, PALETTE_SHARE, SHARED
-from anespec.validate.cost_model.forecast import compare, forecast_facts
-from anespec.validate.cost_model.model import ALIKE, chip_named, chips_alike, predict
+from anespec.validate.cost_model.forecast import (
+    ALIKE,
+    chip_named,
+    chips_alike,
+    compare,
+    forecast_facts,
+    predict,
+)
 from anespec.validate.cost_model.work import PassWork
 
 PHI_4_MINI = PassWork(

@@ -9,9 +9,9 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.package import write_package
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import Matrix, SourceModel
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, StateSpec, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import read_package

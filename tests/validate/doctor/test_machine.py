@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recorded_system import RecordedSystem
 
-from anespec.manifests.errors import StorageError
+from anespec.system.errors import StorageError
 from anespec.validate.doctor.machine import has_engine, look_at
 from anespec.validate.doctor.system import ThisSystem
 from anespec.validate.findings import Finding, Level

@@ -21,7 +21,7 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Manifest, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance, InvarianceVerdict
-from anespec.validate.figures import (
+from anespec.validate.golden.figures import (
     THRESHOLDS,
     GoldenVerdict,
     ShardFigures,
@@ -39,7 +39,7 @@ from anespec.validate.quality.verdict import (
     WorstToken,
     quality_verdict,
 )
-from anespec.validate.sample_figures import Generation, OtherChoice, Passage, ReferenceReading, SampleRun
+from anespec.validate.sample.figures import Generation, OtherChoice, Passage, ReferenceReading, SampleRun
 
 LAYER_EDGES = [(0, 20), (20, 24), (24, 30), (30, 32)]
 HEAD_EDGES = [(start, min(start + 16384, 200064)) for start in range(0, 200064, 16384)]

@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from phi_like import artifact_in, circumstances_on, phi_manifest, quality_of, sample_of, stored
 
+from anespec.cli.option_flags import read_flags
+from anespec.cli.verbs.convert import convert as convert_verb
+from anespec.cli.verbs.generate import generate as generate_verb
+from anespec.cli.verbs.validate import validate as validate_verb
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.convert_verb import convert as convert_verb
-from anespec.generate_verb import generate as generate_verb
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, StoredTensor, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import KINDS, WeightChoice
-from anespec.option_flags import read_flags
 from anespec.validate.page.commands import (
     convert_command,
     generate_commands,
     validate_commands,
     weight_choice,
 )
-from anespec.validate_verb import validate as validate_verb
 
 FAMILY = Path(__file__).resolve().parents[2] / "data" / "families" / "llama.gguf"
 PROJECTIONS = (

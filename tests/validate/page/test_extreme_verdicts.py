@@ -17,14 +17,14 @@ from phi_like import (
     sample_of,
 )
 
-from anespec.inspect_verdicts import recorded_verdicts
 from anespec.manifests.residency import ResidencyFile
 from anespec.manifests.verdicts import ExactnessFile
-from anespec.validate.figures import GoldenFile
+from anespec.models.verdict_summary import recorded_verdicts
+from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.write import render_page
 from anespec.validate.quality.verdict import QualityFile
-from anespec.validate.sample_figures import OtherChoice, ReferenceReading, SampleFile
+from anespec.validate.sample.figures import OtherChoice, ReferenceReading, SampleFile
 
 KINDS = {
     ResidencyFile: residency_of, GoldenFile: golden_of, ExactnessFile: exactness_of,

@@ -20,19 +20,19 @@ from phi_like import (
 )
 from rich.console import Console
 
-from anespec.inspect_verdicts import recorded_verdicts
-from anespec.manifests.errors import StorageError
-from anespec.manifests.formatting import sanitize_terminal
 from anespec.manifests.residency import PlanSource, ResidencyFile
 from anespec.manifests.schema import Manifest, Shard, WeightFormat
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import OPTIONAL, REQUIRED_FOR_SPECULATION, ExactnessFile, Invariance
-from anespec.validate.figures import GoldenFile
+from anespec.models.verdict_summary import recorded_verdicts
+from anespec.system.errors import StorageError
+from anespec.system.formatting import sanitize_terminal
+from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.other_formats import FormatsFile
 from anespec.validate.page.write import PAGE_NAME, render_page, write_page
 from anespec.validate.quality.verdict import QualityFile
 from anespec.validate.report import exactness_lines, exactness_table
-from anespec.validate.sample_figures import ReferenceReading, SampleFile
+from anespec.validate.sample.figures import ReferenceReading, SampleFile
 from anespec.validate.summary import summary
 
 HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;{{ 7*7 }}\x1b[2J\u202e"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import QualityGateError
 from anespec.manifests.verdicts import Circumstances, Standing
+from anespec.system.errors import QualityGateError
 from anespec.validate.quality.divergence import ROWS_AT_ONCE, Divergence, diverge, log_softmax
 from anespec.validate.quality.verdict import (
     FEW_TOKENS,

@@ -12,19 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted import EMBEDDED, STORIES, TORCH, convert_to, needs_stories
 
-from anespec.manifests.errors import RequestError, StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import RequestError, StorageError
+from anespec.validate.golden.reference import Reference
 from anespec.validate.quality.divergence import diverge, log_softmax
-from anespec.validate.quality.gate import quality_gate
-from anespec.validate.quality.sample import LARGEST_TEXT, SampleText
+from anespec.validate.quality.gate import LARGEST_TEXT, SampleText, quality_gate
 from anespec.validate.quality.scoring import ROWS_AT_ONCE, Window, compare_on_text, cut_windows
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
-from anespec.validate.reference import Reference
 
 TEXT = (
     "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, "
@@ -90,8 +89,8 @@ def test_perplexity_and_divergence_are_those_of_single_passes(
         reference = Reference(file, CONTEXT, resident_layers=8)
         hidden = reference.layers(0, 5, reference.embed(ids[:-1]), range(60), reference.caches(), ids[:-1])
         expected = torch.log_softmax(torch.from_numpy(reference.logits(hidden)).double(), dim=-1).numpy()
+    from anespec.runtime.kv.regions import RegionMap
     from anespec.runtime.passes import RowKind, run_rows
-    from anespec.runtime.regions import RegionMap
     from anespec.runtime.rows import chain_rows, pad_rows
 
     region_map, rows = RegionMap.of(verifier.shape), []

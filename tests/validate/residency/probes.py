@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from arrays import ArraySource
 
-from anespec.convert.architectures.family import Activation
+from anespec.convert.families.family import Activation
 from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
 from anespec.convert.graph.builder import CoreMLProtoExporter, MILProtoExporter, Var, ct, file_value
 from anespec.convert.graph.functions import ProgramScope, ShardProgram

@@ -18,10 +18,8 @@ from plans import (
 )
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import RequestError, ResidencyGateError, StorageError
-from anespec.manifests.machine import system_build
+from anespec.manifests.graph_choices import RangeDefault
 from anespec.manifests.notes import LARGEST_JSON
-from anespec.manifests.ranges import RangeDefault
 from anespec.manifests.residency import (
     Device,
     FunctionPlan,
@@ -34,12 +32,13 @@ from anespec.manifests.residency import (
 )
 from anespec.manifests.schema import Shapes, Target
 from anespec.manifests.store import Artifact, package_sha256
+from anespec.system.errors import RequestError, ResidencyGateError, StorageError
+from anespec.system.machine import system_build
 from anespec.validate.residency.compute_plan import neural_engine
 from anespec.validate.residency.coremltools_plan import measure_shard, read_plan
-from anespec.validate.residency.gate import residency_gate
+from anespec.validate.residency.gate import require_residency, residency_gate
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.shard_view import ShardView
-from anespec.validate.residency.verdict import require_residency
 
 D64 = TinyModel(d=64, heads=4, kv_heads=2, head_dim=16, ff=128, layers=1)
 """The sizes of the probe that was planned on the CPU."""

@@ -15,21 +15,20 @@ from standin_core_ml import stand_in
 from swift_build import SCRATCH, swift
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import AnespecError, ResidencyGateError
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.residency import Device, Placement, ResidencyVerdict
 from anespec.manifests.schema import Shapes, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.system.errors import AnespecError, ResidencyGateError
 from anespec.validate.kept import kept_residency
 from anespec.validate.residency import compute_plan
 from anespec.validate.residency.compute_plan import neural_engine, plan_caveats
 from anespec.validate.residency.coremltools_plan import PlanningTools
-from anespec.validate.residency.gate import residency_gate
+from anespec.validate.residency.gate import require_residency, residency_gate
 from anespec.validate.residency.plan_process import ChildPlans
 from anespec.validate.residency.shard_view import has_device, view_package
-from anespec.validate.residency.verdict import require_residency
 from anespec.validate.residency.worker_plan import WorkerPlans
 
 PLACING = all_but(Device.CPU, "layer_0_down")

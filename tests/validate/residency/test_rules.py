@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from probes import BLOCK, NAME, Probe, alone, head_of, layers_of, model_of, view_of
 
 from anespec.convert.package import write_package
-from anespec.manifests.errors import RequestError
 from anespec.manifests.residency import Device, Placement, Plan, RuleFinding, Severity, ShardResidency
 from anespec.manifests.schema import AttentionShape, KVForm, Target, WeightFormat
-from anespec.runtime.backends.portable.mil_package import FileReference, read_package
-from anespec.runtime.backends.portable.proto import model_classes
+from anespec.runtime.backends.portable.mil_package import FileReference, model_classes, read_package
+from anespec.system.errors import RequestError
 from anespec.validate.residency.prediction import Prediction, predict
 from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardRule
 from anespec.validate.residency.rules import PRACTICES, RULES, find_rule
-from anespec.validate.residency.rules.states import ManyStates, StateWrites
+from anespec.validate.residency.rules.inputs import ManyStates, StateWrites
 from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model, view_package
 
 RANGE_WARNING = "flexible-beside-state"

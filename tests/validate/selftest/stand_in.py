@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.residency import Device as PlanDevice
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Record, Shard, Target
@@ -26,7 +26,7 @@ from anespec.runtime.passes import Verifier
 from anespec.validate.residency.prediction import predict
 from anespec.validate.residency.shard_view import view_artifact
 from anespec.validate.selftest.child import Asked, Told, run_trial
-from anespec.validate.selftest.device import (
+from anespec.validate.selftest.devices.device import (
     DeviceFacts,
     DeviceState,
     NotHereError,
@@ -34,11 +34,11 @@ from anespec.validate.selftest.device import (
     Tensor,
     Units,
 )
+from anespec.validate.selftest.devices.portable import PortableDevice
 from anespec.validate.selftest.disk import NO_SPACE
-from anespec.validate.selftest.portable_device import PortableDevice
-from anespec.validate.selftest.random_gguf import Sizes
+from anespec.validate.selftest.inputs.random_gguf import Sizes
+from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.records import Failure, Outcome, TrialRecord
-from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps import STEPS
 
 DEVICE = "stand_in:StandInDevice"

@@ -7,11 +7,11 @@ from plans import device
 from stand_in import SCALE
 from standin_core_ml import NativeModel, stand_in
 
-from anespec.manifests.errors import MissingPackageError
 from anespec.manifests.residency import Device, Placement
+from anespec.system.errors import MissingPackageError
 from anespec.validate.selftest.child import Asked, Told, run_trial
-from anespec.validate.selftest.coreml_device import CoreMLDevice
-from anespec.validate.selftest.devices import COREML, PORTABLE, device_here
+from anespec.validate.selftest.devices.choosing import COREML, PORTABLE, device_here
+from anespec.validate.selftest.devices.coreml import CoreMLDevice
 from anespec.validate.selftest.records import Measured, Trial
 from anespec.validate.selftest.steps import STEPS
 from anespec.validate.selftest.steps.step import placement

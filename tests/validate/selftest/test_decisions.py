@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stand_in import DEVICE, SCALE, StandInDevice, inline, planted, run_steps, said
 
-from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import TunedChoices
 from anespec.validate.findings import Level
@@ -17,14 +17,14 @@ from anespec.validate.selftest import bench as bench_module
 from anespec.validate.selftest import course, runner
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.child import Asked
-from anespec.validate.selftest.device import Units
+from anespec.validate.selftest.devices.device import Units
 from anespec.validate.selftest.disk import KEPT_FREE, CacheWatch
+from anespec.validate.selftest.inputs.scale import FULL_SCALE, QUICK_SCALE
 from anespec.validate.selftest.page import verdict
 from anespec.validate.selftest.patience import END_COMMAND, Patience, seconds_of_compilers, settle
 from anespec.validate.selftest.recommend import recommend
 from anespec.validate.selftest.records import Outcome, SelftestReport, Trial, TrialRecord
 from anespec.validate.selftest.runner import End, next_line, now
-from anespec.validate.selftest.scale import FULL_SCALE, QUICK_SCALE
 from anespec.validate.selftest.selftest import Selftest, chosen_steps
 from anespec.validate.selftest.steps import STEPS
 from anespec.validate.selftest.steps.shapes import waiting

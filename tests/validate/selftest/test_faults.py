@@ -7,17 +7,17 @@ import pytest
 from stand_in import SCALE, StandInDevice, planted, run_steps, said
 
 from anespec.convert.options import ConvertOptions
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes
 from anespec.manifests.tuned import TunedChoices
 from anespec.manifests.verdicts import Invariance
-from anespec.validate.selftest.device import Units
-from anespec.validate.selftest.differences import differences
+from anespec.validate.selftest.devices.device import Units
 from anespec.validate.selftest.page import choice_rows
 from anespec.validate.selftest.recommend import recommend
 from anespec.validate.selftest.records import Build, Measured, Outcome, PassTime, Trial, TrialRecord
+from anespec.validate.selftest.selftest import differences
 from anespec.validate.selftest.steps.step import falls_back
 
 FACTS = StandInDevice().facts()

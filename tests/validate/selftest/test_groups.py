@@ -12,12 +12,11 @@ from stand_in import SCALE, StandInDevice, planted, run_steps, said
 
 from anespec.validate.selftest import groups
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import Units
-from anespec.validate.selftest.failures import failure_of
+from anespec.validate.selftest.devices.device import Units
 from anespec.validate.selftest.groups import GroupElsewhere, GroupFailedError, GroupHere, open_groups
+from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.recommend import advise_loading
-from anespec.validate.selftest.records import Build, Measured, Outcome
-from anespec.validate.selftest.stimulus import passes
+from anespec.validate.selftest.records import Build, Measured, Outcome, failure_of
 
 HERE = Path(__file__).parent
 BUILD = Build(size="full", context=128, topology=(2, 2))

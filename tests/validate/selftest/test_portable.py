@@ -7,11 +7,11 @@ from stand_in import SCALE
 
 from anespec.validate.findings import Level
 from anespec.validate.selftest.child import Asked, Told, run_trial
-from anespec.validate.selftest.device import NotHereError
-from anespec.validate.selftest.devices import PORTABLE
-from anespec.validate.selftest.differences import differences
-from anespec.validate.selftest.portable_device import PortableDevice
+from anespec.validate.selftest.devices.choosing import PORTABLE
+from anespec.validate.selftest.devices.device import NotHereError
+from anespec.validate.selftest.devices.portable import PortableDevice
 from anespec.validate.selftest.records import Outcome, TrialRecord
+from anespec.validate.selftest.selftest import differences
 from anespec.validate.selftest.steps import STEPS
 
 

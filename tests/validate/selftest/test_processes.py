@@ -10,10 +10,10 @@ from stand_in import DEVICE, SCALE, StandInDevice, inline, planted
 
 from anespec.validate.selftest import runner
 from anespec.validate.selftest.child import Asked
-from anespec.validate.selftest.device import DeviceFacts
+from anespec.validate.selftest.devices.device import DeviceFacts
+from anespec.validate.selftest.inputs.scale import FULL_SCALE, Scale, shortened
 from anespec.validate.selftest.records import Failure, Outcome, Trial, TrialRecord
 from anespec.validate.selftest.runner import run_in_child
-from anespec.validate.selftest.scale import FULL_SCALE, Scale, shortened
 from anespec.validate.selftest.selftest import Selftest, chosen_scale, chosen_steps
 from anespec.validate.selftest.steps import STEPS
 

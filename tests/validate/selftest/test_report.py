@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from stand_in import DEVICE, SCALE, inline, planted
 
-from anespec.manifests.errors import StorageError
 from anespec.manifests.tuned import read_choices
-from anespec.validate.selftest import archive, privacy
-from anespec.validate.selftest.archive import clean, write_archive
+from anespec.system.errors import StorageError
+from anespec.validate.selftest import archive
+from anespec.validate.selftest import archive as privacy
+from anespec.validate.selftest.archive import clean, personal_names, scrubbed, write_archive
 from anespec.validate.selftest.child import Asked
-from anespec.validate.selftest.privacy import personal_names, scrubbed
 from anespec.validate.selftest.records import FirstUse, SelftestReport, TrialRecord
 from anespec.validate.selftest.selftest import Selftest, chosen_steps
 

@@ -7,12 +7,12 @@ from stand_in import SCALE, StandInDevice, planted, run_steps, said
 from tiny_model import write_gguf
 
 from anespec.embedded import model_path
-from anespec.manifests.errors import AnespecError
-from anespec.validate.selftest import trained
+from anespec.system.errors import AnespecError
 from anespec.validate.selftest.bench import Bench
+from anespec.validate.selftest.inputs import trained
+from anespec.validate.selftest.inputs.trained import with_trained
 from anespec.validate.selftest.records import Outcome, TrialRecord
 from anespec.validate.selftest.steps.trained import ALIKE
-from anespec.validate.selftest.trained import with_trained
 
 NAMES = ("embedded", "random-embedded", "model", "random-model")
 

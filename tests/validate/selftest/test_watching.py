@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from stand_in import DEVICE, SCALE
 
-from anespec.selftest_verb import _Lines
+from anespec.cli.verbs.selftest import _Lines
 from anespec.validate.selftest import course
 from anespec.validate.selftest.child import Asked
 from anespec.validate.selftest.course import Progress

@@ -10,12 +10,12 @@ from stand_in import SCALE, StandInDevice, planted, run_steps, said
 from swift_build import SCRATCH, swift
 from workers import STAND_IN_SERVER
 
-from anespec.manifests.errors import MissingPackageError
 from anespec.manifests.schema import KVForm
 from anespec.runtime.backends.portable.package_server import Packages, listen
-from anespec.validate.selftest import device as device_module
-from anespec.validate.selftest.device import NotHereError
-from anespec.validate.selftest.portable_device import PortableDevice
+from anespec.system.errors import MissingPackageError
+from anespec.validate.selftest.devices import device as device_module
+from anespec.validate.selftest.devices.device import NotHereError
+from anespec.validate.selftest.devices.portable import PortableDevice
 from anespec.validate.selftest.recommend import advise, recommend
 from anespec.validate.selftest.records import Outcome, TrialRecord
 from anespec.validate.selftest.runner import now

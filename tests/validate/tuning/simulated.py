@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.errors import StorageError
 from anespec.manifests.residency import Placement
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes
+from anespec.system.errors import StorageError
 from anespec.validate.tuning.candidates import SEARCHED, Candidate, Space
 from anespec.validate.tuning.search import pass_milliseconds
-from anespec.validate.tuning.workbench import Measured, PassTime, Probe
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Measured, PassTime, Probe, Workload
 
 BITS = {"int8-channel": 8, "lut8": 8, "lut6": 6, "lut4": 4, "fp16": 16}
 

@@ -8,11 +8,11 @@ from gguf import GGUFReader
 from tiny_model import TinyModel, write_gguf
 from trials import trial_here
 
-from anespec.convert.plan import ConversionPlan
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
-from anespec.manifests.errors import StorageError
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, Target
+from anespec.system.errors import StorageError
 from anespec.validate.tuning import artifact_bench, truncated_gguf
 from anespec.validate.tuning.artifact_bench import ArtifactBench, Machine
 from anespec.validate.tuning.candidates import Candidate

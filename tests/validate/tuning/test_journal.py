@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from simulated import SPACE, SimulatedEngine
 
-from anespec.manifests.errors import StorageError
+from anespec.system.errors import StorageError
 from anespec.validate.tuning.journal import Heading, Journal
 from anespec.validate.tuning.search import search
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Workload
 
 HEADING = Heading(
     model_sha256="0" * 64,

@@ -11,7 +11,7 @@ from anespec.manifests.tuned import read_choices
 from anespec.validate.tuning.report import TunedModel, TuneReport, tune_report
 from anespec.validate.tuning.search import search
 from anespec.validate.tuning.whole_model import measure_whole
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Workload
 
 MODEL = MatchedModel(
     architecture="phi3", d=3072, layers=32, heads=24, kv_heads=8, head_dim=128, ff=8192, vocabulary=200064

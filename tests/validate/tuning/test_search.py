@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from simulated import SPACE, SimulatedEngine
 
-from anespec.manifests.errors import AnespecError
-from anespec.manifests.ranges import RangeDefault, ReshapeHint
+from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.schema import KVForm, Shapes
+from anespec.system.errors import AnespecError
 from anespec.validate.tuning.candidates import Candidate, Space
 from anespec.validate.tuning.search import Trial, search
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Workload
 
 WORKLOAD = Workload()
 IN_GRAPH = frozenset({KVForm.SLICE_UPDATE, KVForm.BLENDED, KVForm.REREAD, KVForm.PACKED})

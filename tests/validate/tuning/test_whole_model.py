@@ -11,7 +11,7 @@ from anespec.manifests.schema import KVForm
 from anespec.validate.tuning.journal import Journal
 from anespec.validate.tuning.search import Found, search
 from anespec.validate.tuning.whole_model import WholeModel, measure_whole
-from anespec.validate.tuning.workload import Workload
+from anespec.validate.tuning.workbench import Workload
 
 WORKLOAD = Workload()
 

@@ -4,15 +4,17 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from anespec.manifests.errors import RequestError
+from anespec.system.errors import RequestError
 from anespec.validate.residency.rule import Grade, Rule
 from anespec.validate.residency.rules.inputs import (
     DefaultShape,
     EnumeratedBesideState,
     FlexibleBesideState,
+    ManyStates,
     RangesBesideState,
     StateType,
     StateWidth,
+    StateWrites,
 )
 from anespec.validate.residency.rules.operations import (
     DepthwiseConv,
@@ -25,7 +27,6 @@ from anespec.validate.residency.rules.operations import (
     WideLinear,
 )
 from anespec.validate.residency.rules.sizes import LargeShard, Multifunction, ProcessWeights, SmallShard
-from anespec.validate.residency.rules.states import ManyStates, StateWrites
 from anespec.validate.residency.rules.tensors import (
     NarrowLastAxis,
     TensorElementType,

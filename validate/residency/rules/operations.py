@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from anespec.convert.shard_limits import HEAD_CHANNELS
+from anespec.convert.planning.shard_limits import HEAD_CHANNELS
 from anespec.manifests.residency import Severity
 from anespec.runtime.backends.portable.mil_package import Operation
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule

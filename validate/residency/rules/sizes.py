@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from anespec.convert.shard_limits import (
+from anespec.convert.planning.shard_limits import (
     LARGEST_RESIDENT_BYTES,
     LARGEST_UNDISPUTED_BYTES,
     PROCESS_BYTES,

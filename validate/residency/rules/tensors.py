@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from anespec.manifests.element_types import ElementType
-from anespec.manifests.formatting import counted, listed
+from anespec.gguf.element_types import ElementType
 from anespec.manifests.residency import Severity, shape_text
 from anespec.runtime.backends.portable.mil_package import Operation, TensorType
+from anespec.system.formatting import counted, listed
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
 from anespec.validate.residency.shard_view import FunctionView, ShardView
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from anespec.convert.weights.targets import INT4_PER_BLOCK, INT8_PER_BLOCK
-from anespec.manifests.formatting import counted
 from anespec.manifests.residency import Severity
 from anespec.runtime.backends.portable.mil_package import Operation
+from anespec.system.formatting import counted
 from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardRule
 from anespec.validate.residency.shard_view import ArtifactView, FunctionView, ShardView
 

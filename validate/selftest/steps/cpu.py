@@ -5,14 +5,14 @@ from contextlib import closing
 
 import numpy as np
 
-from anespec.manifests.formatting import duration_text
+from anespec.system.formatting import duration_text
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, on_cpu
-from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Units
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.records import Check, Measured, ModelSize, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, judged
-from anespec.validate.selftest.stimulus import passes
 
 SIZES: tuple[ModelSize, ...] = ("tiny", "small", "layer")
 

@@ -5,12 +5,12 @@ from contextlib import closing
 
 from anespec.manifests.schema import Shapes
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, Invariance, Standing
-from anespec.validate.exactness import exactness_gate
+from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import DeviceFacts
+from anespec.validate.selftest.devices.device import DeviceFacts
+from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.records import Measured, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, broken
 
 INVARIANCES, WIDTHS = "invariances", "widths"

@@ -6,15 +6,15 @@ from contextlib import closing
 import numpy as np
 
 from anespec.manifests.channel_layout import to_rows
-from anespec.manifests.errors import AnespecError
+from anespec.system.errors import AnespecError
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench, on_cpu
-from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.session import ShardSession, compared
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import Pass, pass_of, passes, region_map
 from anespec.validate.selftest.records import Check, Measured, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import ShardSession, compared
 from anespec.validate.selftest.steps.step import Step, comparison_right, judged
-from anespec.validate.selftest.stimulus import Pass, pass_of, passes, region_map
 
 ZERO, SUBNORMAL, LARGE, LONG = "zero rows", "subnormals", "large activations", "long S"
 OUTLIER = 300.0

@@ -8,12 +8,12 @@ import numpy as np
 from anespec.manifests.schema import WeightFormat
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.session import ShardSession, digest
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.records import Check, Digest, Measured, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import ShardSession, digest
 from anespec.validate.selftest.steps.step import Step, judged
-from anespec.validate.selftest.stimulus import passes
 
 REPEAT, PROCESS, COMPILED, SOAK = "repeat", "new process", "compiled again", "soak"
 SAID_EVERY = 50

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
 
-from anespec.manifests.formatting import duration_text
 from anespec.manifests.schema import Shapes
+from anespec.system.formatting import duration_text
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Units
+from anespec.validate.selftest.devices.session import digest
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.records import (
     Build,
     Check,
@@ -20,11 +23,8 @@ from anespec.validate.selftest.records import (
     Trial,
     TrialRecord,
 )
-from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import digest
 from anespec.validate.selftest.steps.step import Step, falls_back, judged, times_text
 from anespec.validate.selftest.steps.variants import measure_on_device
-from anespec.validate.selftest.stimulus import passes
 from anespec.validate.tuning.candidates import KNOWN
 
 AGAIN = " again"

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from anespec.manifests.schema import KVForm
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.session import ShardSession
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.records import Check, Measured, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import ShardSession
 from anespec.validate.selftest.steps.step import Step, judged
-from anespec.validate.selftest.stimulus import passes
 
 MANY = " in two layers"
 """Three states in a shard failed on an iPhone (CoreML-LLM): the main model's one layer has two."""

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from anespec.manifests.formatting import counted, duration_text
 from anespec.manifests.residency import Device as PlanDevice
 from anespec.manifests.residency import DeviceTotals, Placement, ShardComputePlan
-from anespec.validate.figures import THRESHOLDS
+from anespec.system.formatting import counted, duration_text
 from anespec.validate.findings import Finding, Level
+from anespec.validate.golden.figures import THRESHOLDS
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Units
+from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.patience import END_COMMAND
 from anespec.validate.selftest.records import (
     Comparison,
@@ -19,7 +20,6 @@ from anespec.validate.selftest.records import (
     Trial,
     TrialRecord,
 )
-from anespec.validate.selftest.scale import Scale
 
 AS_SLOW, SLOWER = 0.8, 1.25
 """A pass on the device that takes about as long as on the processor alone, between these shares of its time,

@@ -4,19 +4,19 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
-from anespec.manifests.formatting import bytes_text, duration_text
 from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import Loading, shared_out
+from anespec.system.formatting import bytes_text, duration_text
 from anespec.validate.cost_model.forecast import compare
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, memory_now, on_cpu
-from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, NotHereError, Units
+from anespec.validate.selftest.devices.worker_session import pass_time
 from anespec.validate.selftest.groups import Group, open_groups
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import Pass, passes
 from anespec.validate.selftest.records import Build, Check, Measured, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, judged, time_of, times_text
-from anespec.validate.selftest.stimulus import Pass, passes
-from anespec.validate.selftest.worker_session import pass_time
 
 FULL_PASSES = 8
 LOADINGS: tuple[Loading, ...] = ("together", "in-turn")

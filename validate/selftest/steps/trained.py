@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import DeviceFacts, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Units
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.trained import TWINS
 from anespec.validate.selftest.records import Measured, ModelSize, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, broken, comparison_right, judged, time_of, times_text
 from anespec.validate.selftest.steps.variants import measure_variant
-from anespec.validate.selftest.trained import TWINS
 
 ALIKE = 1.25
 """Trained weights may take so many times what random ones do before it is said."""

@@ -7,9 +7,9 @@ from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import KVForm, WeightFormat
 from anespec.validate.findings import Finding
 from anespec.validate.selftest.bench import Bench, form_on_cpu
-from anespec.validate.selftest.device import DeviceFacts, NotHereError, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, NotHereError, Units
+from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.records import Measured, Trial, TrialRecord
-from anespec.validate.selftest.scale import Scale
 from anespec.validate.selftest.steps.step import Step, judged, times_text
 
 

@@ -6,10 +6,14 @@ from contextlib import closing
 
 import numpy as np
 
-from anespec.manifests.formatting import bytes_text, duration_text
+from anespec.system.formatting import bytes_text, duration_text
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.device import DeviceFacts, Tensor, Units
+from anespec.validate.selftest.devices.session import compared
+from anespec.validate.selftest.devices.worker_session import WARMING, WorkerSession, pass_time
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.records import (
     Check,
     Measured,
@@ -17,11 +21,7 @@ from anespec.validate.selftest.records import (
     TrialRecord,
     WorkerFacts,
 )
-from anespec.validate.selftest.scale import Scale
-from anespec.validate.selftest.session import compared
 from anespec.validate.selftest.steps.step import Step, judged, time_of
-from anespec.validate.selftest.stimulus import passes
-from anespec.validate.selftest.worker_session import WARMING, WorkerSession, pass_time
 
 SAME_BITS = "the same bits as without the worker"
 

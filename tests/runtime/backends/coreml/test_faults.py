@@ -15,7 +15,6 @@ import pytest
 from core_ml_faults import Fault, plan_faults
 from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
 
-from anespec.manifests.errors import AnespecError, ArtifactError, StorageError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.contact import Contact, Outcome, TriedPass
@@ -23,6 +22,7 @@ from anespec.runtime.backends.coreml.first_contact import NONSENSE, first_contac
 from anespec.runtime.backends.coreml.library import ComputeUnits
 from anespec.runtime.backends.coreml.memory import remember, remembered
 from anespec.runtime.backends.verifier import ArtifactVerifier
+from anespec.system.errors import AnespecError, ArtifactError, StorageError
 
 SECONDS = 60.0
 

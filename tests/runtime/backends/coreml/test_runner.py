@@ -11,7 +11,6 @@ from core_ml_faults import Fault, plan_faults
 from light_core_ml import LightCoreML, LightModel, LightState, meet_here
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.errors import ArtifactError
 from anespec.manifests.schema import LayerShard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import resolve_backend
@@ -23,6 +22,7 @@ from anespec.runtime.backends.coreml.loading import contact_of
 from anespec.runtime.backends.coreml.runner import CoreMLRunner
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.passes import StateLostError
+from anespec.system.errors import ArtifactError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from light_core_ml import Array, LightCoreML, LightModel, meet_here
 from standin_core_ml import NativeModel, stand_in
 from tiny_model import TinyModel, write_gguf
 
-from anespec.manifests.ranges import ReshapeHint
+from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import contact as contact_module
 from anespec.runtime.backends.coreml.backend import CoreMLBackend

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from by_hand import run_tokens, same_bits
 
-from anespec.manifests.errors import ArtifactError, MissingPackageError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import BACKENDS, WORKER, resolve_backend
 from anespec.runtime.backends.worker import backend as backend_module
@@ -15,6 +14,7 @@ from anespec.runtime.backends.worker.backend import WorkerBackend
 from anespec.runtime.backends.worker.crew import ShardRefusedError
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
+from anespec.system.errors import ArtifactError, MissingPackageError
 
 
 @pytest.fixture

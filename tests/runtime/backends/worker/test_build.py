@@ -11,8 +11,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anespec.manifests.errors import AnespecError, MissingPackageError, StorageError
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.backends.worker import build
 from anespec.runtime.backends.worker.build import (
     IDENTITY,
@@ -21,6 +19,8 @@ from anespec.runtime.backends.worker.build import (
     built_worker,
     workers_folder,
 )
+from anespec.system.errors import AnespecError, MissingPackageError, StorageError
+from anespec.system.safe_files import Folder
 
 VERSION = "Swift version 6.1.2 (swift-6.1.2-RELEASE)"
 BUILDS = """

@@ -18,18 +18,18 @@ import pytest
 from by_hand import run_tokens, same_bits, states
 from workers import EACH_ALONE, TOY, open_workers
 
-from anespec.manifests.errors import AnespecError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.engine import Engine
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.requests import FinishReason, Request
 from anespec.runtime.passes import PassPlan, PassResult, StateLostError, Verifier
 from anespec.runtime.proven import Proven
-from anespec.runtime.requests import FinishReason, Request
 from anespec.runtime.sampling import SamplingParameters
+from anespec.system.errors import AnespecError
 
 LIMITS = WorkerLimits(budget=EACH_ALONE, pass_seconds=20, load_seconds=20)
 PROMPT = (1, 5, 9, 13, 17, 21, 25)

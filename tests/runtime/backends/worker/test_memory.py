@@ -12,7 +12,6 @@ from by_hand import states
 
 from anespec.manifests.channel_layout import shape_at
 from anespec.manifests.coreml_errors import ended_by, error_sentence
-from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import WORKER
 from anespec.runtime.backends.portable.package_server import Packages
@@ -20,6 +19,7 @@ from anespec.runtime.backends.worker import backend as backend_module
 from anespec.runtime.backends.worker.backend import WorkerBackend
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.system.errors import AnespecError, ArtifactError
 
 CRASH = error_sentence(ended_by(6))
 

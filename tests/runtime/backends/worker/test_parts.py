@@ -16,16 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.convert.shard_limits import PROCESS_BYTES
-from anespec.manifests.errors import ArtifactError, StorageError
+from anespec.convert.planning.shard_limits import PROCESS_BYTES
 from anespec.runtime.backends.worker.arena import ALIGNMENT, HEADER_BYTES, Arena, at_width
-from anespec.runtime.backends.worker.compiling import WorkerCompiler
-from anespec.runtime.backends.worker.framing import LARGEST, Connection, FramingError
-from anespec.runtime.backends.worker.merging import SliceRow, merged
-from anespec.runtime.backends.worker.process import WorkerProcess, WorkerProgram
+from anespec.runtime.backends.worker.commands import WorkerCompiler
+from anespec.runtime.backends.worker.process import (
+    LARGEST,
+    Connection,
+    FramingError,
+    WorkerProcess,
+    WorkerProgram,
+)
 from anespec.runtime.backends.worker.sharing import BUDGET, shared_out
+from anespec.runtime.backends.worker.verifier import SliceRow, merged
 from anespec.runtime.passes import Candidate, Need
-from anespec.runtime.row_logits import row_logits
+from anespec.runtime.sampling.row_logits import row_logits
+from anespec.system.errors import ArtifactError, StorageError
 
 
 def test_an_arena_says_where_its_parts_lie() -> None:

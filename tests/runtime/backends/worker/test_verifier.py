@@ -9,7 +9,6 @@ import pytest
 from by_hand import rows_for, run_tokens, same_bits, states
 from workers import EACH_ALONE, compiled, open_workers
 
-from anespec.manifests.errors import AnespecError, ArtifactError
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_shard, open_verifier
 from anespec.runtime.backends.pass_inputs import PassInputs
@@ -22,6 +21,7 @@ from anespec.runtime.backends.worker.stages import stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 from anespec.runtime.passes import Need, PassPlan, run_pass, whole_plan
 from anespec.runtime.rows import pad_rows
+from anespec.system.errors import AnespecError, ArtifactError
 
 PROMPT = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
 LIMITS = WorkerLimits(pass_seconds=60)

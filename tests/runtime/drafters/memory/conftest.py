@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.safe_files import Folder
+from anespec.system.safe_files import Folder
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from stepping import Clock
 from toy_memory import LESSONS, OWNER, files_of, learnt, opened, teach
 
 import anespec.runtime.drafters.memory.request_journal as request_journal
-from anespec.manifests.safe_files import Folder
 from anespec.runtime.drafters.memory.owner_files import owner_folder
 from anespec.runtime.drafters.memory.request_journal import SECONDS_BETWEEN_TRIES
+from anespec.system.safe_files import Folder
 
 
 def refuse_beyond(size: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from toy_learner import UNSOUND, ToyLearner
 from toy_memory import OWNER, learnt, opened, text
 
-from anespec.manifests.errors import StorageError
-from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import MOST_TOKENS
 from anespec.runtime.drafters.memory.learner import MemoryFacts, fold_whole
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
@@ -28,6 +26,8 @@ from anespec.runtime.drafters.memory.records import (
 from anespec.runtime.drafters.mix.layout import view_image
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.traits import no_traits
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
 
 LESSONS = [(text(1, 2, 3), 1), (text(4, 5), 0)]
 

@@ -17,7 +17,6 @@ from toy_learner import ToyLearner
 from toy_memory import LESSONS, OWNER, SIZE, files_of, learnt, opened, teach, text
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
-from anespec.manifests.safe_files import Folder
 from anespec.manifests.schema import MOST_TOKENS
 from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
@@ -29,6 +28,7 @@ from anespec.runtime.drafters.memory.records import (
     lessons,
     records,
 )
+from anespec.system.safe_files import Folder
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from toy_memory import SIZE, text
 
 import anespec.runtime.drafters.memory.owner_memory as owner_memory
 import anespec.runtime.drafters.memory.vocabulary_memory as vocabulary_memory
-from anespec.manifests.errors import RequestError, StorageError
 from anespec.runtime.drafters.memory.memories import Memories, Place
 from anespec.runtime.drafters.memory.owner_files import owner_folder
 from anespec.runtime.drafters.memory.records import Lesson
 from anespec.runtime.drafters.memory.shelf import Added, MemoryShelf
 from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+from anespec.system.errors import RequestError, StorageError
 
 KEY = "0123456789abcdef"
 NAMES = ["", "a", "A", "../../etc", "x" * 5000, "\0", "naïve", "\ud800", "a/b", "snapshot"]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.manifests.errors import RequestError
 from anespec.runtime.drafters import REFERENCE, Draft, Outcome, RowTops
 from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.memory.learner import ALIGNMENT
@@ -17,6 +16,7 @@ from anespec.runtime.drafters.mix.layout import FIXED_BYTES, Octets, Words, view
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.source import MixSession, MixSource
 from anespec.runtime.drafters.mix.traits import no_traits
+from anespec.system.errors import RequestError
 
 SIZE = 1 << 20
 VOCABULARY = 500

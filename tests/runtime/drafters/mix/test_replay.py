@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.gguf_file import GGUFFile
+from anespec.gguf.container import GGUFFile
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.source import MixSource
 from anespec.runtime.drafters.mix.traits import traits_of
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.bench.replay import Replay
-from anespec.validate.bench.row_rules import WholeBlocks
+from anespec.validate.bench.replay import Replay, WholeBlocks
 from anespec.validate.bench.traces import read_sessions, requests_of
 
 SHARED = Path(__file__).parents[5] / "shared"

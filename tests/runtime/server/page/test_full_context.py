@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 from scripted_chat import Script, said
 from serving import Running
 
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.http.errors import ApiError
 
 TOO_LONG = ApiError(400, "the prompt has 9000 tokens and the context 4096", "context_length_exceeded")
 

@@ -8,7 +8,7 @@ from browsing import Open, Visit
 from playwright.sync_api import expect
 from scripted_chat import Piece, Said, Script, said
 
-from anespec.runtime.server.errors import ApiError
+from anespec.runtime.server.http.errors import ApiError
 
 
 def test_everything_can_be_done_with_the_keyboard(visit: Visit, script: Script) -> None:

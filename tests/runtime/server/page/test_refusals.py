@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, expect
 from scripted_chat import Script, said, scripted, unsaid
 from serving import Running
 
-from anespec.runtime.server.errors import ApiError
-from anespec.runtime.server.keys import KeyRing
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.lifecycle import Phase
 
 

@@ -1,0 +1,152 @@
+"""A loaded model whose gates run in the background, and which applies the verdicts."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.checking.background import Check, Checks
+from anespec.manifests.verdicts import ExactnessVerdict
+from anespec.models.loading import Opened
+from anespec.models.model_path import model_name
+from anespec.system.errors import AnespecError, GoldenGateError
+from anespec.system.progress import Watcher
+
+if TYPE_CHECKING:
+    from anespec.runtime.options import LoadOptions
+    from anespec.runtime.pass_costs import PassCosts
+    from anespec.runtime.proven import Proven
+    from anespec.validate.check_parts import CheckAsked, CheckReport
+
+SECONDS_BETWEEN_LOOKS = 0.2
+
+_log = logging.getLogger("anespec.serve")
+
+
+def check_asked(opened: Opened, options: "LoadOptions") -> "CheckAsked | None":
+    """Return the gates that still need a verdict on an open artifact; None if there are none."""
+    from anespec.validate.check_parts import CheckAsked, missing_parts
+
+    artifact, here = opened.artifact, opened.here
+    parts = missing_parts(artifact, here, opened.verifier.shape)
+    if not parts:
+        return None
+    return CheckAsked(
+        artifact=str(artifact.root.resolve()),
+        backend=here.backend,
+        threads=here.threads,
+        workers=options.workers,
+        sequences=artifact.sequences,
+        parts=parts,
+    )
+
+
+def memory_needed(opened: Opened) -> int:
+    """Bytes that a check takes in addition to the model, approximately: a second copy of it."""
+    from anespec.models.memory_limit import memory_of
+
+    return memory_of(opened.artifact.manifest, opened.here.backend)
+
+
+def run_check(asked: "CheckAsked", opened: Opened, watch: Watcher) -> None:
+    """Ask the gates and wait for them, unless ^C comes.
+
+    Raises:
+        GoldenGateError: the artifact computes something else than its GGUF.
+    """
+    failures: list[str] = []
+    troubles: list[str] = []
+
+    def hear(report: "CheckReport") -> None:
+        if report.failure is not None:
+            failures.append(report.failure)
+
+    def end(trouble: str | None) -> None:
+        if trouble is not None:
+            troubles.append(trouble)
+
+    check = Checks().begin(asked, memory_needed(opened), hear, end)
+    try:
+        with watch.shares("checking") as report:
+            while not check.wait(SECONDS_BETWEEN_LOOKS):
+                report(f"{check.progress}, {check.doing} (^C leaves it)", check.share)
+    except KeyboardInterrupt:
+        check.stop()
+        watch.note("the check was left; the next start begins it anew")
+        return
+    for failure in failures:
+        raise GoldenGateError(f"{opened.artifact.root}: {failure}")
+    for trouble in troubles:
+        watch.note(f"it could not be checked: {trouble}")
+
+
+class ModelCheck:
+    """The check of one model, from when it is begun."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        options: "LoadOptions",
+        asked: "CheckAsked",
+        exactness: ExactnessVerdict | None,
+        checks: Checks,
+        take_up: "Callable[[Proven, PassCosts | None], None]",
+        refuse: Callable[[GoldenGateError], None],
+    ) -> None:
+        """`exactness` is the recorded verdict. `take_up` is called with what is proven, and with the pass
+        costs once they are known, `refuse` with the error of a failed golden gate; both in another thread."""
+        self._opened = opened
+        self._options = options
+        self._exactness = exactness
+        known = exactness is not None and exactness.allows_speculation
+        self._had_drafts = known or options.allow_inexact or options.drafter == "none"
+        self._begins_drafts = False
+        self._take_up = take_up
+        self._refuse = refuse
+        self._check: Check = checks.begin(asked, memory_needed(opened), self._hear, self._end)
+
+    @property
+    def progress(self) -> str | None:
+        """See Check.progress."""
+        return self._check.progress
+
+    def stop(self) -> None:
+        """End it; what it has recorded stays."""
+        self._check.stop()
+
+    def _hear(self, report: "CheckReport") -> None:
+        name = model_name(Path(self._opened.artifact.manifest.source.name))
+        if report.trouble is not None:
+            _log.warning(
+                "%s: the %s gate could not be asked as a whole: %s", name, report.doing, report.trouble
+            )
+        if report.failure is not None:
+            self._refuse(GoldenGateError(f"{self._opened.artifact.root}: {report.failure}"))
+        if report.exactness is not None:
+            self._use(report.exactness, None)
+        if report.costs is not None:
+            self._use(self._exactness, report.costs.costs)
+
+    def _use(self, verdict: ExactnessVerdict | None, costs: "PassCosts | None") -> None:
+        from anespec.runtime.proven import Proven
+
+        if verdict is None:
+            return
+        self._exactness = verdict
+        proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
+        self._begins_drafts |= proven.speculate and not self._had_drafts
+        # Whoever closes the model meanwhile has no use for it.
+        with contextlib.suppress(AnespecError):
+            self._take_up(proven, costs)
+
+    def _end(self, trouble: str | None) -> None:
+        name = model_name(Path(self._opened.artifact.manifest.source.name))
+        if trouble is None:
+            _log.info("%s: the gates are done%s", name, "; drafts begin" if self._begins_drafts else "")
+        else:
+            _log.warning(
+                "%s: is not checked beside what runs, and goes on as it is: %s; `anespec validate` checks it",
+                name,
+                trouble,
+            )

@@ -1,0 +1,1 @@
+"""`anespec bench`: replays without a model, and runs on an artifact."""

@@ -1,0 +1,23 @@
+"""`anespec bench`: what drafting is worth, on recorded traces and on an artifact."""
+
+import click
+
+from anespec.cli.bench.replay import replay
+from anespec.cli.bench.run import run
+from anespec.cli.log_file import accept_log_file
+from anespec.cli.verbosity import accept_verbosity
+
+
+@click.group(short_help="Measure the speedup from drafting.")
+def bench() -> None:
+    """Measure what drafting is worth: on recorded traces without a model, or on an artifact.
+
+    \b
+    Example:
+      anespec bench replay sessions.jsonl --vocab model.gguf
+      anespec bench run model.anespec -o bench.html
+    """
+
+
+for command in (replay, run):
+    bench.add_command(accept_verbosity(accept_log_file(command)))

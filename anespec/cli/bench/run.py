@@ -1,0 +1,214 @@
+"""`anespec bench run`: tokens per second with and without speculation, and whether the text is the same."""
+
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from anespec.cli.console import json_option, out, result_as_json, timed_progress, watcher
+from anespec.cli.option_flags import flags_of, read_flags
+from anespec.models.draft_memory import memory_for_measuring
+from anespec.models.loading import (
+    ask_while_closed,
+    costs_here,
+    exactness_here,
+    make_source,
+    open_artifact,
+)
+from anespec.models.model_path import ModelPath
+from anespec.system.errors import ExactnessGateError, Interrupted, RequestError, StorageError
+from anespec.system.formatting import counted, duration_text
+from anespec.system.safe_files import require_writable, write_atomically
+from anespec.validate.bench.options import BenchOptions
+
+if TYPE_CHECKING:
+    from anespec.models.loading import Opened
+    from anespec.runtime.drafters import DraftSource
+    from anespec.runtime.proven import Proven
+    from anespec.validate.bench.figures import Figures
+    from anespec.validate.bench.report import BenchReport
+
+
+@click.command(short_help="Measure speed with and without speculation.")
+@click.argument("artifact", metavar="DIR", type=ModelPath())
+@flags_of(BenchOptions, without=("verify", "queue", "draft_memory", "chat_template"))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a page with plots here.")
+@json_option
+def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
+    """Measure tokens per second of DIR with and without speculation, and compare the texts.
+
+    DIR is an artifact, a GGUF or the name of a model in the cache.
+
+    Prompts of five kinds are continued without drafts, with drafts as they pay and with 1, 2, … drafts a
+    pass, in turns. Every text with speculation is compared with every one without, token by token; if one
+    differs, the command names the place and fails.
+
+    \b
+    Example:
+      anespec bench run model.anespec
+      anespec bench run model.anespec --classes code,edit -o bench.html
+    """
+    options = read_flags(BenchOptions, chosen)
+    if output is not None:
+        require_writable(output)
+    try:
+        report = _measured(artifact, options, as_json)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; what was measured is not kept") from None
+    if output is not None:
+        from anespec.validate.bench.page import render_page
+
+        try:
+            write_atomically(output, render_page(report))
+        except OSError as error:
+            raise StorageError(f"{output}: cannot be written ({error.strerror})") from error
+    with result_as_json(report.facts(), shown=as_json):
+        if not as_json:
+            _show(report)
+            if output is not None:
+                out().print(f"\n{output} has the plots.")
+        if report.differences:
+            more = len(report.differences) - 1
+            others = f", and {counted(more, 'other pair differs', 'other pairs differ')}" if more else ""
+            raise ExactnessGateError(
+                f"speculation changed the text: {report.differences[0]}{others}; ask the exactness gate with "
+                "`anespec validate --exactness`, and do not speculate here"
+            )
+
+
+def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchReport":
+    from anespec.runtime.proven import Proven
+
+    watch = watcher(shown=not quiet)
+    with ExitStack() as stack:
+        opened = open_artifact(artifact, options, watch)
+        opened = ask_while_closed(opened, options, watch)
+        stack.callback(lambda: opened.verifier.close())
+        opened, verdict = exactness_here(opened, options, watch)
+        proven = Proven.of(verdict, opened.verifier.shape, options.allow_inexact)
+        if not proven.speculate:
+            raise ExactnessGateError(
+                f"speculation may change the text on {opened.here.backend} here (the exactness gate: "
+                f"{verdict.standing}), so it is not used; --allow-inexact measures it all the same"
+            )
+        source = make_source(
+            options,
+            opened.tokenizer,
+            partial(memory_for_measuring, opened.tokenizer.vocabulary_hash, options),
+            watch,
+        )
+        if source is None:
+            raise RequestError("without a drafter there is nothing to compare; give --drafter another name")
+        stack.callback(source.close)
+        return _run_cases(opened, proven, source, options, quiet)
+
+
+def _run_cases(
+    opened: "Opened", proven: "Proven", source: "DraftSource", options: BenchOptions, quiet: bool
+) -> "BenchReport":
+    from anespec.runtime.backends import COREML, WORKER
+    from anespec.runtime.engine.engine import Engine
+    from anespec.runtime.running_costs import RunningCosts
+    from anespec.runtime.sampling import SamplingParameters
+    from anespec.runtime.spending import MOST_DRAFTS
+    from anespec.system.machine import Surroundings
+    from anespec.validate.bench.measure import Measurement, equal_costs, measure, most_drafts, usual_drafts
+    from anespec.validate.bench.prompts import bench_prompts
+    from anespec.validate.bench.report import BenchReport
+    from anespec.validate.bench.timed_source import BoundedSource
+    from anespec.validate.cost_model.forecast import compare
+
+    shape, here = opened.verifier.shape, opened.here
+    most = most_drafts(proven.widths)
+    drafts = options.drafts or usual_drafts(shape.block, most)
+    if not drafts or drafts[-1] > most:
+        raise RequestError(
+            f"a pass runs {counted(most, 'draft')} of one text at most here; give fewer --drafts"
+            f"{', or convert with a larger --block' if most < MOST_DRAFTS else ''}"
+        )
+    prompts = list(bench_prompts(opened.tokenizer, options.classes, shape.context - options.lengths[-1]))
+    bounded = BoundedSource(source, drafts[-1])
+    costs = RunningCosts(costs_here(opened, proven, watcher(shown=not quiet)))
+    surroundings, began = Surroundings.here(), time.monotonic()
+    measurement = Measurement(
+        spending=Engine(opened.verifier, proven, bounded, costs=costs, prompt_gate=options.prompt_gate),
+        fixed=Engine(opened.verifier, proven, bounded, costs=equal_costs(proven.widths), least_reach=most),
+        source=bounded,
+        sampling=SamplingParameters(temperature=options.temperature, seed=options.seed),
+        end_ids=opened.tokenizer.end_ids,
+        runs=options.runs,
+    )
+    with timed_progress("measuring", shown=not quiet) as progress:
+        cases = measure(measurement, prompts, options.lengths, drafts, progress)
+    on_engine = here.backend in (COREML, WORKER)
+    pass_ms = 1e3 * costs.current.seconds(shape.block, shape.spans[0][-1])
+    return BenchReport(
+        model=opened.artifact.manifest.source.name,
+        backend=here.backend,
+        threads=here.threads,
+        block=shape.block,
+        drafter=options.drafter,
+        sampling=options.sampling_text,
+        runs=options.runs,
+        lengths=options.lengths,
+        drafts=drafts,
+        costs=costs.current,
+        surroundings=surroundings,
+        seconds=time.monotonic() - began,
+        cases=tuple(cases),
+        comparison=compare(opened.artifact, surroundings.machine, pass_ms) if on_engine else None,
+    )
+
+
+def _show(report: "BenchReport") -> None:
+    from anespec.validate.bench.sentences import comparison_sentence, cost_text, fit_sentences
+
+    out().print(
+        f"{report.model} on {report.backend}, {counted(report.threads, 'thread')}, blocks of {report.block}, "
+        f"{report.sampling}; {report.drafter} guesses. {report.surroundings}.\n"
+    )
+    by_class = [
+        (f"{each} {length}", report.figures(each, length))
+        for each in report.classes
+        for length in report.lengths
+    ]
+    _table("drafts as they pay", "text, tokens", [*by_class, ("all", report.figures())])
+    out().print()
+    by_way = [
+        ("as they pay" if way.as_they_pay else str(way.most), report.figures(way=way)) for way in report.ways
+    ]
+    _table("all texts by the number of drafts", "drafts", by_way)
+    out().print()
+    for sentence in (*fit_sentences(report), comparison_sentence(report)):
+        out().print(sentence)
+    out().print(f"A pass of {cost_text(report)}.")
+    if report.comparison is not None:
+        out().print(str(report.comparison))
+    out().print(f"Measured in {duration_text(report.seconds)}.")
+
+
+def _table(title: str, first: str, rows: "list[tuple[str, Figures | None]]") -> None:
+    from anespec.validate.bench.sentences import position_text
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    table.add_column(first, no_wrap=True)
+    for name in ("tokens/s\nwithout", "with", "speedup\n(range)", "tokens\nper pass", "right by\nposition"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, figures in rows:
+        if figures is None:
+            table.add_row(name, *("too short", "", "", "", ""))
+            continue
+        speedup = figures.speedup
+        table.add_row(
+            name,
+            f"{figures.plain.median:.1f}",
+            f"{figures.drafted.median:.1f}",
+            f"{speedup.median:.2f} ({speedup.least:.2f}-{speedup.most:.2f})",
+            f"{figures.tokens_per_pass:.2f}",
+            position_text(figures.shares_by_position),
+        )
+    out().print(table)

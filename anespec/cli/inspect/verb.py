@@ -1,0 +1,157 @@
+"""`anespec inspect`: what a GGUF is and what would be built from it, or what an artifact holds."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from anespec.cli.console import json_option, out, print_json, result_as_json, watcher
+from anespec.cli.inspect.artifact import describe_artifact, show_artifact
+from anespec.cli.inspect.plan import describe_plan, show_forecast, show_plan
+from anespec.cli.option_flags import flags_of, read_flags
+from anespec.convert.options import ConvertOptions
+from anespec.manifests.usual_target import usual_target
+from anespec.models.cache import cached_artifact
+from anespec.models.conversion import Build
+from anespec.models.inspection import ArtifactInspection, read_plan
+from anespec.models.model_path import ModelPath
+from anespec.models.remote import fetched
+from anespec.system.errors import ArtifactError
+from anespec.system.formatting import bytes_text, counted, printable
+
+
+@click.command(short_help="Describe a GGUF or an artifact, and what would be built.")
+@click.argument("path", metavar="MODEL", type=ModelPath())
+@click.option("--plan", "explained", is_flag=True, help="Explain the topology: every shard, and why.")
+@flags_of(ConvertOptions)
+@json_option
+def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
+    """Describe the GGUF MODEL, and what `convert` would build from it. Nothing is written.
+
+    If MODEL is an artifact's folder, or the name of a model in the cache, show its contents and verdicts; the
+    options of a conversion have no meaning then. Its files are compared with the manifest's hashes; damage is
+    reported first, with exit code 5.
+
+    \b
+    Example:
+      anespec inspect model.gguf --target mac --plan
+      anespec inspect model.anespec
+    """
+    path = fetched(path, watcher(shown=not as_json))
+    artifact = path if path.exists() else cached_artifact(path)
+    if artifact is not None and artifact.is_dir():
+        _inspect_artifact(artifact, as_json)
+    else:
+        _inspect_gguf(path, explained, as_json, chosen)
+
+
+def _inspect_artifact(path: Path, as_json: bool) -> None:
+    from anespec.manifests.known_hashes import KnownHashes
+    from anespec.manifests.store import Artifact, damage_sentence
+
+    artifact = Artifact(path, KnownHashes())
+    found = ArtifactInspection.of(artifact)
+    facts = describe_artifact(found)
+    with result_as_json(facts, shown=as_json):
+        if not as_json:
+            show_artifact(artifact, found, facts)
+        if found.damage:
+            raise ArtifactError(damage_sentence(artifact, found.damage))
+
+
+def _inspect_gguf(path: Path, explained: bool, as_json: bool, chosen: dict[str, Any]) -> None:
+    from anespec.gguf.container import GGUFFile
+
+    with GGUFFile(path) as file:
+        options = read_flags(ConvertOptions, chosen)
+        found, plan = read_plan(file, options)
+        facts = found.facts()
+        is_usual = options.target is usual_target() and "sequences" not in options.model_fields_set
+        if plan is not None and is_usual:
+            facts["cached_sequences"] = Build.here(plan.context).built_sequences
+        if plan is not None and explained:
+            facts["plan"] = describe_plan(plan)
+    if as_json:
+        print_json(facts)
+        return
+    _show(facts)
+    for note in plan.tuning_notes if plan is not None else ():
+        out().print(f"- {note}")
+    if plan is not None and explained:
+        show_plan(plan)
+        if (predicted := facts["plan"]["predicted"]) is not None:
+            show_forecast(predicted)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    quantisation = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in facts["quantisation"].items())
+    table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])})")
+    name, architecture = (printable(facts[key] or "unnamed") for key in ("name", "architecture"))
+    family = f": {facts['family']}" if "family" in facts else ""
+    table.add_row("model", f"{name}, architecture {architecture}{family}")
+    counts = f"{facts['tensors']} with {facts['parameters']:,} parameters: {quantisation}"
+    table.add_row("tensors", counts if facts["tensors"] else "none")
+    table.add_row(
+        "tokenizer",
+        f"{printable(facts['tokenizer'] or 'none named')} "
+        f"({printable(facts['pre_tokenizer'] or 'no pre-tokenizer named')}), "
+        f"{facts['vocabulary']} tokens, {'with' if facts['chat_template'] else 'no'} chat template",
+    )
+    if "hyperparameters" in facts:
+        sizes = facts["hyperparameters"]
+        table.add_row(
+            "sizes",
+            f"{counted(sizes['layers'], 'layer')}, d {sizes['d']}, {sizes['heads']}/{sizes['kv_heads']} "
+            f"heads of {sizes['head_dim']}, ff {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
+            f"{'tied' if facts['tied_head'] else 'separate'} head",
+        )
+        table.add_row(
+            "would build",
+            f"for {facts['target']}: block {facts['block']}, {_passes_text(facts)}, "
+            f"{facts['sequences']} x {facts['context']} slots{_cached_text(facts)}, "
+            f"{facts['weights']} weights, {facts['attention']} attention, K/V {facts['kv_form']}",
+        )
+        layers = "+".join(map(str, facts["topology"]))
+        table.add_row(
+            "topology",
+            f"{layers} layers ({_range_text(facts['layer_bytes'])} each), "
+            f"{counted(len(facts['head_shards']), 'head shard')} of up to "
+            f"{counted(max(facts['head_shards']), 'token')}"
+            + (f", as measured for {facts['preset']}" if facts["topology_from"] == "preset" else ""),
+        )
+        table.add_row(
+            "artifact",
+            f"about {bytes_text(facts['artifact_bytes'])} on disk, "
+            f"{bytes_text(facts['state_bytes'])} of KV state in memory",
+        )
+        if facts["beyond_training"]:
+            table.add_row("note", "the context is longer than the model was trained for", style="yellow")
+    for problem in facts["unsupported"]:
+        table.add_row("unsupported", problem, style="red")
+    out().print(table)
+
+
+def _cached_text(facts: dict[str, Any]) -> str:
+    """What other verbs than `convert` build of a GGUF, where that is something else."""
+    sequences = facts.get("cached_sequences", facts["sequences"])
+    if sequences == facts["sequences"]:
+        return ""
+    return f" ({sequences} x {facts['context']} for chat, run, generate and serve)"
+
+
+def _passes_text(facts: dict[str, Any]) -> str:
+    """Return the widths of the passes that the shards accept."""
+    narrowest, widest = facts["widths"][0], facts["widths"][-1]
+    return {
+        "static": "passes of that alone",
+        "functions": f"a function for passes of {widest}",
+    }.get(facts["shapes"], f"passes of {narrowest} to {widest}")
+
+
+def _range_text(sizes: list[int]) -> str:
+    low, high = bytes_text(min(sizes)), bytes_text(max(sizes))
+    return low if low == high else f"{low} to {high}"

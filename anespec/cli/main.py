@@ -1,0 +1,196 @@
+"""The command `anespec`: one verb per file next to this one."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from shutil import get_terminal_size
+from types import MappingProxyType
+
+import click
+
+from anespec import __version__
+from anespec.cli.bench.group import bench
+from anespec.cli.console import print_json
+from anespec.cli.inspect.verb import inspect
+from anespec.cli.log_file import SAID, accept_log_file
+from anespec.cli.memory.verb import memory
+from anespec.cli.option_flags import PREFIX, with_origin
+from anespec.cli.verbosity import accept_verbosity, set_verbosity
+from anespec.cli.verbs.cache import list_models, remove_models
+from anespec.cli.verbs.chat import chat
+from anespec.cli.verbs.convert import convert
+from anespec.cli.verbs.datastore import datastore
+from anespec.cli.verbs.demo import demo
+from anespec.cli.verbs.doctor import doctor
+from anespec.cli.verbs.generate import generate
+from anespec.cli.verbs.ps import show_daemons, stop_daemons
+from anespec.cli.verbs.pull import pull
+from anespec.cli.verbs.run import run
+from anespec.cli.verbs.selftest import selftest
+from anespec.cli.verbs.serve import serve
+from anespec.cli.verbs.tune import tune
+from anespec.cli.verbs.validate import validate
+from anespec.cli.verbs.worker import worker
+from anespec.cli.word_wrap import wrapped
+from anespec.system.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
+from anespec.system.formatting import LONGEST_REASON, printable, sanitize_terminal
+from anespec.system.process_exit import Kept, leave
+
+EPILOG = f"Exit codes: 0 {EXIT_CODES[0]}, 2 {EXIT_CODES[2]}, 130 {EXIT_CODES[130]}; all: docs/commands.md."
+
+
+@click.group(
+    epilog=EPILOG,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "auto_envvar_prefix": PREFIX,
+    },
+)
+@click.version_option(__version__, prog_name="anespec", allow_from_autoenv=False)
+@click.option("-v", "--verbose", count=True, help="Log each step; twice, also what the libraries do.")
+@click.option("-q", "--quiet", is_flag=True, help="Leave out notes and progress; errors stay.")
+@click.pass_context
+def cli(context: click.Context, verbose: int, quiet: bool) -> None:
+    """Turn a GGUF into Neural Engine shards and generate exact speculative text from them.
+
+    An option may also be given by the environment: ANESPEC_SERVE_PORT is --port of `serve`. A flag goes
+    before it.
+
+    \b
+    Example:
+      anespec convert model.gguf -o model.anespec
+      anespec validate model.anespec
+      anespec generate model.anespec -p "Once upon a time"
+      anespec chat model.gguf
+      anespec serve model.gguf
+    """
+    set_verbosity(context, verbose, quiet)
+
+
+VERBS = (
+    inspect,
+    convert,
+    validate,
+    generate,
+    chat,
+    run,
+    pull,
+    serve,
+    show_daemons,
+    stop_daemons,
+    demo,
+    doctor,
+    selftest,
+    tune,
+    datastore,
+    bench,
+    list_models,
+    remove_models,
+    memory,
+    worker,
+)
+
+LONG = (convert, validate, generate, chat, serve, demo, selftest, tune)
+"""Long-running verbs, which have the option of a log file."""
+
+for verb in VERBS:
+    cli.add_command(accept_verbosity(accept_log_file(verb) if verb in LONG else verb))
+
+
+def main() -> None:
+    """Run the command line and exit with the documented code (EXIT_CODES).
+
+    A failure is said on standard error, and with --json also as an object on standard output.
+    """
+    _settle_streams()
+    kept = Kept()
+    try:
+        code = _run(kept)
+    except click.ClickException as complaint:
+        error = with_origin(complaint)
+        code = error.exit_code
+        _tell(code, error.format_message(), error.show)
+    except ReaderGone as gone:
+        code = gone.exit_code
+    except AnespecError as failure:
+        code, sentence = failure.exit_code, sanitize_terminal(str(failure))
+        shown = sentence if isinstance(failure, Interrupted) else f"error: {sentence}"
+        _tell(code, str(failure), lambda: click.echo(_as_shown(shown), err=True), failure.facts)
+    # What is decided and said is not taken back by a ^C that comes while the process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave(code)
+
+
+def _settle_streams() -> None:
+    """Ensure that there are three standard streams, and that they accept any character.
+
+    Without this, a file that is opened while file descriptor 1 is free would become standard output, and
+    receive its text.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _run(kept: Kept) -> int:
+    """Run the verb until all its output is written; return the exit code of an end without a failure.
+
+    Raises:
+        click.ClickException: wrong usage.
+        AnespecError: whatever else stopped it.
+    """
+    if sys.stdout is None:
+        raise StorageError("standard output is closed; send it to a file, or to /dev/null")
+    try:
+        result = cli.main(prog_name="anespec", standalone_mode=False, obj=kept)
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        raise Interrupted("interrupted") from None
+    except BrokenPipeError:
+        raise ReaderGone("nobody reads standard output any more") from None
+    except SystemExit as stop:
+        # click exits this way after it has printed a shell's completions.
+        if not stop.code:
+            return 0
+        # rich exits this way if the reader of standard output has gone.
+        raise ReaderGone("nobody reads standard output any more") from stop
+    except MemoryError as error:
+        raise AnespecError("memory ran out; allow more (ulimit -v), or end other programs") from error
+    except ImportError as error:
+        reason = printable(str(error), LONGEST_REASON)
+        raise AnespecError(
+            f"a library cannot be loaded ({reason}); allow more memory (ulimit -v), or install anespec again"
+        ) from error
+    except OSError as error:
+        raise StorageError(f"{error.filename or 'standard output'}: {error.strerror}") from error
+    return result if isinstance(result, int) else 0
+
+
+def _as_shown(text: str) -> str:
+    """A text for standard error: in lines that end between words where that is a terminal."""
+    return wrapped(text, get_terminal_size().columns) if sys.stderr.isatty() else text
+
+
+def _tell(
+    code: int, failure: str, show: Callable[[], None], facts: Mapping[str, object] = MappingProxyType({})
+) -> None:
+    """Say why the command failed, as far as the streams take it."""
+    SAID.error("%s (exit code %d)", failure, code)
+    with contextlib.suppress(OSError):
+        show()
+    if "--json" in sys.argv:
+        with contextlib.suppress(OSError):
+            print_json({"error": failure, "exit_code": code, **facts})

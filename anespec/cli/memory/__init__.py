@@ -1,0 +1,1 @@
+"""`anespec memory`: what drafting remembers of requests."""

@@ -1,0 +1,210 @@
+"""Files of what drafting remembers: the texts of requests, a JSON object a line, so that any model can learn.
+
+The first line of an export says of which vocabulary its tokens are. A line is then {"prompt", "output",
+"tokens", "answer"}: the texts, and for models of that vocabulary the tokens themselves (int32, little endian,
+base64) with the index of the output's first one. A file of sessions has no such first line, and in each line
+{"messages": [{"role", "content"}, …]}, of which each message of the assistant is an output.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from anespec.manifests.schema import Index
+from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
+from anespec.runtime.drafters.memory.records import LONGEST_TEXT, Lesson
+from anespec.system.errors import AnespecError, RequestError, StorageError
+from anespec.system.formatting import bytes_text
+from anespec.system.safe_files import Folder, open_file
+
+if TYPE_CHECKING:
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+FORMAT = 1
+LONGEST_LINE = 1 << 26
+"""Bytes."""
+
+LONGEST_PROMPT = 16 * LONGEST_TEXT
+"""Characters of a prompt that are looked at, the last ones: several times as many as tokens are kept."""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+LineT = TypeVar("LineT", bound=_Line)
+
+
+class _Header(_Line):
+    anespec_memory: int
+    vocabulary: str
+
+
+class _Text(_Line):
+    prompt: str
+    output: str
+    tokens: str
+    answer: Index
+
+
+class _Message(_Line):
+    role: str
+    content: str
+
+
+class _Session(_Line):
+    messages: list[_Message]
+
+
+def write_texts(path: Path, key: str, texts: Sequence[Lesson], tokenizer: "Tokenizer") -> int:
+    """Write requests for this user alone; how many bytes that are.
+
+    Raises:
+        RequestError: they are not of this tokenizer's vocabulary.
+        StorageError: the file cannot be written.
+    """
+    lines = [json.dumps({"anespec_memory": FORMAT, "vocabulary": key})]
+    for lesson in texts:
+        prompt, output = lesson.text[: lesson.answer].tolist(), lesson.text[lesson.answer :].tolist()
+        facts = {
+            "prompt": tokenizer.decode(prompt, skip_special=False),
+            "output": tokenizer.decode(output, skip_special=False, continues=bool(prompt)),
+            "tokens": base64.b64encode(lesson.text.astype("<i4").tobytes()).decode(),
+            "answer": lesson.answer,
+        }
+        lines.append(json.dumps(facts))
+    parts = [f"{line}\n".encode() for line in lines]
+    try:
+        with Folder.open(path.parent) as folder:
+            folder.replace_parts(path.name, parts, mode=0o600)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
+    return sum(map(len, parts))
+
+
+class TextFile:
+    """A file of requests, read line by line."""
+
+    def __init__(self, path: Path) -> None:
+        """Read its first line.
+
+        Raises:
+            StorageError: it cannot be read.
+            RequestError: it is no such file.
+        """
+        self.path = path
+        self.vocabulary: str | None = None
+        first = next(self._lines(), None)
+        if first is None:
+            raise RequestError(f"{path}: is empty, so there is nothing to learn")
+        header = _parsed(_Header, first)
+        if header is not None:
+            if header.anespec_memory != FORMAT:
+                raise RequestError(f"{path}: was written by another version of anespec; export it again")
+            self.vocabulary = header.vocabulary
+        elif _parsed(_Session, first) is None:
+            raise RequestError(
+                f"{path}: is neither an export of `anespec memory` nor sessions, in each line "
+                '{"messages": [{"role", "content"}, …]} with texts for both'
+            )
+
+    def lessons(self, key: str, tokenizer: "Tokenizer") -> Iterator[Lesson]:
+        """Its requests as tokens of the tokenizer, whose vocabulary has this key.
+
+        Raises:
+            RequestError: a line is none.
+        """
+        lines = self._lines()
+        if self.vocabulary is not None:
+            next(lines)
+        for number, line in enumerate(lines, start=1 + (self.vocabulary is not None)):
+            place = f"{self.path}: line {number}"
+            if self.vocabulary == key:
+                yield _direct(_required(_Text, line, place), place, tokenizer.vocabulary_size)
+            elif self.vocabulary is not None:
+                text = _required(_Text, line, place)
+                yield from _lesson(tokenizer, text.prompt, text.output)
+            else:
+                yield from _answers(tokenizer, _required(_Session, line, place))
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            with open_file(self.path) as stream:
+                while line := stream.readline(LONGEST_LINE + 1):
+                    if len(line) > LONGEST_LINE:
+                        raise RequestError(f"{self.path}: has a line of more than {bytes_text(LONGEST_LINE)}")
+                    if line.strip():
+                        yield line
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be read ({error.strerror})") from error
+
+
+def _parsed(kind: type[LineT], line: bytes) -> LineT | None:
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _required(kind: type[LineT], line: bytes, place: str) -> LineT:
+    found = _parsed(kind, line)
+    if found is None:
+        raise RequestError(f"{place} is not an object with {', '.join(kind.model_fields)}; it is damaged")
+    return found
+
+
+def _direct(text: _Text, place: str, size: int) -> Lesson:
+    try:
+        data = base64.b64decode(text.tokens, validate=True)
+        tokens = np.frombuffer(data, "<i4").astype(np.int32)
+    except ValueError:
+        raise RequestError(f"{place} holds no tokens; it is damaged") from None
+    if not len(tokens) or tokens.min() < 0 or tokens.max() >= size or text.answer > len(tokens):
+        raise RequestError(f"{place} holds tokens that cannot be; it is damaged")
+    return Lesson.of(tokens, text.answer)
+
+
+def _lesson(tokenizer: "Tokenizer", prompt: str, output: str) -> Iterator[Lesson]:
+    """The tokens of a prompt, markers among them, and of its output; nothing for an empty text."""
+    ids = tokenizer.encode(prompt, add_special=False, parse_special=True) if prompt else []
+    answer = len(ids)
+    if output:
+        ids += tokenizer.encode(output, add_special=False, parse_special=True, continues=bool(ids))
+    if ids:
+        yield Lesson.of(np.array(ids, np.int32), answer)
+
+
+def _answers(tokenizer: "Tokenizer", session: _Session) -> Iterator[Lesson]:
+    """Each answer of the assistant behind what came before it, as many of the last ones as are kept."""
+    found: list[Lesson] = []
+    left = TEXT_BYTES
+    for number in range(len(session.messages) - 1, 0, -1):
+        message = session.messages[number]
+        if message.role == "assistant" and left > 0:
+            prompt = _prompt(tokenizer, session.messages[:number])[-LONGEST_PROMPT:]
+            found += _lesson(tokenizer, prompt, message.content)
+            left = TEXT_BYTES - sum(lesson.text.nbytes for lesson in found)
+    yield from reversed(found)
+
+
+def _prompt(tokenizer: "Tokenizer", messages: Sequence[_Message]) -> str:
+    """A conversation in the model's template; in ChatML where it has none, or refuses these messages."""
+    from anespec.runtime.text.chat import render_chat
+
+    if tokenizer.chat_template is not None:
+        bos, eos = (
+            "" if id is None else tokenizer.decode([id], skip_special=False)
+            for id in (tokenizer.bos_id, tokenizer.eos_id)
+        )
+        facts = [message.model_dump() for message in messages]
+        try:
+            return render_chat(tokenizer.chat_template, facts, add_generation_prompt=True, bos=bos, eos=eos)
+        except AnespecError:
+            pass
+    turns = "".join(f"<|im_start|>{each.role}\n{each.content}<|im_end|>\n" for each in messages)
+    return f"{turns}<|im_start|>assistant\n"

@@ -1,0 +1,272 @@
+"""`anespec memory`: what drafting has learnt of requests and keeps on disk: shown, cleared, carried about."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from anespec.cli.console import (
+    TimedReport,
+    confirm_removal,
+    json_option,
+    notes,
+    out,
+    print_json,
+    timed_progress,
+)
+from anespec.cli.verbosity import accept_verbosity
+from anespec.models.draft_memory import memory_folder
+from anespec.models.model_path import ModelPath
+from anespec.models.vocabularies import SHORT_KEY
+from anespec.runtime.options import USUAL_MEMORY
+from anespec.system.errors import RequestError, UsageError
+from anespec.system.formatting import bytes_text, counted, named, printable, quoted
+from anespec.system.progress import Watcher
+
+if TYPE_CHECKING:
+    from anespec.cli.memory.models import Chosen
+    from anespec.runtime.drafters.memory.records import Lesson
+    from anespec.runtime.drafters.memory.shelf import Kept, MemoryShelf
+
+NOBODY = "(no key)"
+"""Whose requests come without a key: the command line's, and those of a daemon that asks for none."""
+
+folder_option = click.option(
+    "--draft-memory",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where it is kept, if not in anespec's cache folder.",
+)
+owner_option = click.option(
+    "--owner", metavar="NAME", help="Of the requests with this key, by its name in the daemon's file of keys."
+)
+
+
+@click.group(short_help="Show, clear, export or import what drafting remembers.")
+def memory() -> None:
+    """Manage the draft memory: what drafting has learnt from requests and keeps on disk.
+
+    The memory includes the texts of the latest requests. With `--draft-memory none`, verbs that run a model
+    keep nothing on disk.
+
+    \b
+    Example:
+      anespec memory show
+      anespec memory clear --all
+    """
+
+
+@memory.command(short_help="Show what is kept, for which owners and models.")
+@folder_option
+@json_option
+def show(folder: Path | None, as_json: bool) -> None:
+    """Show what is kept, for which owners and models, the last written first.
+
+    \b
+    Example:
+      anespec memory show
+    """
+    shelf = _shelf(folder)
+    kept = shelf.kept()
+    if as_json:
+        print_json({"folder": str(shelf.root), "memories": [_facts(shelf, each) for each in kept]})
+        return
+    if not kept:
+        out().print(f"Nothing is remembered ({shelf.root}).")
+        return
+    table = Table(box=None)
+    table.add_column("models", overflow="fold")
+    for title in ("key", "of", "requests", "nodes", "size", "written"):
+        table.add_column(title)
+    for each in kept:
+        nodes = f"{each.nodes} ({each.nodes / each.room:.0%})" if each.room else ""
+        table.add_row(
+            named(_names(shelf, each.vocabulary), 3), each.vocabulary[:SHORT_KEY],
+            printable(each.owner or NOBODY), str(each.requests), nodes, bytes_text(each.bytes),
+            f"{each.written:%Y-%m-%d %H:%M}",
+        )  # fmt: skip
+    out().print(table)
+
+
+@memory.command(short_help="Remove what is kept.")
+@click.argument("model", metavar="[MODEL|KEY]", type=ModelPath(), required=False)
+@owner_option
+@click.option("--all", "everything", is_flag=True, help="For all models.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@folder_option
+@json_option
+def clear(
+    model: Path | None, owner: str | None, everything: bool, yes: bool, folder: Path | None, as_json: bool
+) -> None:
+    """Remove the memory of MODEL and of all models with its vocabulary, or of all models, for all owners or
+    for one.
+
+    \b
+    Example:
+      anespec memory clear model.anespec
+      anespec memory clear --all --owner bob
+    """
+    if (model is not None) == everything:
+        raise click.UsageError("name a model or a key, or pass --all; not both")
+    if as_json and not yes:
+        raise click.UsageError("--json asks no questions; pass --yes too")
+    shelf = _shelf(folder)
+    chosen = _chosen(shelf, model, owner)
+    freed = sum(each.bytes for each in chosen)
+    if chosen and not yes:
+        lines = (f"  {each.vocabulary[:SHORT_KEY]} {printable(each.owner or NOBODY)}" for each in chosen)
+        notes().print("\n".join(lines))
+        confirm_removal(f"Forget {counted(sum(each.requests for each in chosen), 'request')}?")
+    for each in chosen:
+        shelf.remove(each)
+    if as_json:
+        print_json({"removed": [_facts(shelf, each) for each in chosen], "bytes": freed})
+    else:
+        out().print(f"{counted(len(chosen), 'memory', 'memories')} removed, {bytes_text(freed)} freed.")
+
+
+@memory.command("export", short_help="Write the latest requests to a file.")
+@click.argument("model", metavar="MODEL|KEY", type=ModelPath())
+@click.argument("file", type=click.Path(path_type=Path))
+@owner_option
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@folder_option
+@json_option
+def export_memory(
+    model: Path, file: Path, owner: str | None, force: bool, folder: Path | None, as_json: bool
+) -> None:
+    """Write the latest requests that were learnt with MODEL, or for the vocabulary KEY, to FILE.
+
+    They are your own requests, without a key, or those of an --owner. FILE holds their texts: protect it
+    accordingly.
+
+    \b
+    Example:
+      anespec memory export small.anespec texts.jsonl
+      anespec memory import texts.jsonl large.anespec
+    """
+    from anespec.cli.memory.file import write_texts
+    from anespec.cli.memory.models import chosen_vocabulary
+
+    if file.exists() and not force:
+        raise UsageError(f"{file}: is there already; pass --force to replace it")
+    shelf = _shelf(folder)
+    chosen = chosen_vocabulary(shelf, str(model))
+    found = [each for each in shelf.kept() if each.vocabulary == chosen.key and each.is_of(owner or "")]
+    texts = [lesson for each in reversed(found) for lesson in shelf.contents(each).texts]
+    if not texts:
+        whose = f"of {quoted(owner)}" if owner else "of yours"
+        raise RequestError(
+            f"no request {whose} is remembered for {quoted(str(model))}; `anespec memory show` tells of all"
+        )
+    size = write_texts(file, chosen.key, texts, chosen.require_tokenizer())
+    if as_json:
+        print_json({"file": str(file), "vocabulary": chosen.key, "requests": len(texts), "bytes": size})
+    else:
+        out().print(f"{file}: {counted(len(texts), 'request')}, {bytes_text(size)}.")
+
+
+@memory.command("import", short_help="Learn the content of a file.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("model", metavar="[MODEL|KEY]", type=ModelPath(), required=False)
+@owner_option
+@folder_option
+@json_option
+def import_memory(
+    file: Path, model: Path | None, owner: str | None, folder: Path | None, as_json: bool
+) -> None:
+    """Add the content of FILE to the memory of MODEL and of all models with its vocabulary.
+
+    FILE is an export, of any model: for another vocabulary its texts are encoded again. Or it has sessions,
+    an object with "messages" in each line, which need a MODEL.
+
+    \b
+    Example:
+      anespec memory import texts.jsonl large.anespec
+    """
+    from anespec.cli.memory.file import TextFile
+    from anespec.cli.memory.models import chosen_vocabulary, known_owner
+
+    texts, shelf = TextFile(file), _shelf(folder)
+    if model is None and texts.vocabulary is None:
+        raise UsageError(f"{file}: holds sessions, which are learnt for a model; name one behind it")
+    if model is None and texts.vocabulary not in shelf.vocabularies():
+        raise UsageError(
+            f"{file}: is of a vocabulary that no model here has used yet; name a model behind it"
+        )
+    chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
+    whose = known_owner(shelf, owner or "")
+    with timed_progress("import", shown=not as_json, announced=False) as report:
+        lessons = texts.lessons(chosen.key, chosen.require_tokenizer())
+        learnt = shelf.add(chosen.key, whose, _reported(lessons, report))
+        report(f"learning {counted(learnt.tokens, 'token')}")
+        _learn(shelf, chosen, whose, Watcher(note=report.note))
+    if as_json:
+        print_json({"vocabulary": chosen.key, "requests": learnt.requests, "tokens": learnt.tokens})
+    else:
+        out().print(f"{counted(learnt.requests, 'request')} of {counted(learnt.tokens, 'token')} learnt.")
+
+
+def _reported(lessons: "Iterable[Lesson]", report: TimedReport) -> "Iterator[Lesson]":
+    """The lessons as they are read."""
+    for number, lesson in enumerate(lessons, start=1):
+        report(f"reading, {counted(number, 'request')}")
+        yield lesson
+
+
+def _shelf(folder: Path | None) -> "MemoryShelf":
+    from anespec.runtime.drafters.memory.shelf import MemoryShelf
+
+    return MemoryShelf(memory_folder(folder))
+
+
+def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "list[Kept]":
+    """Return the kept memories of a model, or of all models, and of an owner, or of all owners."""
+    from anespec.cli.memory.models import chosen_vocabulary, known_key
+
+    key = None
+    if model is not None:
+        key = known_key(shelf, str(model)) or chosen_vocabulary(shelf, str(model)).key
+    return [
+        each
+        for each in shelf.kept()
+        if key in (None, each.vocabulary) and (owner is None or each.is_of(owner))
+    ]
+
+
+def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str, watch: Watcher) -> None:
+    """Learn now what was added, so that no run has to."""
+    from anespec.models.loading import tell_of_compiling
+    from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
+    from anespec.runtime.drafters.registry import learner_of
+
+    tell_of_compiling("mix", watch)
+    learner = learner_of(chosen.require_tokenizer())
+    memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, shelf.root, model=chosen.model)
+    memory.of(owner)
+    memory.close()
+
+
+def _names(shelf: "MemoryShelf", vocabulary: str) -> list[str]:
+    """Return the names of a vocabulary's models, each once: a GGUF and its artifact may share one."""
+    return list(dict.fromkeys(model.name for model in shelf.models(vocabulary)))
+
+
+def _facts(shelf: "MemoryShelf", kept: "Kept") -> dict[str, Any]:
+    return {
+        "vocabulary": kept.vocabulary,
+        "models": _names(shelf, kept.vocabulary),
+        "owner": kept.owner,
+        "requests": kept.requests,
+        "nodes": kept.nodes,
+        "room": kept.room,
+        "bytes": kept.bytes,
+        "written": kept.written.isoformat(timespec="seconds"),
+    }
+
+
+for command in (show, clear, export_memory, import_memory):
+    accept_verbosity(command)

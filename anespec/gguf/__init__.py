@@ -1,0 +1,1 @@
+"""GGUF files: the container, its element types, and rows of its tensors."""

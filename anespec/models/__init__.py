@@ -1,0 +1,1 @@
+"""Models by name: local files, downloads, the cache of converted models, and loading."""

@@ -1,0 +1,419 @@
+"""The cache of converted GGUFs: each is converted once, and found by its content.
+
+    CACHE/anespec/models/KEY/model.anespec   the artifact
+    CACHE/anespec/models/KEY/entry.json      written when it is there; its time says when it was last used
+    CACHE/anespec/models/KEY.lock            held while that is done
+
+KEY follows from the GGUF's hash, from how it is converted and from anespec's version. Without an entry the
+rest is an interrupted run, which the next one goes on with. What is there serves everybody who wants no more
+of it: one artifact for several sequences is opened for fewer by whoever needs no more.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from anespec import __version__
+from anespec.manifests.known_hashes import KnownHashes
+from anespec.models.conversion import Build, Entry, free_name, open_plan, require_agreement, stopped
+from anespec.models.remote import fetched
+from anespec.system.errors import ArtifactError, StorageError, UsageError
+from anespec.system.formatting import bytes_text, duration_text, listed, printable, quoted
+from anespec.system.progress import SILENT, Watcher
+from anespec.system.safe_files import Folder, open_file
+from anespec.system.user_folders import cache_folder, private_folder
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+    from anespec.convert.planning.plan import ConversionPlan
+    from anespec.manifests.weight_choice import WeightChoice
+    from anespec.system.progress import Progress
+
+Display = Callable[[str], "AbstractContextManager[Progress]"]
+"""Shows the progress of what the title says while the block lasts."""
+
+MODELS_FOLDER = "models"
+ARTIFACT_NAME = "model.anespec"
+ENTRY_NAME = "entry.json"
+LARGEST_ENTRY = 1 << 16
+GGUF_MAGIC = b"GGUF"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """One model of the cache; without an entry it is what an interrupted run has left."""
+
+    key: str
+    folder: Path
+    entry: Entry | None
+
+    @property
+    def artifact(self) -> Path:
+        """The path of its artifact."""
+        return self.folder / ARTIFACT_NAME
+
+    @property
+    def name(self) -> str:
+        """The name to show: that of its GGUF."""
+        return self.entry.name if self.entry is not None else self.key
+
+    @property
+    def used(self) -> datetime:
+        """The time of its last use, local time; the beginning of time if unknown."""
+        path = self.folder / ENTRY_NAME if self.entry is not None else self.folder
+        try:
+            return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
+        except (OSError, ValueError, OverflowError):
+            # It has just gone, or its time is none that a calendar has.
+            return datetime.fromtimestamp(0, UTC).astimezone()
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, also of what is not finished; files may come and go meanwhile."""
+        total = 0
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total += Path(folder, name).lstat().st_size
+        return total
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a name or the beginning of a key refers to this model."""
+        return name.removesuffix(".gguf") == self.name or (len(name) >= 4 and self.key.startswith(name))
+
+
+def resolve_artifact(
+    path: Path,
+    *,
+    context: int | None = None,
+    sequences: int | None = None,
+    weights: "WeightChoice | None" = None,
+    watch: Watcher = SILENT,
+) -> Path:
+    """Return the artifact for `path`: its own folder, or one of the cache. A remote file is downloaded first.
+    A GGUF is converted for this machine if it was not yet. A path that does not exist may be the name of a
+    model in the cache. A folder is returned unchanged, for `Artifact` to check. `context`, `sequences` and
+    `weights` are requirements, None for any value: see Build.
+
+    Raises:
+        ArtifactError: it is none of these.
+        UsageError: it is converted already, and otherwise than wanted, or a name is that of several models.
+        GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
+        StorageError: the cache cannot be used, or has no room.
+        MissingPackageError: a package is needed that is not installed.
+        Interrupted: someone pressed ^C; what is finished is kept.
+    """
+    path = fetched(path, watch)
+    build = Build.here(context, sequences, weights)
+    if is_gguf(path):
+        if build.context != context:
+            watch.note(f"a context of {context} tokens is rounded up to {build.context}")
+        cache = ModelCache()
+        cache.require_whole(path)
+        return cache.artifact_of(path, build, watch.shares)
+    artifact = path if path.exists() else cached_artifact(path)
+    if artifact is None:
+        raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
+    if not artifact.is_dir():
+        raise ArtifactError(f"{path}: is neither a GGUF nor the folder of an artifact")
+    if (context, sequences, weights) != (None, None, None):
+        from anespec.manifests.store import Artifact
+
+        require_agreement(
+            artifact,
+            Artifact(artifact).manifest,
+            build,
+            weights_asked=weights is not None,
+            may_have_more=is_cached(artifact),
+        )
+    return artifact
+
+
+def is_cached(artifact: Path) -> bool:
+    """Return whether the cache made an artifact's folder."""
+    with contextlib.suppress(StorageError, OSError):
+        place = artifact.resolve()
+        return place.name == ARTIFACT_NAME and place.parent.parent == ModelCache().root.resolve()
+    return False
+
+
+def sequences_to_run(artifact: Path, asked: int | None, usual: int = 1) -> int | None:
+    """Return how many of an artifact's sequences may run at a time; None for all.
+
+    A model of the cache has enough for every verb, so it runs the requested number, or the `usual` one.
+    """
+    from anespec.manifests.store import Artifact
+
+    if not is_cached(artifact):
+        return None
+    wanted = usual if asked is None else asked
+    return wanted if wanted < Artifact(artifact).manifest.sequences else None
+
+
+def cached_artifact(name: Path) -> Path | None:
+    """The artifact of the model in the cache that is called so; None where there is none.
+
+    Raises:
+        UsageError: there are several.
+    """
+    # Where there is no cache, what is wrong is the name.
+    with contextlib.suppress(StorageError):
+        found = ModelCache().named(str(name))
+        return None if found is None else found.artifact
+    return None
+
+
+def is_gguf(path: Path) -> bool:
+    """Return whether `path` is a file that begins like a GGUF; raise StorageError for a pipe or a device."""
+    try:
+        with open_file(path) as stream:
+            return stream.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:
+        return False
+
+
+class ModelCache:
+    """The user's folder of converted models; safe to use from several processes at once."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        """`root` is an own folder, made when it is needed; None for the user's."""
+        self.root = cache_folder() / MODELS_FOLDER if root is None else root
+
+    def require_whole(self, gguf: Path) -> None:
+        """Check the tables of a GGUF whose hash is not known yet, before all of its bytes are read.
+
+        Raises:
+            GGUFError: it is damaged, or longer than its tensors: a sparse file may have terabytes.
+            StorageError: it cannot be read.
+        """
+        from anespec.gguf.container import GGUFFile
+
+        try:
+            if KnownHashes(self.root).known(gguf) is not None:
+                return
+        except OSError as error:
+            raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
+        with GGUFFile(gguf):
+            pass
+
+    def artifact_of(self, gguf: Path, build: Build, display: Display) -> Path:
+        """The artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
+        with private_folder(self.root) as root:
+            sha256 = self._hash(gguf, display)
+            model = self._serving(root, build, sha256)
+            if model is None:
+                key = build.key(sha256)
+                with self._lock(key, gguf, display):
+                    model = self._serving(root, build, sha256) or self._make(root, key, gguf, build, display)
+            else:
+                _log.info("%s was converted before: %s", gguf, model.artifact)
+        with contextlib.suppress(OSError):
+            os.utime(model.folder / ENTRY_NAME)
+        return model.artifact
+
+    def models(self) -> list[CachedModel]:
+        """All that is there, what was used last first.
+
+        Raises:
+            StorageError: the folder cannot be read, or is not this user's.
+        """
+        if not self.root.is_dir():
+            return []
+        with private_folder(self.root) as root:
+            found = self._all(root)
+        return sorted(found, key=lambda model: model.used, reverse=True)
+
+    def named(self, name: str) -> CachedModel | None:
+        """The finished model that a person calls so; None where there is none.
+
+        Raises:
+            UsageError: there are several.
+        """
+        found = [model for model in self.models() if model.entry is not None and model.is_called(name)]
+        if len(found) > 1:
+            keys = listed([model.key for model in found], "or")
+            raise UsageError(f"{quoted(name)} is the name of several cached models; say which: {keys}")
+        return found[0] if found else None
+
+    def remove(self, model: CachedModel) -> None:
+        """Remove a model from the disk.
+
+        Raises:
+            StorageError: it is being made now, or the file system refuses.
+        """
+        from filelock import Timeout
+
+        try:
+            with private_folder(self.root) as root, self._file_lock(model.key).acquire(timeout=0):
+                root.remove(model.key)
+                root.remove(f"{model.key}.lock")
+        except Timeout:
+            raise StorageError(f"{model.name}: is being converted right now; let that end first") from None
+        except OSError as error:
+            raise StorageError(f"{model.folder}: cannot be removed ({error.strerror})") from error
+
+    def _hash(self, gguf: Path, display: Display) -> str:
+        hashes = KnownHashes(self.root)
+        try:
+            if (known := hashes.known(gguf)) is not None:
+                return known
+            with display(f"looking for {gguf.name} in the cache") as report:
+                report("reading it")
+                return hashes.file(gguf)
+        except OSError as error:
+            raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
+
+    def _all(self, root: Folder) -> list[CachedModel]:
+        keys = [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]
+        return [self._model(root, key) for key in keys]
+
+    def _serving(self, root: Folder, build: Build, sha256: str) -> CachedModel | None:
+        """The finished model that is what is wanted of a GGUF with this hash, and little more than that."""
+        fitting = [
+            (model.entry.sequences, model.key, model)
+            for model in self._all(root)
+            if model.entry is not None
+            if build.is_served_by(model.entry, sha256) and model.artifact.is_dir()
+        ]
+        return min(fitting)[-1] if fitting else None
+
+    def _model(self, root: Folder, key: str) -> CachedModel:
+        try:
+            entry = Entry.model_validate_json(root.read(f"{key}/{ENTRY_NAME}", LARGEST_ENTRY))
+        except (OSError, StorageError, ValidationError):
+            entry = None
+        return CachedModel(key, self.root / key, entry)
+
+    def _make(self, root: Folder, key: str, gguf: Path, build: Build, display: Display) -> CachedModel:
+
+        with root.folder(key, create=True) as folder:
+            folder.make_private()
+            try:
+                output = self.root / key / ARTIFACT_NAME
+                entry = prepare_model(gguf, output, build, display)
+            except BaseException:
+                # What could not even be begun is no interrupted conversion.
+                with contextlib.suppress(OSError):
+                    (self.root / key).rmdir()
+                raise
+            try:
+                # The lock prevents another process from taking the name meanwhile.
+                with root.held():
+                    others = [model.entry for model in self._all(root) if model.entry and model.key != key]
+                    entry = entry.model_copy(update={"name": free_name(entry, key, others)})
+                    folder.replace(ENTRY_NAME, entry.model_dump_json(indent=2).encode())
+            except OSError as error:
+                raise StorageError(f"{folder.path}: cannot be written ({error.strerror})") from error
+        return CachedModel(key, self.root / key, entry)
+
+    @contextlib.contextmanager
+    def _lock(self, key: str, gguf: Path, display: Display) -> Iterator[None]:
+        """Hold the model; where another process does, wait until it is done with it."""
+        from filelock import Timeout
+
+        lock = self._file_lock(key)
+        try:
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                with display(f"waiting for {gguf.name}") as report:
+                    report("another anespec converts it")
+                    lock.acquire()
+        except OSError as error:
+            raise StorageError(f"{self.root}: cannot be locked ({error.strerror})") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _file_lock(self, key: str) -> "BaseFileLock":
+        from filelock import FileLock
+
+        return FileLock(self.root / f"{key}.lock", mode=0o600)
+
+
+# A GGUF becomes an artifact of the cache, converted with the defaults.
+
+
+def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> Entry:
+    """Convert `gguf` to `output`; what an interrupted run has finished is kept.
+
+    Raises like `resolve_artifact`.
+    """
+    from anespec.manifests.store import Artifact
+
+    has_usual_context = _convert(gguf, output, build, display)
+    artifact = Artifact(output)
+    manifest = artifact.manifest
+    formats = {kind.value for shard in manifest.shards for kind in shard.formats}
+    return Entry(
+        name=printable(gguf.stem),
+        source_sha256=manifest.source.sha256,
+        source_bytes=manifest.source.bytes,
+        quantisation=manifest.source.quantisation,
+        weights=tuple(sorted(formats)),
+        bytes=sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes,
+        target=manifest.target,
+        context=manifest.context,
+        version=__version__,
+        schema_version=manifest.schema_version,
+        sequences=manifest.sequences,
+        weight_choice=str(build.weights),
+        usual_context=has_usual_context,
+    )
+
+
+def _convert(gguf: Path, output: Path, build: Build, display: Display) -> bool:
+    """Convert, and return whether the context is the one that a request without any would have."""
+    from anespec.convert.options import ConvertOptions
+
+    options = ConvertOptions(
+        target=build.target,
+        context=build.context,
+        sequences=build.built_sequences,
+        weights=build.weights,
+    )
+    with open_plan(gguf, options) as plan:
+        _require_room(plan, gguf, output.parent)
+        with display(f"converting {gguf.name}") as report:
+            report("opening it", 0.0)
+            from anespec.convert.pipeline import convert
+
+            whole = max(1, plan.weight_bytes())
+            try:
+                done = convert(
+                    plan,
+                    output,
+                    replace=True,
+                    on_bytes=lambda done_bytes: report("building shards", done_bytes / whole),
+                )
+            except KeyboardInterrupt as interruption:
+                raise stopped(interruption) from None
+        _log.info("%s converted in %s", gguf, duration_text(done.seconds))
+        return plan.has_usual_context
+
+
+def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:
+    """Raise StorageError if the files to write need more than the free space.
+
+    Space of an earlier run's files counts as free: they are kept, or replaced.
+    """
+    left = sum(path.lstat().st_size for path in folder.rglob("*"))
+    room, needed = shutil.disk_usage(folder).free + left, plan.estimated_bytes()
+    if needed > room:
+        raise StorageError(
+            f"{folder}: has room for {bytes_text(room)}, and {gguf.name} takes about {bytes_text(needed)}; "
+            "make some (`anespec list` shows what `anespec rm` would free)"
+        )

@@ -1,0 +1,226 @@
+"""How a GGUF is converted for the cache: the request, the finished model, and whether the two match."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from anespec import __version__
+from anespec.manifests.schema import (
+    BASE_ALIGNMENT,
+    MOST_SLOTS,
+    SCHEMA_VERSION,
+    Bytes,
+    Count,
+    Index,
+    Manifest,
+    Name,
+    Record,
+    Target,
+)
+from anespec.manifests.usual_target import usual_target
+from anespec.manifests.weight_choice import WeightChoice, kind_of
+from anespec.system.errors import Interrupted, UsageError
+from anespec.system.formatting import counted
+
+if TYPE_CHECKING:
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.planning.plan import ConversionPlan
+
+
+# A GGUF opened for conversion: model, options and tokenizer are checked before anything is written.
+
+
+@contextlib.contextmanager
+def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan]":
+    """Open a GGUF and plan its conversion; the file is open inside the block.
+
+    Raises:
+        MissingPackageError: coremltools is not installed.
+        GGUFError: the file is malformed.
+        UnsupportedModelError: the model or its tokenizer is none that is converted.
+        RequestError: the options do not fit the model.
+        StorageError: the file cannot be read.
+    """
+    from anespec.convert.planning.plan import ConversionPlan
+    from anespec.convert.source.model import SourceModel
+    from anespec.gguf.container import GGUFFile
+    from anespec.runtime.text.tokenizer import Tokenizer
+    from anespec.system.packages import require_package
+
+    # What builds shards loads it at once.
+    require_package("coremltools", "a conversion")
+    with GGUFFile(gguf) as file:
+        plan = ConversionPlan(SourceModel(file), options)
+        Tokenizer.from_gguf(file)
+        yield plan
+
+
+def stopped(interruption: KeyboardInterrupt) -> Interrupted:
+    """Return the error to raise after an interrupted conversion, which may have reported the shards that it
+    keeps."""
+    return Interrupted(str(interruption) or "interrupted; run the same command again to go on")
+
+
+def default_output(gguf: Path) -> Path:
+    """Return the default path of a GGUF's artifact: NAME.anespec in the current folder."""
+    return Path(f"{gguf.stem}.anespec")
+
+
+USUAL_SEQUENCES = 4
+"""Sequences that a GGUF is converted for: the number of daemon requests that share passes. A verb that needs
+fewer opens the artifact for fewer."""
+
+USUAL_WEIGHTS = WeightChoice()
+
+KEY_DIGITS = 6
+"""Characters of the key in a name, if nothing else distinguishes two models."""
+
+
+class Entry(Record):
+    """The properties of a finished model in the cache.
+
+    `weight_choice` is the requested choice of formats, `weights` the formats that resulted. `usual_context`
+    is true if the context is the one that a request without any has.
+    """
+
+    name: Name
+    source_sha256: str
+    source_bytes: Bytes
+    quantisation: str
+    weights: tuple[str, ...]
+    bytes: Bytes
+    target: Target
+    context: Count
+    version: str
+    schema_version: Index = 0
+    sequences: Count = 1
+    weight_choice: str = str(USUAL_WEIGHTS)
+    usual_context: bool = False
+
+
+@dataclass(frozen=True)
+class Build:
+    """The properties that a caller requests of a converted GGUF; None means the default.
+
+    `context` is in tokens, a multiple of BASE_ALIGNMENT. `sequences` is the minimum.
+    """
+
+    target: Target
+    context: int | None = None
+    sequences: int | None = None
+    weights: WeightChoice = USUAL_WEIGHTS
+
+    @classmethod
+    def here(
+        cls, context: int | None = None, sequences: int | None = None, weights: WeightChoice | None = None
+    ) -> Self:
+        """For this machine; a context is rounded up as `convert` does."""
+        return cls(
+            usual_target(),
+            None if context is None else -(-context // BASE_ALIGNMENT) * BASE_ALIGNMENT,
+            sequences,
+            weights or USUAL_WEIGHTS,
+        )
+
+    @property
+    def built_sequences(self) -> int:
+        """For how many the artifact is made: enough for every verb, where more cost nothing.
+
+        On a processor a pass looks at the slots in use alone. Elsewhere it looks at all of them, so a number
+        that was asked for is kept to.
+        """
+        if self.sequences is not None and self.target is not Target.CPU:
+            return self.sequences
+        most = MOST_SLOTS // (self.context or 1)
+        return max(self.sequences or 1, min(USUAL_SEQUENCES, most))
+
+    def key(self, sha256: str) -> str:
+        """The name in the cache of what this makes of the GGUF with this hash."""
+        facts = (
+            sha256, self.target.value, self.context, self.built_sequences, str(self.weights), __version__,
+            SCHEMA_VERSION,
+        )  # fmt: skip
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+    def is_served_by(self, entry: Entry, sha256: str) -> bool:
+        """Return whether a finished model is a conversion of the GGUF with this hash that satisfies the
+        request.
+
+        It may have more sequences.
+        """
+        right_context = entry.usual_context if self.context is None else entry.context == self.context
+        return (
+            right_context
+            and entry.source_sha256 == sha256
+            and (entry.version, entry.schema_version) == (__version__, SCHEMA_VERSION)
+            and (entry.target, entry.weight_choice) == (self.target, str(self.weights))
+            and entry.sequences >= (self.sequences or 1)
+        )
+
+
+def require_agreement(
+    artifact: Path,
+    manifest: Manifest,
+    wanted: Build,
+    *,
+    weights_asked: bool,
+    may_have_more: bool,
+) -> None:
+    """Do nothing where an artifact is what is wanted of it; with `may_have_more` it may have more sequences.
+
+    Raises:
+        UsageError: it is not.
+    """
+    for found, asked in _contradictions(manifest, wanted, weights_asked, may_have_more):
+        raise UsageError(
+            f"{artifact}: was converted with {found}, not {asked}; leave that out, or give the GGUF, which "
+            "is then converted so"
+        )
+
+
+def _contradictions(
+    manifest: Manifest, wanted: Build, weights_asked: bool, may_have_more: bool
+) -> Iterator[tuple[str, str]]:
+    if wanted.context not in (None, manifest.context):
+        yield f"a context of {manifest.context} tokens", str(wanted.context)
+    has, asked = manifest.sequences, wanted.sequences
+    if asked is not None and (asked > has or (asked < has and not may_have_more)):
+        yield f"{counted(has, 'sequence')} at a time", str(asked)
+    if weights_asked and not _are_stored_so(manifest, wanted.weights):
+        formats = sorted({tensor.weights.value for tensor in manifest.tensors})
+        yield f"weights stored as {', '.join(formats)}", str(wanted.weights)
+
+
+def _are_stored_so(manifest: Manifest, choice: WeightChoice) -> bool:
+    """Return whether the formats are the requested ones, except for tensors that do not support theirs."""
+    return all(
+        choice.format_of(kind) is tensor.weights
+        for tensor in manifest.tensors
+        if tensor.fallback is None and (kind := kind_of(tensor.projection)) is not None
+    )
+
+
+def free_name(entry: Entry, key: str, others: Iterable[Entry]) -> str:
+    """Return the entry's name; if another entry has the same one, append the difference between the two."""
+    by_name = {other.name: other for other in others}
+    if (holder := by_name.get(entry.name)) is None:
+        return entry.name
+    told = "-".join([entry.name, *_differences(entry, holder)])
+    return told if told not in by_name else f"{told}-{key[:KEY_DIGITS]}"
+
+
+def _differences(entry: Entry, holder: Entry) -> Iterator[str]:
+    """Yield the differences between two entries, in words that fit into a name."""
+    if entry.quantisation != holder.quantisation:
+        yield entry.quantisation
+    if entry.weight_choice != holder.weight_choice:
+        yield entry.weight_choice.replace(",", "+").replace("=", ".")
+    if entry.context != holder.context:
+        yield str(entry.context)
+    if entry.sequences != holder.sequences:
+        yield f"x{entry.sequences}"
+    if entry.target is not holder.target:
+        yield entry.target.value

@@ -1,0 +1,58 @@
+"""The folder of drafting's memory: next to the cache of converted models, or the folder that an option names.
+
+CACHE/anespec/memory/VOCABULARY/OWNER/   see runtime/drafters/memory/shelf.py
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.runtime.options import NOT_KEPT
+from anespec.system.errors import StorageError
+from anespec.system.user_folders import cache_folder
+
+if TYPE_CHECKING:
+    from anespec.models.loading import Opened
+    from anespec.runtime.drafters.memory.learner import Learner, Memory
+    from anespec.runtime.drafters.memory.memories import Memories
+    from anespec.runtime.options import LoadOptions
+
+MEMORY_FOLDER = "memory"
+
+
+def memory_folder(given: Path | None = None) -> Path:
+    """The folder of all vocabularies: the given one, or the user's. Raises StorageError where there is no
+    home."""
+    return cache_folder() / MEMORY_FOLDER if given is None else given
+
+
+def open_memory(
+    opened: "Opened", options: "LoadOptions", memories: "Memories", learner: "Learner"
+) -> "Memory":
+    """The memory that a model draws from and learns into.
+
+    Where there is no home folder it lives in memory alone.
+    """
+    from anespec.runtime.drafters.memory.memories import Place
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.used_models import Model
+
+    folder: Path | None = None
+    if options.draft_memory != NOT_KEPT:
+        try:
+            folder = memory_folder(options.draft_memory)
+        except StorageError:
+            folder = None
+    name = opened.artifact.manifest.source.name.removesuffix(".gguf")
+    model = Model.of(name, opened.artifact.root)
+    key = vocabulary_key(opened.tokenizer.vocabulary_hash)
+    return memories.open(Place(key, folder, options.draft_memory_size, model), learner)
+
+
+def memory_for_measuring(vocabulary_hash: str, options: "LoadOptions", learner: "Learner") -> "Memory":
+    """A memory that begins empty and is kept nowhere, or that of a folder where one was named."""
+    from anespec.runtime.drafters.memory.memories import Memories, Place
+    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+
+    folder = options.draft_memory if options.draft_memory != NOT_KEPT else None
+    place = Place(vocabulary_key(vocabulary_hash), folder, options.draft_memory_size)
+    return Memories().open(place, learner)

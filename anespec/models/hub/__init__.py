@@ -1,0 +1,1 @@
+"""Download GGUFs of the Hugging Face hub."""

@@ -1,0 +1,195 @@
+"""Describe a GGUF and what would be built of it, or an artifact's contents and verdicts."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anespec.convert.options import ConvertOptions
+    from anespec.convert.planning.plan import ConversionPlan
+    from anespec.gguf.container import GGUFFile
+    from anespec.manifests.schema import Hyperparameters, Manifest
+    from anespec.manifests.store import Artifact, Damage
+    from anespec.models.verdict_summary import RecordedVerdict
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The contents of a GGUF's header, whether or not the model can be converted.
+
+    `quantisation` has the bytes of tensors by ggml type, most first; `vocabulary` is in tokens.
+    """
+
+    file: str
+    bytes: int
+    architecture: str | None
+    name: str | None
+    tensors: int
+    parameters: int
+    quantisation: Mapping[str, int]
+    tokenizer: str | None
+    pre_tokenizer: str | None
+    vocabulary: int | None
+    chat_template: bool
+
+    @classmethod
+    def of(cls, file: "GGUFFile") -> "FileFacts":
+        """Read them from an open file."""
+        kinds: Counter[str] = Counter()
+        for info in file:
+            kinds[info.kind.name] += info.nbytes
+        tokens = file.metadata.get("tokenizer.ggml.tokens")
+        return cls(
+            file=str(file.path),
+            bytes=file.nbytes,
+            architecture=_text(file, "general.architecture"),
+            name=_text(file, "general.name"),
+            tensors=len(file.tensors),
+            parameters=sum(info.elements for info in file),
+            quantisation=dict(kinds.most_common()),
+            tokenizer=_text(file, "tokenizer.ggml.model"),
+            pre_tokenizer=_text(file, "tokenizer.ggml.pre"),
+            vocabulary=len(tokens) if isinstance(tokens, list) else None,
+            chat_template="tokenizer.chat_template" in file.metadata,
+        )
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """The plan of a conversion: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens.
+
+    `widths` are the numbers of rows that a pass may have.
+    """
+
+    family: str
+    hyperparameters: "Hyperparameters"
+    tied_head: bool
+    target: str
+    attention: str
+    kv_form: str
+    weights: str
+    block: int
+    shapes: str
+    widths: tuple[int, ...]
+    context: int
+    beyond_training: bool
+    sequences: int
+    topology: tuple[int, ...]
+    topology_from: str
+    preset: str | None
+    head_shards: tuple[int, ...]
+    layer_bytes: tuple[int, ...]
+    head_bytes: int
+    artifact_bytes: int
+    state_bytes: int
+
+    @classmethod
+    def of(cls, plan: "ConversionPlan") -> "PlanFacts":
+        """Read them from a plan."""
+        model, options, sharding = plan.model, plan.options, plan.sharding
+        return cls(
+            family=model.facts.family.title,
+            hyperparameters=model.sizes,
+            tied_head=model.tied_head,
+            target=options.target.value,
+            attention=plan.attention.value,
+            kv_form=plan.kv_form.value,
+            weights=str(options.weights),
+            block=options.block,
+            shapes=plan.passes.shapes.value,
+            widths=plan.passes.widths,
+            context=plan.context,
+            beyond_training=plan.beyond_training,
+            sequences=options.sequences,
+            topology=tuple(plan.topology.layers),
+            topology_from=sharding.origin.value,
+            preset=sharding.preset.preset.name if sharding.preset else None,
+            head_shards=tuple(len(tokens) for tokens in plan.topology.heads),
+            layer_bytes=tuple(sharding.stack.layer_bytes),
+            head_bytes=plan.head_bytes(),
+            artifact_bytes=plan.estimated_bytes(),
+            state_bytes=plan.state_bytes(),
+        )
+
+
+@dataclass(frozen=True)
+class GGUFInspection:
+    """A GGUF: what its header says, what would be built of it, and everything that is in the way."""
+
+    file: FileFacts
+    plan: PlanFacts | None
+    unsupported: tuple[str, ...]
+
+    @property
+    def convertible(self) -> bool:
+        """Whether `convert` accepts the model."""
+        return not self.unsupported
+
+    def facts(self) -> dict[str, Any]:
+        """All of it for a program, on one level."""
+        facts = dataclasses.asdict(self.file)
+        facts |= {"convertible": self.convertible, "unsupported": list(self.unsupported)}
+        if self.plan is not None:
+            facts |= dataclasses.asdict(self.plan)
+            facts["hyperparameters"] = self.plan.hyperparameters.model_dump()
+        return facts
+
+
+@dataclass(frozen=True)
+class ArtifactInspection:
+    """An artifact's folder: its manifest, the bytes of shards and vocabulary, and the verdicts on it.
+
+    Where there is `damage`, files are not what the manifest says, and no verdict holds.
+    """
+
+    path: Path
+    manifest: "Manifest"
+    bytes: int
+    verdicts: "tuple[RecordedVerdict, ...]"
+    damage: "tuple[Damage, ...]" = ()
+
+    @classmethod
+    def of(cls, artifact: "Artifact") -> "ArtifactInspection":
+        """Read it from an open artifact; its files are hashed, unless its `hashes` know them."""
+        from anespec.manifests.store import find_damage
+        from anespec.models.verdict_summary import recorded_verdicts
+
+        manifest = artifact.manifest
+        size = sum(shard.bytes for shard in manifest.shards) + manifest.tokens.bytes
+        damage = find_damage(artifact)
+        verdicts = () if damage else recorded_verdicts(artifact)
+        return cls(artifact.root, manifest, size, verdicts, damage)
+
+
+def read_plan(file: "GGUFFile", options: "ConvertOptions") -> "tuple[GGUFInspection, ConversionPlan | None]":
+    """Describe an open GGUF, and plan its conversion; the plan is None if the model is unsupported.
+
+    Raises:
+        GGUFError: a tensor or a key that every model needs is malformed.
+        RequestError: the options do not fit the model.
+    """
+    from anespec.convert.planning.plan import ConversionPlan
+    from anespec.convert.source.model import SourceModel
+    from anespec.runtime.text.tokenizer import Tokenizer
+    from anespec.system.errors import GGUFError, UnsupportedModelError
+
+    unsupported: list[str] = []
+    plan: ConversionPlan | None = None
+    try:
+        plan = ConversionPlan(SourceModel(file), options)
+    except UnsupportedModelError as error:
+        unsupported.append(str(error))
+    try:
+        Tokenizer.from_gguf(file)
+    except (UnsupportedModelError, GGUFError) as error:
+        unsupported.append(str(error))
+    facts = PlanFacts.of(plan) if plan is not None else None
+    return GGUFInspection(FileFacts.of(file), facts, tuple(unsupported)), plan
+
+
+def _text(file: "GGUFFile", key: str) -> str | None:
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) else None

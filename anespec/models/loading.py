@@ -1,0 +1,289 @@
+"""An artifact opened to generate from, and what the exactness gate allows of it here."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.models.cache import is_cached, resolve_artifact, sequences_to_run
+from anespec.system.errors import AnespecError, StorageError
+from anespec.system.formatting import counted, duration_text
+from anespec.system.progress import Watcher
+
+if TYPE_CHECKING:
+    from anespec.manifests.store import Artifact
+    from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
+    from anespec.runtime.drafters import DraftSource
+    from anespec.runtime.drafters.memory.learner import OpenMemory
+    from anespec.runtime.options import BackendOptions, LoadOptions
+    from anespec.runtime.pass_costs import PassCosts
+    from anespec.runtime.passes import Verifier
+    from anespec.runtime.proven import Proven
+    from anespec.runtime.sampling.parameters import SamplingParameters
+    from anespec.runtime.text.tokenizer import Tokenizer
+    from anespec.validate.exactness.repeat_checks import Elsewhere
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An artifact with its vocabulary and a verifier that holds its shards.
+
+    `suggested` is how the model's makers would have it sampled, `elsewhere` what a pass left in a new
+    process, once that was asked. Loading `began` then, on the clock of time.monotonic(); converting a GGUF is
+    no part of it.
+    """
+
+    artifact: "Artifact"
+    tokenizer: "Tokenizer"
+    verifier: "Verifier"
+    here: "Circumstances"
+    began: float
+    suggested: "SamplingParameters"
+    elsewhere: "Elsewhere | None" = None
+
+
+def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: str | None = None) -> Opened:
+    """Open an artifact's folder, or that of a GGUF, which is converted first where that was never done.
+
+    `name` is what a person calls it, None for its path.
+
+    Raises:
+        ArtifactError: it is missing, damaged or of another version.
+        RequestError: there is no such backend.
+        UsageError: it is an artifact, and not what the options want of a GGUF.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from anespec.manifests.known_hashes import KnownHashes
+    from anespec.manifests.store import Artifact
+    from anespec.runtime.backends import circumstances, open_verifier, recorded_starts, resolve_backend
+    from anespec.runtime.options import LoadOptions
+
+    resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
+    wanted = options if isinstance(options, LoadOptions) else LoadOptions()
+    root = resolve_artifact(
+        path,
+        context=wanted.context,
+        sequences=wanted.sequences,
+        weights=wanted.weights,
+        watch=watch,
+    )
+    sequences = sequences_to_run(root, wanted.sequences)
+    artifact = Artifact(root, KnownHashes(again=options.verify), sequences)
+    backend = resolve_backend(options.backend, artifact.manifest.target)
+    here = circumstances(artifact, backend, options.threads)
+    known = recorded_starts(artifact, backend)
+    if known is not None and known.is_long:
+        watch.note(f"starting on {backend} takes {duration_text(known.expected.seconds)}: {known}")
+    began = time.monotonic()
+    with watch.steps(f"loading {name or path}") as report:
+        report("vocabulary")
+        tokens = artifact.tokens_path()
+        # A library compiles shards without holding Python up, which reads the vocabulary meanwhile.
+        with ThreadPoolExecutor(2) as aside:
+            reading = aside.submit(_read_vocabulary, tokens)
+            aside.submit(_load_drafting, options)
+            report(f"shards, on {backend}")
+            verifier = open_verifier(artifact, backend, options.threads, options.workers)
+        try:
+            tokenizer, suggested = reading.result()
+        except BaseException:
+            verifier.close()
+            raise
+    started = recorded_starts(artifact, backend)
+    if known is None and started is not None and started.is_long:
+        watch.note(f"{started}; `anespec doctor {root}` shows it again")
+    return Opened(artifact, tokenizer, verifier, here, began, suggested)
+
+
+def _load_drafting(options: "BackendOptions") -> None:
+    """Load the compiled code of the draft source, if it exists; this takes most of a second."""
+    from anespec.runtime.drafters.kept_code import import_compiled, is_compiled
+    from anespec.runtime.options import LoadOptions
+
+    if isinstance(options, LoadOptions) and is_compiled(options.drafter):
+        import_compiled(options.drafter)
+
+
+def _read_vocabulary(tokens: Path) -> "tuple[Tokenizer, SamplingParameters]":
+    from anespec.gguf.container import GGUFFile
+    from anespec.runtime.sampling.parameters import suggested_sampling
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+    with GGUFFile(tokens) as file:
+        return Tokenizer.from_gguf(file), suggested_sampling(file.metadata)
+
+
+def make_source(
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory", watch: Watcher
+) -> "DraftSource | None":
+    """Return the draft source that the options select for a vocabulary, None for none.
+
+    A source with a memory opens it. If the source must be compiled first and the caller waits for it, a note
+    says so.
+
+    Raises:
+        RequestError: the options of a source make no sense together.
+    """
+    from anespec.runtime.drafters.registry import open_source
+
+    tell_of_compiling(options.drafter, watch)
+    return open_source(options, tokenizer, open_memory)
+
+
+def tell_of_compiling(drafter: str, watch: Watcher) -> None:
+    """Report that opening a source of this name takes some time."""
+    from anespec.runtime.drafters.kept_code import must_compile
+
+    if must_compile(drafter):
+        watch.note("drafting is compiled for this processor, once; that takes some ten seconds")
+
+
+def start_source(
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory"
+) -> "DraftSource | None":
+    """The same at once, though its first drafts may be another's: see StartingSource.
+
+    Raises:
+        RequestError: the options of a source make no sense together.
+    """
+    from anespec.runtime.drafters import registry
+
+    return registry.start_source(options, tokenizer, open_memory)
+
+
+def ask_while_closed(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
+    """Measure what needs other processes: the golden gate of a model in the cache, and the same pass in a new
+    process.
+
+    The artifact is closed meanwhile and opened again, so that it is in memory once.
+
+    Raises:
+        GoldenGateError: it computes something else than its GGUF.
+        ArtifactError: the artifact cannot be opened any more.
+    """
+    from anespec.validate.check_parts import may_ask_golden
+    from anespec.validate.kept import kept_exactness
+
+    artifact, here = opened.artifact, opened.here
+    asks_golden = is_cached(artifact.root) and may_ask_golden(artifact, here)
+    asks_repeat = kept_exactness(artifact, here, "quick") is None
+    if not asks_golden and not asks_repeat:
+        return opened
+    opened.verifier.close()
+    if asks_golden:
+        _require_golden(opened, options, watch)
+    elsewhere = _run_elsewhere(opened, options, watch) if asks_repeat else None
+    return replace(_opened_again(opened, options, watch, "loading the shards again"), elsewhere=elsewhere)
+
+
+def _require_golden(opened: Opened, options: "BackendOptions", watch: Watcher) -> None:
+    from anespec.validate.gates import find_source, golden_gate
+    from anespec.validate.golden.figures import require_golden
+
+    artifact, backend = opened.artifact, opened.here.backend
+    with watch.shares("golden gate") as report:
+        report("reading the source")
+        source = find_source(artifact)
+        verdict = golden_gate(artifact, source, backend, options.threads, report, options.workers)
+        require_golden(verdict)
+
+
+def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> "Elsewhere | None":
+    """Return the results of a pass in a new process. If that fails, a note says so, and the gate does
+    without."""
+    from anespec.validate.exactness import repeat_process
+    from anespec.validate.kept import why_exactness_is_unknown
+
+    artifact, here = opened.artifact, opened.here
+    watch.note(why_exactness_is_unknown(artifact, here))
+    watch.note(
+        "it is checked now, once: do guessed tokens (drafts) leave the text as it is on "
+        f"{here.backend} with {counted(here.threads, 'thread')}?"
+    )
+    with watch.steps("exactness") as report:
+        report("the same pass in a new process")
+        try:
+            return repeat_process.run_elsewhere(artifact, here, options.workers)
+        except AnespecError as error:
+            watch.note(str(error))
+            return None
+
+
+def exactness_here(
+    opened: Opened, options: "BackendOptions", watch: Watcher
+) -> tuple[Opened, "ExactnessVerdict"]:
+    """Return the exactness verdict for these circumstances. If none is recorded, it is measured in its quick
+    form, and recorded. Also return the open artifact, which was opened again if it was measured in this
+    process. The measurement can take minutes with a large model on a slow backend, so a note comes before and
+    after.
+    """
+    from anespec.runtime.backends import BACKENDS
+    from anespec.validate.gates import recorded_exactness
+    from anespec.validate.kept import kept_exactness
+
+    artifact, here = opened.artifact, opened.here
+    verdict = kept_exactness(artifact, here, "quick")
+    if verdict is not None:
+        return opened, verdict
+
+    def say_unkept(error: StorageError) -> None:
+        watch.note(f"the exactness verdict is not kept ({error})")
+
+    started = time.monotonic()
+    with watch.shares("exactness") as report:
+        verdict = recorded_exactness(
+            artifact, opened.verifier, here, "quick", report, opened.elsewhere, say_unkept
+        )
+    watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
+    if not BACKENDS[here.backend].uses_threads:
+        return opened, verdict
+    # The gate's passes look at every slot, and what a library has taken for them it keeps (2.3 GB instead of
+    # 1.1, for 0.9 GB of weights).
+    opened.verifier.close()
+    return _opened_again(
+        opened, options, watch, "loading the shards again, without what the gate took"
+    ), verdict
+
+
+def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher, note: str) -> Opened:
+    """Open the closed artifact again; raise ArtifactError if that is not possible."""
+    from anespec.runtime.backends import open_verifier
+
+    with watch.steps("exactness") as report:
+        report(note)
+        return replace(
+            opened,
+            verifier=open_verifier(opened.artifact, opened.here.backend, options.threads, options.workers),
+        )
+
+
+def costs_here(opened: Opened, proven: "Proven", watch: Watcher) -> "PassCosts":
+    """Return the costs of passes on this machine; they are measured and recorded if there are none.
+
+    It takes seconds on a processor. A Neural Engine may first prepare every width, in every process, which
+    took others 112 to 133 s each for 2 GB (ane-book, B).
+    """
+    from anespec.validate.costs import kept_costs, recorded_costs
+
+    artifact, here = opened.artifact, opened.here
+    costs = kept_costs(artifact, here, proven)
+    if costs is not None:
+        return costs
+
+    def say_unkept(error: StorageError) -> None:
+        watch.note(f"what passes cost is not kept ({error})")
+
+    with watch.shares("timing passes") as report:
+        return recorded_costs(artifact, opened.verifier, here, proven, report, say_unkept)
+
+
+def say_inexact(verdict: "ExactnessVerdict", options: "LoadOptions", watch: Watcher) -> None:
+    """Say where speculation may change the text, and what is done about it."""
+    if verdict.allows_speculation:
+        return
+    watch.note(
+        f"speculation may change the text on {verdict.circumstances.backend} here (the exactness gate: "
+        f"{verdict.standing}); "
+        + ("speculating as --allow-inexact asks" if options.allow_inexact else "running without it")
+    )

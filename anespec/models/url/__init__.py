@@ -1,0 +1,1 @@
+"""Download GGUFs from URLs."""

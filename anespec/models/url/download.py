@@ -1,0 +1,304 @@
+"""Download files from URLs into the cache folder: check them, resume them, and download changed files again.
+
+CACHE/anespec/downloads/urls/KEY/NAME.gguf     the file; KEY follows from the URL
+CACHE/anespec/downloads/urls/KEY/kept.json     what the server said about it
+CACHE/anespec/downloads/urls/KEY/partial       the bytes downloaded so far
+CACHE/anespec/downloads/urls/KEY/partial.json  what the server said about these
+"""
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.manifests.store import file_sha256
+from anespec.models.cache import GGUF_MAGIC
+from anespec.models.remote import ROOM_KEPT, Fetched, has_room, require_room
+from anespec.models.url.connection import Answer, Broken, Refused, Unreachable, ask
+from anespec.models.url.folder import Facts, own_folder
+from anespec.models.url.name import UrlName
+from anespec.system.errors import (
+    GGUFError,
+    Interrupted,
+    RequestError,
+    StorageError,
+    UsageError,
+)
+from anespec.system.formatting import LONGEST_REASON, bytes_text, printable
+from anespec.system.progress import Watcher
+from anespec.system.safe_files import Folder
+from anespec.system.user_folders import cache_folder
+
+if TYPE_CHECKING:
+    from anespec.system.progress import Progress
+
+FOLDER = Path("downloads", "urls")
+KEPT, PARTIAL, PARTIAL_FACTS = "kept.json", "partial", "partial.json"
+PIECE_BYTES = 1 << 16
+MOST_VAIN_TRIES = 3
+"""Connections that bring less than one piece of new bytes."""
+
+RETRY_SECONDS = 1.0
+COMPARING = {"If-None-Match", "If-Modified-Since"}
+"""Headers that a server may answer with status 304."""
+
+_log = logging.getLogger(__name__)
+
+
+def fetch_url(name: UrlName, watch: Watcher, allow_http: bool = False) -> Fetched:
+    """Return the local path of the file at a URL; download the file if necessary.
+
+    A downloaded file is used if the server says that it is the newest, or if the server cannot be reached.
+
+    Raises:
+        UsageError: it would come over plain HTTP from another machine.
+        RequestError: there is no such file, or it is not public.
+        GGUFError: the downloaded file is no complete GGUF.
+        StorageError: the server cannot be reached or gives impossible facts, or writing to the disk fails.
+        Interrupted: ^C was pressed; the bytes that the next run can resume from are kept.
+    """
+    path = cache_folder() / FOLDER / hashlib.sha256(name.url.encode()).hexdigest()[:16]
+    with own_folder(path, lambda: watch.note(f"{name}: another anespec downloads it; waiting")) as folder:
+        download = _Download(name, folder, path, watch, allow_http)
+        kept = download.kept()
+        if not (name.is_private or allow_http):
+            if kept is None:
+                raise UsageError(
+                    f"{name}: http does not protect the download from changes; write https, or run "
+                    "`anespec pull --allow-http URL` once if you trust the network"
+                )
+            return Fetched(path / name.name, name.url)
+        if kept is not None and name.sha256 is not None:
+            # No other bytes are wanted, whatever the server has by now.
+            return Fetched(path / name.name, name.url)
+        try:
+            return Fetched(path / name.name, name.url, None, download.run(kept))
+        except Unreachable as error:
+            if kept is None:
+                raise StorageError(str(error)) from None
+            _log.info("%s; what was downloaded before is used", error)
+            return Fetched(path / name.name, name.url)
+
+
+class _Other(Exception):  # noqa: N818
+    """The server answers with another file, or part of it, than was asked for."""
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The bytes of one version that earlier runs or broken connections have downloaded."""
+
+    facts: Facts
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Download:
+    """One file on its way."""
+
+    name: UrlName
+    folder: Folder
+    path: Path
+    watch: Watcher
+    allow_http: bool
+
+    @property
+    def partial(self) -> Path:
+        """The file with the bytes that were downloaded so far."""
+        return self.path / PARTIAL
+
+    def kept(self) -> Facts | None:
+        """Return the facts of the downloaded file; None if there is none, or if its hash is not the requested
+        one."""
+        facts = Facts.read(self.folder, KEPT, self.name.url)
+        if facts is None or not (self.path / self.name.name).is_file():
+            return None
+        return facts if self.name.sha256 in (None, facts.sha256) else None
+
+    def run(self, kept: Facts | None) -> int:
+        """Download the file, unless the local one is the newest; return the bytes downloaded now."""
+        try:
+            with self.watch.shares(f"downloading {self.name.name}") as report:
+                report(f"asking {self.name}")
+                return self._bring(kept, report)
+        except KeyboardInterrupt:
+            begun = self._begun()
+            raise Interrupted(
+                "interrupted; nothing is kept that a next run could go on with"
+                if begun is None
+                else f"interrupted; what was downloaded is kept ({bytes_text(begun.bytes)}), and the next "
+                "run goes on there if the server can"
+            ) from None
+        finally:
+            # Bytes that cannot be resumed from are removed.
+            self._begun()
+
+    def _bring(self, kept: Facts | None, report: "Progress") -> int:
+        came = vain = furthest = 0
+        while True:
+            begun = self._begun()
+            before = begun.bytes if begun is not None else 0
+            furthest = max(furthest, before)
+            asked = _headers(kept, begun)
+            try:
+                with ask(self.name.url, asked, self.allow_http) as answer:
+                    if answer.status == 304 and not asked.keys().isdisjoint(COMPARING):
+                        return 0
+                    first, done, is_whole = self._take(answer, begun, report)
+            except Unreachable:
+                vain += 1
+                if vain == MOST_VAIN_TRIES or not (before or came):
+                    raise
+                time.sleep(RETRY_SECONDS)
+                continue
+            except _Other:
+                vain += 1
+                self._drop()
+                if vain == MOST_VAIN_TRIES or begun is None:
+                    raise StorageError(
+                        f"{self.name}: the server answers with another size than it sends, or with what was "
+                        "not asked for; try later"
+                    ) from None
+                self.watch.note(f"{self.name}: the server has another file by now; the download begins anew")
+                continue
+            except Refused as error:
+                raise RequestError(str(error)) from None
+            came += done - first
+            if is_whole:
+                break
+            # Beyond what came before: a server that sends no parts may break off at the same place each time.
+            vain += done < furthest + PIECE_BYTES
+            furthest = max(furthest, done)
+            if vain == MOST_VAIN_TRIES:
+                begun = self._begun()
+                after = "" if begun is None else f" after {bytes_text(begun.bytes)}"
+                raise StorageError(
+                    f"{self.name}: the connection broke{after}; run the same command again, which "
+                    + ("begins anew" if begun is None else "goes on there")
+                )
+        report("checking it")
+        self._finish()
+        return came
+
+    def _begun(self) -> _Begun | None:
+        """Return what can be resumed; if nothing can, remove it and return None."""
+        facts = Facts.read(self.folder, PARTIAL_FACTS, self.name.url)
+        try:
+            size = self.partial.stat().st_size
+        except OSError:
+            size = 0
+        if facts is None or facts.validator is None or not size:
+            self._drop()
+            return None
+        return _Begun(facts, size)
+
+    def _take(self, answer: Answer, begun: _Begun | None, report: "Progress") -> tuple[int, int, bool]:
+        """Write the answer's bytes; return the size before and after, and whether the file is complete."""
+        first = there = begun.bytes if begun is not None else 0
+        if answer.status == 200:
+            first = 0
+            if begun is not None:
+                self._say_anew(answer, begun)
+        elif (
+            answer.status != 206 or begun is None or answer.first != first or not begun.facts.is_same(answer)
+        ):
+            raise _Other
+        total, done = answer.whole, first
+        if total is not None:
+            require_room(self.path, self.name, total - first, there - first)
+        try:
+            with self.partial.open("r+b" if first else "wb") as stream:
+                stream.seek(first)
+                if not first:
+                    Facts.of(self.name.url, answer).write(self.folder, PARTIAL_FACTS)
+                for piece in answer.pieces(PIECE_BYTES):
+                    self._require_taking(piece, done, total)
+                    stream.write(piece)
+                    done += len(piece)
+                    report(*_so_far(done, total))
+        except Broken:
+            return first, done, False
+        except GGUFError:
+            self._drop()
+            raise
+        except OSError as error:
+            raise StorageError(f"{self.partial}: cannot be written ({error.strerror})") from error
+        return first, done, total in (None, done)
+
+    def _require_taking(self, piece: bytes, done: int, total: int | None) -> None:
+        """Raise if a piece must not be appended.
+
+        Raises:
+            GGUFError: it is the first one, and not of a GGUF.
+            StorageError: the disk has no room for it.
+            _Other: the file would be longer than the server said.
+        """
+        if not done and not piece.startswith(GGUF_MAGIC):
+            raise GGUFError(
+                f"{self.name}: is no GGUF but something else, such as a web page; give the URL "
+                "of the file itself, or for the Hugging Face hub hf:OWNER/REPO/FILE.gguf"
+            )
+        if total is not None and done + len(piece) > total:
+            raise _Other
+        if not has_room(self.path, len(piece)):
+            raise StorageError(
+                f"{self.path}: has no room for more than {bytes_text(done)} of {self.name}, since "
+                f"{bytes_text(ROOM_KEPT)} stay free; free some space, and run the same command again"
+            )
+
+    def _say_anew(self, answer: Answer, begun: _Begun) -> None:
+        why = "sends no parts of it" if begun.facts.is_same(answer) else "has another file by now"
+        self.watch.note(
+            f"{self.name}: the server {why}; the download begins anew, without the "
+            f"{bytes_text(begun.bytes)} that had come"
+        )
+
+    def _finish(self) -> None:
+        """Check the downloaded file, and rename it."""
+        from anespec.gguf.container import GGUFFile
+
+        facts = Facts.read(self.folder, PARTIAL_FACTS, self.name.url) or Facts(url=self.name.url)
+        wanted, found = self.name.sha256 or facts.sha256, file_sha256(self.partial)
+        if wanted not in (None, found):
+            self._drop()
+            who = "the URL" if self.name.sha256 is not None else "the server"
+            raise StorageError(
+                f"{self.name}: what came has the hash {found[:16]}…, and {who} says {str(wanted)[:16]}…; "
+                "it is removed"
+            )
+        try:
+            with GGUFFile(self.partial):
+                pass
+        except GGUFError as error:
+            self._drop()
+            reason = printable(str(error).replace(f"{self.partial}: ", ""), LONGEST_REASON)
+            raise GGUFError(f"{self.name}: what came is no whole GGUF ({reason}); it is removed") from None
+        try:
+            self.folder.rename(PARTIAL, self.name.name)
+            facts.model_copy(update={"sha256": found}).write(self.folder, KEPT)
+            self.folder.remove(PARTIAL_FACTS)
+        except OSError as error:
+            raise StorageError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+    def _drop(self) -> None:
+        for name in (PARTIAL, PARTIAL_FACTS):
+            self.folder.remove(name)
+
+
+def _headers(kept: Facts | None, begun: _Begun | None) -> dict[str, str]:
+    """Return the headers of a request: the part that is wanted, or the version that is known."""
+    if begun is not None and begun.facts.validator is not None:
+        return {"Range": f"bytes={begun.bytes}-", "If-Range": begun.facts.validator}
+    if kept is not None and kept.etag is not None:
+        return {"If-None-Match": kept.etag}
+    if kept is not None and kept.modified is not None:
+        return {"If-Modified-Since": kept.modified}
+    return {}
+
+
+def _so_far(done: int, total: int | None) -> tuple[str, float | None]:
+    if total is None:
+        return bytes_text(done), None
+    return f"{bytes_text(done)} of {bytes_text(total)}", done / max(1, total)

@@ -1,0 +1,1 @@
+"""The machine below everything: files, processes, memory, options, errors and texts."""

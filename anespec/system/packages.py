@@ -1,0 +1,96 @@
+"""Packages that an installation may lack, and the command that adds one to the installation that runs."""
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from anespec.system.errors import MissingPackageError
+
+EXTRAS: Mapping[str, str | None] = MappingProxyType(
+    {"torch": "torch", "coremltools": None, "huggingface_hub": None, "openvino": None}
+)
+"""By what is imported, the extra of anespec that brings it; None where plain anespec does."""
+
+UV = "uv pip install"
+
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+"""The index of torch's builds for processors alone."""
+
+
+def missing_package(name: str) -> str | None:
+    """Return why a package of EXTRAS cannot be imported, with the fix; None if it is installed.
+
+    The package is not imported.
+    """
+    if find_spec(name) is not None:
+        return None
+    return f"{name} is not installed; install it with: {install_command(EXTRAS[name])}"
+
+
+def require_package(name: str, purpose: str) -> None:
+    """Do nothing where a package of EXTRAS is installed.
+
+    Raises:
+        MissingPackageError: it is not; the sentence says that `purpose` needs it.
+    """
+    if (reason := missing_package(name)) is not None:
+        raise MissingPackageError(f"{purpose} needs what is not here: {reason}")
+
+
+def install_command(extra: str | None) -> str:
+    """The shell command that completes this installation: with an extra, or with what plain anespec needs.
+
+    A clone that is installed in place is installed again, since its extras may be newer than what is recorded
+    of it. On Linux torch is its build for processors: the package index has the one with CUDA, of gigabytes.
+    """
+    wanted = "" if extra is None else f"[{extra}]"
+    install = _install()
+    clone = _clone()
+    if clone is None:
+        command = f"{install} {shlex.quote(f'anespec{wanted}')}"
+    else:
+        folder = "." if clone == Path.cwd() else str(clone)
+        command = f"{install} -e {shlex.quote(f'{folder}{wanted}')}"
+    if extra is None or sys.platform != "linux":
+        return command
+    if install.startswith(UV):
+        return f"{command} --torch-backend cpu"
+    return f"{install} torch --index-url {CPU_TORCH} && {command}"
+
+
+def _install() -> str:
+    """Return the command that installs into the running environment, which need not be the one of plain
+    `pip`."""
+    if (Path(sys.prefix) / "pipx_metadata.json").exists():
+        return "pipx runpip anespec install"
+    if find_spec("pip") is None:
+        return f"{UV} --python {_python()}"
+    found = shutil.which("pip")
+    ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    return "pip install" if ours else f"{_python()} -m pip install"
+
+
+def _python() -> str:
+    executable = Path(sys.executable)
+    here = executable.relative_to(Path.cwd()) if executable.is_relative_to(Path.cwd()) else executable
+    return shlex.quote(str(here))
+
+
+def _clone() -> Path | None:
+    """The folder of the sources where anespec is installed in place (`pip install -e`), else None.
+
+    A build leaves metadata in that folder too, which say nothing of an installation.
+    """
+    for found in distributions(name="anespec"):
+        facts = json.loads(found.read_text("direct_url.json") or "{}")
+        if facts.get("dir_info", {}).get("editable", False):
+            return Path(url2pathname(urlsplit(facts["url"]).path))
+    return None

@@ -1,0 +1,64 @@
+"""Callbacks for long work: notes that a person should read, and progress."""
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+# How a gate says how far it is.
+
+
+class Progress(Protocol):
+    """Takes what is being done now and, where that is known, the share of the gate that is behind: 0 to 1."""
+
+    def __call__(self, note: str, share: float | None = None, /) -> None:
+        """Take a note."""
+        ...
+
+
+StepReport = Callable[[str], None]
+"""Takes what is being done now, where nobody knows how much there is to do."""
+
+
+def in_steps(progress: Progress, steps: int) -> StepReport:
+    """What takes a note at the beginning of each of so many steps, and counts them as equally long."""
+    done = itertools.count()
+    return lambda note: progress(note, min(next(done) / max(1, steps), 1.0))
+
+
+def in_weighted_steps(progress: Progress, weights: Sequence[float]) -> StepReport:
+    """What takes a note at the beginning of each step, where a step takes as long as its weight says."""
+    whole = sum(weights) or 1.0
+    behind = itertools.chain(itertools.accumulate(weights, initial=0.0), itertools.repeat(whole))
+    return lambda note: progress(note, min(next(behind) / whole, 1.0))
+
+
+_log = logging.getLogger("anespec")
+
+
+def _no_steps(title: str) -> "AbstractContextManager[StepReport]":
+    return contextlib.nullcontext(lambda note: None)
+
+
+def _no_shares(title: str) -> "AbstractContextManager[Progress]":
+    return contextlib.nullcontext(lambda note, share=None, /: None)
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """The callbacks of long work.
+
+    By default notes go to the logger `anespec`, and progress is dropped. `steps` and `shares` get a title and
+    return a context: inside it, work of unknown length reports its current step, and work of known length
+    also the share that is done.
+    """
+
+    note: Callable[[str], None] = _log.warning
+    steps: "Callable[[str], AbstractContextManager[StepReport]]" = _no_steps
+    shares: "Callable[[str], AbstractContextManager[Progress]]" = _no_shares
+
+
+SILENT = Watcher()

@@ -1,0 +1,12 @@
+"""`phi3`: Phi-3 and Phi-4-mini: fused q/k/v and gate/up, rope on a part of each head, LongRoPE.
+
+A sliding window in the file is ignored, as llama.cpp does: it stands there for models without one.
+"""
+
+from anespec.convert.families.family import Family, RopeStyle
+
+PHI3 = Family(
+    architecture="phi3",
+    title="Phi-3, Phi-4-mini",
+    rope_style=RopeStyle.NEOX,
+)

@@ -1,0 +1,1 @@
+"""Plan a conversion before any weight is read: shapes, shards and their limits."""

@@ -1,0 +1,1 @@
+"""The fast portable library: OpenVINO on the CPU."""

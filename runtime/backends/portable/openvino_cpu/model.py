@@ -1,0 +1,150 @@
+"""An OpenVINO model of a program: its states are variables of as many slots as a pass looks at."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from anespec.manifests.channel_layout import CHANNELS_AXIS, ChannelLayout, layout_of
+from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
+from anespec.runtime.backends.portable.openvino_cpu.library import (
+    Model,
+    Node,
+    Output,
+    PartialShape,
+    Rows,
+    Type,
+    Value,
+    constant,
+    op,
+    opset15,
+    out,
+    planar,
+)
+from anespec.runtime.backends.portable.openvino_cpu.table import TABLE, follow_slots, slot_write
+from anespec.runtime.backends.portable.program import Program
+from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE, masks_read_elsewhere, write_masks
+from anespec.runtime.backends.portable.spans import STATE_AXIS, SlotAxes
+
+LIBRARY = "OpenVINO"
+
+SLOTS_OF, LANES_OF = "slots of ", "lanes of "
+"""The prefix of a write mask's name: the inputs that replace the mask."""
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The slots that lanes write, and whose rows they are; each i32 [T]."""
+
+    slots: Output
+    lanes: Output
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model, and the layouts that the program has for those outputs that it returns as rows [1, T, C]."""
+
+    model: Model
+    in_rows: Mapping[str, ChannelLayout]
+
+
+class _Values(Mapping[str, Value]):
+    """Values by name, as far as nodes were made; a constant becomes one when it is first asked for."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.nodes: dict[str, Value] = {}
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self.nodes:
+            self.nodes[name] = constant(self.program.constants[name])
+        return self.nodes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+class _Parameters:
+    """The model's parameters, made one after the other."""
+
+    def __init__(self) -> None:
+        self.nodes: list[op.Parameter] = []
+
+    def add(self, name: str, shape: tuple[int | None, ...], kind: Type = Type.f32) -> Output:
+        """One that is addressed by `name`; a None dimension may vary."""
+        size = PartialShape([-1 if dimension is None else dimension for dimension in shape])
+        parameter = opset15.parameter(size, kind, name)
+        out(parameter).set_names({name})
+        self.nodes.append(parameter)
+        return out(parameter)
+
+
+def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> BuiltModel:
+    """An OpenVINO model of `program`, whose slot writes are fused and which is pruned.
+
+    `axes` are the reshapes that follow the number of slots; None where that is always the same.
+    With `in_place`, a variable is assigned what was read from it: OpenVINO then keeps one buffer for
+    it, and the scatter that is the buffer's only other reader works in that buffer.
+
+    Raises:
+        ArtifactError: an operation is not in the table.
+    """
+    known = _Values(program)
+    parameters = _Parameters()
+    masks = write_masks(program)
+    as_numbers = masks - masks_read_elsewhere(program)
+    writes = {
+        name: Slots(*(parameters.add(which + name, (None,), Type.i32) for which in (SLOTS_OF, LANES_OF)))
+        for name in sorted(masks)
+    }
+    for name, shape in program.inputs.items():
+        if name in as_numbers:
+            continue
+        if (layout := layout_of(shape)) is not None:
+            in_rows = (1, shape[layout.rows_axis], shape[CHANNELS_AXIS])
+            known.nodes[name] = Rows(parameters.add(name, in_rows), layout)
+        else:
+            known.nodes[name] = parameters.add(name, shape)
+    variables = {name: _variable(name, shape, axes is not None) for name, shape in program.states.items()}
+    current: dict[str, Value] = {name: out(variable) for name, variable in variables.items()}
+    for operation in program.operations:
+        arguments = Arguments(operation, known, program.constants, program.source)
+        if operation.kind == "read_state":
+            known.nodes[operation.outputs[0]] = current[arguments.state()]
+        elif operation.kind == "write_state":
+            current[arguments.state()] = arguments.value("data")
+        elif operation.kind == SLOT_WRITE:
+            write = writes[arguments.state("mask")]
+            known.nodes[operation.outputs[0]] = slot_write(arguments, write.slots, write.lanes)
+        elif axes is not None and operation.name in axes:
+            known.nodes[operation.outputs[0]] = follow_slots(arguments, axes[operation.name])
+        elif operation.kind in TABLE:
+            result = TABLE[operation.kind](arguments)
+            values = result if isinstance(result, tuple) else (result,)
+            known.nodes.update(zip(operation.outputs, values, strict=True))
+        else:
+            raise unknown_operation(operation, program.source, LIBRARY)
+    sinks = [
+        opset15.assign(variable if in_place else planar(current[name]).get_node(), name)
+        for name, variable in variables.items()
+    ]
+    results, layouts = [], dict[str, ChannelLayout]()
+    for name in program.outputs:
+        value = known[name]
+        results.append(opset15.result(value.output if isinstance(value, Rows) else value))
+        if isinstance(value, Rows):
+            layouts[name] = value.layout
+    return BuiltModel(Model(results, sinks, parameters.nodes, "shards"), layouts)
+
+
+def _variable(name: str, shape: tuple[int, ...], stretches: bool) -> Node:
+    """A state of zeros; one that `stretches` has any number of slots, one at first."""
+    if not stretches:
+        return opset15.read_value(
+            constant(np.zeros(shape, np.float32)), name, Type.f32, PartialShape(list(shape))
+        )
+    one, any_number = ([*shape[:STATE_AXIS], slots, *shape[STATE_AXIS + 1 :]] for slots in (1, -1))
+    return opset15.read_value(constant(np.zeros(one, np.float32)), name, Type.f32, PartialShape(any_number))

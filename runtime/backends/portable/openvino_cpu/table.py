@@ -1,0 +1,192 @@
+"""MIL operations as OpenVINO nodes: the fast portable library.
+
+Values are f32. Integer weights stay as they are with their scales: the CPU plugin fuses
+Constant -> Convert -> [Subtract ->] Multiply -> [Reshape ->] Convert -> MatMul into one product over
+compressed weights.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.fused_norms import RMS_NORM
+from anespec.runtime.backends.portable.openvino_cpu.library import (
+    Node,
+    Output,
+    Rows,
+    Type,
+    Value,
+    constant,
+    elementwise,
+    integers,
+    opset15,
+    out,
+    planar,
+    reduce,
+    rows,
+    whole_numbers,
+)
+from anespec.runtime.backends.portable.spans import SlotAxis
+
+FP16_SMALLEST_NORMAL = 2.0**-14
+FP16_SPLITTER = 2.0**13 + 1
+
+Lowering = Callable[[Arguments[Value]], Value | tuple[Value, ...]]
+
+
+def _binary(make: Callable[[Output, Output], Node]) -> Lowering:
+    return lambda a: elementwise(make, a.value("x"), a.value("y"))
+
+
+def _unary(make: Callable[[Output], Node]) -> Lowering:
+    return lambda a: elementwise(make, a.value("x"))
+
+
+def _reduce(make: Callable[..., Node]) -> Lowering:
+    return lambda a: reduce(make, a.value("x"), a.integers("axes"), a.flag("keep_dims", False))
+
+
+def _matmul(a: Arguments[Value]) -> Value:
+    transpose_x, transpose_y = a.flag("transpose_x", False), a.flag("transpose_y", False)
+    return out(opset15.matmul(planar(a.value("x")), planar(a.value("y")), transpose_x, transpose_y))
+
+
+def _conv(a: Arguments[Value]) -> Value:
+    """A 1x1 convolution over a channel tensor is a product of [1, T, in] rows with the weight's rows."""
+    a.require_pointwise_conv()
+    weight = planar(a.value("weight"))
+    if weight.get_partial_shape().rank.get_length() == 4:
+        weight = out(opset15.squeeze(weight, integers([2, 3])))
+    x = rows(a.value("x"))
+    product = opset15.matmul(x.output, weight, False, True)
+    return Rows(out(opset15.add(product, planar(a.value("bias"))) if a.has("bias") else product), x.layout)
+
+
+def _dequantise(a: Arguments[Value]) -> Value:
+    """The weight of a 1x1 convolution, its two last axes dropped: (out, in), blocks along the second.
+
+    With an offset all is f32, which alone holds it. The plugin keeps the integers as they are in either
+    case, but only without an offset does it multiply them with activations rounded to int8.
+    """
+    data, scale = a.stored("data"), a.array("scale")
+    out_channels, in_channels = data.shape[:2]
+    per_row = scale.shape[1]
+    blocks = [out_channels, per_row, in_channels // per_row]
+    if per_row == 1:
+        blocks = [out_channels, in_channels]
+    kind = Type.f32 if a.has("offset") else Type.f16
+
+    def per_block(values: NDArray[Any]) -> Node:
+        shape = (*blocks[:-1], 1)
+        return opset15.constant(values.reshape(shape).astype(np.float32 if a.has("offset") else np.float16))
+
+    matrix: Node = opset15.convert(whole_numbers(data, blocks), kind)
+    if a.has("offset"):
+        matrix = opset15.subtract(matrix, per_block(a.array("offset")))
+    matrix = opset15.multiply(matrix, per_block(scale))
+    if per_row > 1:
+        matrix = opset15.reshape(matrix, integers([out_channels, in_channels]), False)
+    return out(matrix if kind == Type.f32 else opset15.convert(matrix, Type.f32))
+
+
+def _look_up(a: Arguments[Value]) -> Value:
+    """The weight of a 1x1 convolution, (out, in). The plugin has no palettes, so it is f32 from here on."""
+    a.require_channel_palettes()
+    indices, palettes = a.array("indices"), a.array("lut")
+    groups = indices.reshape(len(palettes), -1)
+    matrix = np.take_along_axis(palettes.reshape(len(palettes), -1), groups, axis=1)
+    return constant(matrix.reshape(indices.shape[:2]))
+
+
+def _rsqrt(a: Arguments[Value]) -> Value:
+    epsilon = constant(a.number("epsilon", 1e-12), np.float32)
+    one = constant(1.0, np.float32)
+    return elementwise(lambda x: opset15.divide(one, opset15.sqrt(opset15.add(x, epsilon))), a.value("x"))
+
+
+def _rms_norm(a: Arguments[Value]) -> Value:
+    """In the form that the plugin makes one kernel of, with the weight that follows; the axis is the last."""
+    x, one = a.value("x"), constant(1.0, np.float32)
+    mean = reduce(opset15.reduce_mean, elementwise(opset15.multiply, x, x), a.integers("axes"), True)
+    epsilon = constant(a.array("epsilon"), np.float32)
+    root = elementwise(lambda value: opset15.sqrt(opset15.add(value, epsilon)), mean)
+    return elementwise(opset15.multiply, x, elementwise(lambda value: opset15.divide(one, value), root))
+
+
+def _gelu(a: Arguments[Value]) -> Value:
+    approximation = "tanh" if a.gelu_approximation() == "tanh" else "erf"
+    return elementwise(lambda x: opset15.gelu(x, approximation), a.value("x"))
+
+
+def _split(a: Arguments[Value]) -> tuple[Value, ...]:
+    x, axis = planar(a.value("x")), constant(a.integer("axis"), np.int64)
+    if a.has("split_sizes"):
+        node = opset15.variadic_split(x, axis, integers(a.integers("split_sizes")))
+    else:
+        node = opset15.split(x, axis, a.integer("num_splits"))
+    return tuple(node.outputs())
+
+
+def slot_write(a: Arguments[Value], slots: Output, lanes: Output) -> Output:
+    """Scatter rows, rounded to fp16: that of lane `lanes[t]` into slot `slots[t]`.
+
+    Lanes that write nothing repeat one that does, so that T is the only size that changes.
+    """
+    new = opset15.gather(_round_to_fp16(planar(a.value("new"))), lanes, constant(2, np.int64))
+    return out(opset15.scatter_update(planar(a.value("state")), slots, new, constant(2, np.int64)))
+
+
+def follow_slots(a: Arguments[Value], axis: SlotAxis) -> Value:
+    """A reshape that takes the number of slots off its input."""
+    x, shape = planar(a.value("x")), a.integers("shape")
+    if axis.before == axis.after:
+        shape[axis.after] = 0
+        return out(opset15.reshape(x, integers(shape), True))
+    slots = opset15.gather(opset15.shape_of(x), integers([axis.before]), constant(0, np.int64))
+    sizes = [integers(shape[: axis.after]), out(slots), integers(shape[axis.after + 1 :])]
+    whole = opset15.concat([size for size in sizes if size.get_shape()[0]], 0)
+    return out(opset15.reshape(x, whole, False))
+
+
+def _round_to_fp16(x: Output) -> Output:
+    """Round f32 to fp16's grid by arithmetic: the plugin drops a pair of conversions as having no effect.
+
+    Veltkamp's splitting (T. J. Dekker, "A floating-point technique for extending the available precision",
+    1971): with m = (2^13 + 1) x, m - (m - x) is x rounded to 11 bits. Below fp16's smallest normal number
+    m stays that number's, so the grid does too. What is beyond fp16's range stays so.
+    """
+    size = opset15.maximum(opset15.abs(x), constant(FP16_SMALLEST_NORMAL, np.float32))
+    signed = opset15.multiply(size, opset15.sign(x))
+    shifter = opset15.multiply(signed, constant(FP16_SPLITTER, np.float32))
+    return out(opset15.subtract(shifter, opset15.subtract(shifter, x)))
+
+
+TABLE: Mapping[str, Lowering] = {
+    "abs": _unary(opset15.abs),
+    "add": _binary(opset15.add),
+    "concat": lambda a: out(opset15.concat([planar(v) for v in a.values("values")], a.integer("axis"))),
+    "constexpr_blockwise_shift_scale": _dequantise,
+    "constexpr_lut_to_dense": _look_up,
+    "conv": _conv,
+    "gelu": _gelu,
+    "identity": lambda a: a.value("x"),
+    "matmul": _matmul,
+    "maximum": _binary(opset15.maximum),
+    "mul": _binary(opset15.multiply),
+    "real_div": _binary(opset15.divide),
+    "reduce_max": _reduce(opset15.reduce_max),
+    "reduce_mean": _reduce(opset15.reduce_mean),
+    "reduce_sum": _reduce(opset15.reduce_sum),
+    "reshape": lambda a: out(opset15.reshape(planar(a.value("x")), integers(a.integers("shape")), False)),
+    RMS_NORM: _rms_norm,
+    "rsqrt": _rsqrt,
+    "silu": _unary(opset15.swish),
+    "softmax": lambda a: out(opset15.softmax(planar(a.value("x")), a.integer("axis"))),
+    "split": _split,
+    "sub": _binary(opset15.subtract),
+    "tanh": _unary(opset15.tanh),
+    "transpose": lambda a: out(opset15.transpose(planar(a.value("x")), integers(a.integers("perm")))),
+}

@@ -1,0 +1,1 @@
+"""The reference library: torch, operation by operation."""

@@ -1,0 +1,226 @@
+"""Runs a program with torch, operation by operation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anespec.manifests.channel_layout import laid_out, layout_of, row_of
+from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
+from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.program import Program
+from anespec.runtime.backends.portable.soundness import require_room_for_states
+from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, followed, slot_axes
+from anespec.runtime.backends.portable.torch_cpu.table import TABLE
+from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames, Tensor
+from anespec.system.machine import machine_memory
+
+LIBRARY = "torch"
+
+SHARE_FOR_WIDENED = 1 / 4
+"""Weights are kept in fp32 while they take no more of this machine's memory: widening them in every pass is
+most of its time (0.51 of 0.72 s for two layers of Phi-4-mini and 32k tokens, two threads)."""
+
+NO_SPANS: Mapping[str, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class TorchOutputs:
+    """The results of a pass, in fp16."""
+
+    values: Mapping[str, Tensor]
+
+    def tensor(self, name: str) -> Tensor:
+        """An output, which nothing else holds; see Outputs."""
+        return self.values[name]
+
+    def lane(self, name: str, lane: int) -> Channels:
+        """One lane of an output; see Outputs."""
+        return row_of(self.values[name], lane)
+
+
+class TorchRunner:
+    """A ShardRunner over torch. Weights are dequantised once, to fp16; they are kept as fp32 where that fits.
+
+    The table multiplies in fp32 either way, so that no bit depends on it.
+    """
+
+    takes_homes = False
+    """The reference multiplies with the masks, as Core ML does."""
+
+    def __init__(self, program: Program, threads: int, pools: tuple[PoolNames, ...] = ()) -> None:
+        """Prepare constants and states. Without `pools` every pass looks at all slots.
+
+        Raises:
+            ArtifactError: an operation is not in the table, or torch refuses the program.
+        """
+        torch.set_num_threads(threads)
+        require_room_for_states(program, torch.float16.itemsize)
+        self.program = program
+        self.pools = pools
+        self.axes = slot_axes(program, pools)
+        with refusing(program.source, LIBRARY):
+            self._prepare(program)
+
+    @property
+    def partial_spans(self) -> bool:
+        """Whether all shapes can follow; see ShardRunner."""
+        return self.axes is not None
+
+    def _prepare(self, program: Program) -> None:
+        self.states = {
+            name: torch.zeros(shape, dtype=torch.float16) for name, shape in program.states.items()
+        }
+        self.constants: dict[str, torch.Tensor] = {
+            name: self.settled(_tensor(value))
+            for name, value in program.constants.items()
+            if not isinstance(value, str)
+        }
+        self._known: dict[str, torch.Tensor] = {}
+        self.operations: list[Arguments[torch.Tensor]] = []
+        for operation in program.operations:
+            if operation.kind not in TABLE and operation.kind not in ("read_state", "write_state"):
+                raise unknown_operation(operation, program.source, LIBRARY)
+            if operation.kind.startswith("constexpr_"):
+                arguments = Arguments(operation, self.constants, program.constants, program.source)
+                self._run(arguments, self.constants, NO_SPANS)
+                for name in (name for names in operation.inputs.values() for name in names):
+                    self.constants.pop(name, None)
+            else:
+                self.operations.append(Arguments(operation, self._known, program.constants, program.source))
+        self._widen()
+
+    def _widen(self) -> None:
+        operations = [arguments.operation for arguments in self.operations]
+        weights = {op.inputs["weight"][0] for op in operations if op.kind == "conv"} & set(self.constants)
+        needed = sum(self.constants[name].numel() for name in weights) * torch.float32.itemsize
+        if needed <= SHARE_FOR_WIDENED * machine_memory():
+            for name in weights:
+                self.constants[name] = self.constants[name].float()
+
+    def start(self, inputs: Inputs) -> None:
+        """Note what `finish` is to run; see ShardRunner."""
+        self._inputs = inputs
+
+    def finish(self) -> Outputs:
+        """Execute; see ShardRunner.
+
+        Raises:
+            ArtifactError: torch fails.
+        """
+        known = self._known
+        known.update(self.constants)
+        for name, shape in self.program.inputs.items():
+            given, layout = self._inputs[name], layout_of(shape)
+            kind = np.int32 if given.dtype.kind == "i" else np.float16
+            numbers = np.ascontiguousarray(given, kind)
+            if layout is not None:
+                numbers = laid_out(numbers, layout)
+            known[name] = self.settled(torch.from_numpy(numbers))
+        spans = {
+            name: self._inputs[pool.mask_input].shape[MASK_AXES[0]]
+            for pool in self.pools
+            for name in pool.states
+        }
+        try:
+            with torch.no_grad(), refusing(self.program.source, LIBRARY):
+                for arguments in self.operations:
+                    self._run(arguments, known, spans)
+            return TorchOutputs({name: known[name].contiguous().numpy() for name in self.program.outputs})
+        finally:
+            known.clear()
+
+    def run(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Execute once; see ShardRunner."""
+        self.start(inputs)
+        outputs = self.finish()
+        return {name: outputs.tensor(name) for name in self.program.outputs}
+
+    def _run(
+        self, arguments: Arguments[torch.Tensor], known: dict[str, torch.Tensor], spans: Mapping[str, int]
+    ) -> None:
+        operation = arguments.operation
+        if self.axes is not None and operation.name in self.axes:
+            x = known[operation.inputs["x"][0]]
+            axis = self.axes[operation.name]
+            constants = followed(operation, arguments.constants, axis, tuple(x.shape))
+            arguments = replace(arguments, constants=constants, read={})
+        if operation.kind == "write_state":
+            self._write(arguments.state(), arguments.value("data"))
+            return
+        if operation.kind == "read_state":
+            result: torch.Tensor | tuple[torch.Tensor, ...] = self._read(arguments.state(), spans)
+        else:
+            result = TABLE[operation.kind](arguments)
+        results = (result,) if isinstance(result, torch.Tensor) else result
+        for name, value in zip(operation.outputs, results, strict=True):
+            known[name] = self.settled(value)
+
+    def settled(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a constant, input or result as this backend rounds it."""
+        return value
+
+    def _read(self, name: str, spans: Mapping[str, int]) -> torch.Tensor:
+        """A state's slots in the span; a copy where it is a part, which is written in place."""
+        state = self.states[name]
+        span = spans.get(name, state.shape[STATE_AXIS])
+        return state if span == state.shape[STATE_AXIS] else state[:, :, :span].clone()
+
+    def _write(self, name: str, value: torch.Tensor) -> None:
+        state = self.states[name]
+        if value.shape == state.shape:
+            self.states[name] = value
+        else:
+            state[:, :, : value.shape[STATE_AXIS]] = value
+
+    def read_state(self, name: str) -> Tensor:
+        """A copy of a state; see ShardRunner."""
+        value: Tensor = self.states[name].numpy().copy()
+        return value
+
+    def write_state(self, name: str, value: Tensor) -> None:
+        """Replace a state; see ShardRunner."""
+        self.states[name] = torch.from_numpy(np.array(value, dtype=np.float16))
+
+    def read_slots(self, name: str, first: int, count: int) -> Tensor:
+        """A copy of some slots of a state; see ShardRunner."""
+        value: Tensor = self.states[name][:, :, first : first + count].numpy().copy()
+        return value
+
+    def write_slots(self, name: str, first: int, value: Tensor) -> None:
+        """Replace some slots of a state; see ShardRunner."""
+        state = self.states[name]
+        state[:, :, first : first + value.shape[2]] = torch.from_numpy(np.array(value, dtype=np.float16))
+
+    def close(self) -> None:
+        """Release memory."""
+        self.operations.clear()
+        self.states.clear()
+        self.constants.clear()
+
+
+def _tensor(value: NDArray[Any] | Packed) -> torch.Tensor:
+    return torch.from_numpy(value.unpacked() if isinstance(value, Packed) else np.array(value))
+
+
+# Torch, with fp16's subnormal numbers flushed to zero: what a Neural Engine may do with them.
+
+LARGEST_SUBNORMAL = 1023 * 2.0**-24
+
+
+class FlushingRunner(TorchRunner):
+    """A TorchRunner to which every fp16 number below 2^-14 is zero.
+
+    Constants, inputs, what is read of states, and the result of every operation are flushed; the sums inside
+    an operation are fp32, as they are in the reference.
+    """
+
+    def settled(self, value: torch.Tensor) -> torch.Tensor:
+        """The same without subnormal numbers; what is not fp16 has none."""
+        if value.dtype is not torch.float16:
+            return value
+        return torch.nn.functional.hardshrink(value, LARGEST_SUBNORMAL)

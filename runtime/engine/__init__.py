@@ -1,0 +1,1 @@
+"""The engine: requests are scheduled, passes planned and run, tokens committed."""

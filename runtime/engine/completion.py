@@ -1,0 +1,212 @@
+"""One prompt to text: a request's events decoded, cut at stop strings, and summed up at the end."""
+
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from anespec.runtime.engine.event_stream import Stream
+from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
+from anespec.runtime.engine.sequences import WaitingRequest
+from anespec.runtime.engine.service import Service
+from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.passes import RowKind
+from anespec.runtime.text.stream import StopStrings, StreamDecoder
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import AnespecError
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Text that one token completed, which may be none; the token says where it came from.
+
+    What a possible stop string held back comes with the token that decides, or at the end without a token.
+    """
+
+    text: str
+    token: OutputToken | None = None
+
+    @property
+    def drafted(self) -> bool:
+        """Whether a draft row had predicted the token."""
+        return self.token is not None and self.token.kind is RowKind.DRAFT
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a completion ended. `text` ends before a stop string; the tokens include its own."""
+
+    prompt_ids: tuple[int, ...]
+    tokens: tuple[OutputToken, ...]
+    text: str
+    finish: FinishReason
+    statistics: Statistics
+
+    @property
+    def output_ids(self) -> tuple[int, ...]:
+        """The tokens' ids."""
+        return tuple(token.id for token in self.tokens)
+
+
+class TextAssembly:
+    """Turns events into chunks of text. Pure: it neither waits nor knows where events come from."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        stops: Sequence[str] = (),
+        shown: Collection[int] = (),
+    ) -> None:
+        """`shown` are special tokens that the text shows.
+
+        Raises RequestError where a stop string is empty.
+        """
+        # An artifact's tokens are the tokenizer's, but a prompt of ids need not begin like a text does.
+        self._decoder = StreamDecoder(tokenizer, continues=True, shown=shown)
+        self._stops = StopStrings(stops)
+        self._prompt = tuple(prompt)
+        self._tokens: list[OutputToken] = []
+        self._text: list[str] = []
+        self.summary: Summary | None = None
+
+    def push(self, event: Event) -> list[Chunk]:
+        """The chunks of an event; none once there is a summary.
+
+        Raises:
+            AnespecError: the sequence failed.
+        """
+        chunks: list[Chunk] = []
+        for token in event.tokens:
+            if self.summary is not None:
+                return chunks
+            self._tokens.append(token)
+            shown, stopped = self._stops.push(self._decoder.push(token.id))
+            chunks.append(self._chunk(shown, token))
+            if stopped:
+                self._end(FinishReason.STOP, event.statistics)
+        if self.summary is not None:
+            return chunks
+        if event.error is not None:
+            raise AnespecError(event.error)
+        if event.finish is not None:
+            tail, stopped = self._stops.push(self._decoder.flush())
+            tail += self._stops.flush()
+            if tail:
+                chunks.append(self._chunk(tail, None))
+            self._end(FinishReason.STOP if stopped else event.finish, event.statistics)
+        return chunks
+
+    def _chunk(self, text: str, token: OutputToken | None) -> Chunk:
+        self._text.append(text)
+        return Chunk(text, token)
+
+    def _end(self, finish: FinishReason, statistics: Statistics) -> None:
+        self.summary = Summary(self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics)
+
+
+class TextStream:
+    """One request on a service: iterate for the text, with `for` or `async for`, then ask for `summary`.
+
+    Leaving the iteration early cancels the request.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        tokenizer: Tokenizer,
+        request: Request,
+        stops: Sequence[str] = (),
+        shown: Collection[int] = (),
+        alike: "TextStream | None" = None,
+    ) -> None:
+        """Nothing runs before it is started; `shown` are special tokens that the text shows.
+
+        `alike` is one of the same request but for its seed: prepared after it, this one is not checked again.
+        Raises RequestError where a stop string is empty.
+        """
+        self._service = service
+        self._request = request
+        self._alike = alike
+        self._assembly = TextAssembly(tokenizer, request.prompt, stops, shown)
+        self._prepared: WaitingRequest | None = None
+        self._stream: Stream | None = None
+        self._given_up = False
+
+    def prepare(self) -> None:
+        """Check the request now; starting it does not do that again. Raises RequestError like `start`."""
+        if self._prepared is None:
+            alike = self._alike._prepared if self._alike is not None else None
+            self._prepared = self._service.prepare(self._request, alike)
+
+    def start(self) -> None:
+        """Queue the request now, so that it runs concurrently with others.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            QueueFullError: too many requests wait.
+            ClosedError: the service is closed.
+        """
+        start_together([self])
+
+    def cancel(self) -> None:
+        """Cancel the rest, even while it is being started; iterators see the end."""
+        self._given_up = True
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """The text as it comes.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            AnespecError: the service is closed, or the sequence failed.
+        """
+        stream = self._begun()
+        with stream:
+            for event in stream:
+                yield from self._assembly.push(event)
+                if self._assembly.summary is not None:
+                    return
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        """The same without blocking the event loop; raises as iteration does."""
+        stream = self._begun()
+        with stream:
+            async for event in stream:
+                for chunk in self._assembly.push(event):
+                    yield chunk
+                if self._assembly.summary is not None:
+                    return
+
+    @property
+    def summary(self) -> Summary:
+        """How the completion ended; wait for the rest to run.
+
+        Raises:
+            RequestError: the prompt cannot be served.
+            AnespecError: the service is closed, or the sequence failed.
+        """
+        if self._assembly.summary is None:
+            for _ in self:
+                pass
+        if self._assembly.summary is None:
+            raise AnespecError("the completion was given up before its end")
+        return self._assembly.summary
+
+    def _begun(self) -> Stream:
+        self.start()
+        assert self._stream is not None
+        return self._stream
+
+
+def start_together(runs: Sequence[TextStream]) -> None:
+    """Queue the runs of one service that are not started, all of them or none; raises as `start` does."""
+    new = [run for run in runs if run._stream is None]
+    if not new:
+        return
+    for run in new:
+        run.prepare()
+    streams = new[0]._service.begin([run._prepared for run in new if run._prepared is not None])
+    for run, stream in zip(new, streams, strict=True):
+        run._stream, run._prepared = stream, None
+        if run._given_up:
+            stream.cancel()

@@ -1,0 +1,388 @@
+"""Plan -> forward -> commit, for every active sequence.
+
+The law (DESIGN.md section 5): a row writes its K/V to the home slot of its own position; a draft is
+accepted iff it equals the token sampled for that position from the row before it; nothing is rolled
+back. So the text does not depend on the drafts, only the number of passes does.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from time import perf_counter
+
+from anespec.runtime.drafters import DraftSource, RowTops
+from anespec.runtime.engine.commit import Committed, commit_rows, look_ahead
+from anespec.runtime.engine.load import OwnerCounts, PassCounts, PoolLoad
+from anespec.runtime.engine.next_pass import SequenceRows, next_pass
+from anespec.runtime.engine.planner import Planner
+from anespec.runtime.engine.requests import Event, FinishReason, Request, checked_prompt
+from anespec.runtime.engine.scheduler import Scheduler
+from anespec.runtime.engine.sequences import ActiveSequence, WaitingRequest
+from anespec.runtime.kv.region_store import RING_BYTES, RegionStore
+from anespec.runtime.kv.saved_prefix import SavedPrefix
+from anespec.runtime.pass_costs import CostSource
+from anespec.runtime.passes import (
+    PassPlan,
+    PassResult,
+    Row,
+    RowKind,
+    StateLostError,
+    Verifier,
+    VerifierShape,
+)
+from anespec.runtime.proven import Proven
+from anespec.runtime.sampling import Sampler
+from anespec.runtime.speculation import Speculation
+from anespec.runtime.spending import WidthChanges
+from anespec.system.errors import AnespecError, RequestError
+
+# Add the counts of a pass to a sequence's ledger.
+
+
+def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: float) -> None:
+    """Count the rows that a sequence had in a pass that ended `now`, and what was committed of them."""
+    sequence, ledger = part.sequence, part.sequence.ledger
+    if was_prefill:
+        ledger.prompt_passes += 1
+    else:
+        ledger.decode_passes += 1
+        ledger.decoded_tokens += len(result.tokens) + (result.finish is FinishReason.STOP)
+    ledger.output_tokens += len(result.tokens)
+    ledger.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
+    ledger.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
+    ledger.remembered_tokens += result.accepted if part.draft.remembered else 0
+    if sequence.has_begun:
+        ledger.decode_seconds = now - sequence.since
+        return
+    ledger.prefill_seconds = now - sequence.since
+    if result.tokens:
+        sequence.has_begun, sequence.since = True, now
+
+
+_log = logging.getLogger(__name__)
+
+MOST_LOSSES = 3
+"""So often in a row, without a committed token, the state may be lost before the sequences are given up."""
+
+
+def _nothing() -> None:
+    """The work to do while a pass runs, by default none."""
+
+
+class Engine:
+    """Runs requests on a verifier, as many at a time as it has regions; the others wait in a queue.
+
+    Not safe for use from several threads at once, except for `prepare`, `clock`, and the properties of sizes
+    and loads. `clock` returns seconds, `counts` the rows that ran, `counts_of` the same by owner.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        proven: Proven,
+        source: DraftSource | None = None,
+        *,
+        costs: CostSource | None = None,
+        prompt_gate: float = 0.0,
+        least_reach: int | None = None,
+        ring_bytes: int = RING_BYTES,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """Use what is `proven` of the verifier, and drafts of `source` where drafts are.
+
+        `costs` say which drafts are worth their rows (see Planner), and hear what passes take; `prompt_gate`
+        says which prompts are.
+        Drafts are asked for `least_reach` tokens ahead at least, None for as many as a block has room for.
+        `ring_bytes` is the budget for what is kept of rings where prompts end; `clock` gives seconds.
+        """
+        self._verifier = verifier
+        self._shape = verifier.shape
+        self.clock = clock
+        self.counts = PassCounts()
+        self.counts_of = OwnerCounts()
+        self._costs = costs
+        self._source = source
+        self._planner = Planner(verifier.shape, proven, costs)
+        self._store = RegionStore(verifier, proven, ring_bytes)
+        self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
+        self._speculation = Speculation(
+            source if proven.speculate else None,
+            verifier.shape.vocabulary,
+            clock,
+            prompt_gate,
+            least_reach or max(1, verifier.shape.block - 1),
+        )
+        self._speculates = proven.speculate
+        self._numbers = itertools.count()
+        self._width_changes = WidthChanges()
+        self._losses = 0
+        # Kept here until a step returns them, so that a step that fails loses none.
+        self._events: list[Event] = []
+
+    @property
+    def shape(self) -> VerifierShape:
+        """The verifier's sizes."""
+        return self._shape
+
+    @property
+    def capacity(self) -> int:
+        """The number of sequences that can run at a time."""
+        return self._store.capacity
+
+    @property
+    def active(self) -> int:
+        """The number of running sequences."""
+        return self._scheduler.count
+
+    def running(self, owner: str) -> int:
+        """Return the number of an owner's running sequences."""
+        return self._scheduler.running(owner)
+
+    @property
+    def pools(self) -> tuple[PoolLoad, ...]:
+        """The content of the state's pools."""
+        return self._store.loads
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has work to do."""
+        return bool(self._scheduler.waiting or self._scheduler.active or self._events)
+
+    @property
+    def hold_seconds(self) -> float:
+        """For how long a step had better wait for further requests; see Scheduler.hold_seconds."""
+        return self._scheduler.hold_seconds
+
+    def use(self, proven: Proven, costs: CostSource | None = None) -> None:
+        """Use from the next pass on what was proven meanwhile, which is no less than before.
+
+        Sequences that run go on where they are, with drafts from now on where those are proven.
+        """
+        self._costs = costs
+        self._planner = Planner(self._shape, proven, costs)
+        self._store.use(proven)
+        self._scheduler.shares_prefixes = proven.reuse_prefixes
+        if proven.speculate and not self._speculates and self._source is not None:
+            self._speculation.use_source(self._source)
+            for sequence in self._scheduler.active:
+                self._speculation.begin(sequence)
+        self._speculates = proven.speculate
+
+    def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
+        """Check a request and give it a number; safe from any thread.
+
+        `alike` is one that was prepared, and not begun, of the same request but for its seed: what was
+        checked and made for it holds for this one, too.
+
+        Raises RequestError for a prompt that is empty, longer than the context or has ids out of
+        the vocabulary, and for sampling parameters that do not fit it.
+        """
+        if alike is not None:
+            prompt, sampler = alike.prompt, alike.sampler.with_seed(request.sampling.seed)
+        else:
+            vocabulary = self._shape.vocabulary
+            prompt = checked_prompt(request, self._shape.context, vocabulary)
+            sampler = Sampler(request.sampling, prompt, vocabulary, request.grammar_tokens, request.owner)
+        return WaitingRequest(next(self._numbers), request, prompt, sampler, self.clock())
+
+    def enqueue(self, waiting: WaitingRequest) -> None:
+        """Queue a prepared request."""
+        self._scheduler.enqueue(waiting)
+
+    def submit(self, request: Request) -> int:
+        """Queue a request; the number of its sequence. Raises RequestError as `prepare` does."""
+        waiting = self.prepare(request)
+        self.enqueue(waiting)
+        return waiting.number
+
+    def cancel(self, sequence: int, reason: FinishReason = FinishReason.CANCELLED) -> Event | None:
+        """End a sequence now, for example with STOP at a stop string.
+
+        Returns its last event, or None if there is no such sequence (any more). It has the tokens that a
+        step committed before it failed. What was computed stays in its region for later prompts.
+        """
+        return self._end(sequence, reason)
+
+    def abandon(self, error: str) -> tuple[Event, ...]:
+        """End the active sequences as FAILED and discard the state's content; the queue stays.
+
+        Use this after a failure of the verifier that a retry would not fix.
+        """
+        self._store.forget()
+        numbers = [sequence.number for sequence in self._scheduler.active]
+        ended = [self._end(number, FinishReason.FAILED, error) for number in numbers]
+        events, self._events = [*self._events, *(event for event in ended if event is not None)], []
+        return tuple(events)
+
+    def step(self, meanwhile: Callable[[], None] = _nothing) -> tuple[Event, ...]:
+        """End what took too long, admit what fits, run one pass, commit; the events of all sequences that got
+        on or ended.
+
+        A pass that ran only prompt rows yields no event. `meanwhile` is called while the pass runs.
+        If the verifier raises, nothing was committed and the step can be
+        tried again; where its state is lost, that is done: all sequences go back to their prefill.
+        """
+        try:
+            self._end_overdue()
+            for admitted in self._scheduler.admit():
+                if isinstance(admitted, Event):
+                    self._events.append(admitted)
+                else:
+                    self._begin(admitted)
+            if self._scheduler.active:
+                self._run_pass(meanwhile)
+        except StateLostError as error:
+            self._recover(error)
+        events, self._events = tuple(self._events), []
+        return events
+
+    def generate(self, request: Request) -> Iterator[Event]:
+        """Run one request on an idle engine; its events as they come, the last with a finish reason.
+
+        Closing the iterator cancels the sequence. For several requests at once use `submit` and
+        `step`. Raises RequestError, at the first event, as `submit` does or if the engine is busy.
+        """
+        if self.busy:
+            raise RequestError("the engine is busy with another request; wait for it to end")
+        number = self.submit(request)
+        try:
+            while self.busy:
+                yield from self.step()
+        finally:
+            self.cancel(number)
+
+    def save_prefix(self, prompt: Sequence[int], owner: str = "") -> SavedPrefix | None:
+        """A copy of the K/V of an owner's prompt, to be kept elsewhere; None where it is not there."""
+        try:
+            return self._store.save(prompt, owner)
+        except StateLostError as error:
+            self._recover(error)
+            return None
+
+    def restore_prefix(self, saved: SavedPrefix, owner: str = "") -> bool:
+        """Have an owner's later prompts go on from a prefix; whether it could be used: see RegionStore."""
+        try:
+            return self._store.restore(saved, owner)
+        except StateLostError as error:
+            self._recover(error)
+            return False
+
+    def close(self) -> None:
+        """End all sequences and close their draft sessions; verifier and source stay their owner's."""
+        for sequence in self._scheduler.active:
+            self._end(sequence.number, FinishReason.CANCELLED)
+        self._speculation.close()
+
+    def _end_overdue(self) -> None:
+        for number in self._scheduler.overdue():
+            self._end_now(number, FinishReason.TIME)
+
+    def _begin(self, sequence: ActiveSequence) -> None:
+        """Prepare a sequence that was admitted; it ends at once where its grammar cannot be followed."""
+        try:
+            look_ahead(sequence)
+        except AnespecError as error:
+            self._end_now(sequence.number, FinishReason.FAILED, str(error))
+            return
+        self._speculation.begin(sequence)
+
+    def _run_pass(self, meanwhile: Callable[[], None]) -> None:
+        """Plan, run and commit one pass."""
+        parts, plan = next_pass(
+            self._scheduler.in_turn, self._planner, self._speculation, self._width_changes
+        )
+        for part in parts:
+            self._store.will_write(part.sequence.region, part.end)
+        began = self.clock()
+        self._verifier.submit(plan)
+        meanwhile()
+        found = self._verifier.wait()
+        if self._costs is not None and plan.wanted:
+            # Without a head a pass is shorter, and what it takes says nothing of others.
+            self._costs.observe(plan.width, plan.spans[0], self.clock() - began)
+        self._count(parts, plan)
+        kept = [self._commit(part, found) for part in parts]
+        for part, rows in zip(parts, kept, strict=True):
+            self._verifier.commit(part.sequence.region, rows)
+
+    def _count(self, parts: Sequence[SequenceRows], plan: PassPlan) -> None:
+        """Count a pass that was run, and for each owner their own rows of it."""
+        self.counts.count(plan)
+        owned: dict[str, list[Row]] = {}
+        for part in parts:
+            owned.setdefault(part.sequence.request.owner, []).extend(part.rows_of(plan))
+        for owner, rows in owned.items():
+            self.counts_of.growing(owner).count_rows(rows)
+
+    def _commit(self, part: SequenceRows, found: PassResult) -> int:
+        """Make a pass's rows part of the sequence, as far as they are right; how many those are."""
+        sequence = part.sequence
+        self._scheduler.took_turn(sequence)
+        was_prefill, before = sequence.in_prefill, sequence.computed
+        result = commit_rows(sequence, part.scheduled, part.draft, part.lane, found)
+        self._store.extend(sequence.region, sequence.tokens[before : sequence.computed])
+        count_pass(part, result, was_prefill, self.clock())
+        self.counts.accepted += result.accepted
+        self.counts_of.growing(sequence.request.owner).accepted += result.accepted
+        if result.tokens:
+            self._losses = 0
+            self._speculation.observe(
+                sequence, len(part.draft.tokens), result.accepted, result.ids, RowTops(result.rows)
+            )
+        if result.tokens or result.finish is not None:
+            self._deliver(sequence, result)
+        if result.finish is FinishReason.FAILED:
+            # Last, since it may find the state lost, and what was committed must not be.
+            self._store.scrub(sequence.region)
+        return sequence.computed - before
+
+    def _deliver(self, sequence: ActiveSequence, result: Committed) -> None:
+        """Hand out what a pass gave a sequence, and end it if that was its last."""
+        if result.finish is not None:
+            self._retire(sequence)
+        snapshot = sequence.ledger.snapshot()
+        self._events.append(
+            Event(sequence.number, snapshot, tuple(result.tokens), result.finish, result.error)
+        )
+
+    def _end_now(self, number: int, reason: FinishReason, error: str | None = None) -> None:
+        """End a sequence; its event comes with the results of this step."""
+        last = self._end(number, reason, error)
+        if last is not None:
+            self._events.append(last)
+
+    def _end(self, number: int, reason: FinishReason, error: str | None = None) -> Event | None:
+        """End a sequence that waits or runs, or whose last event was lost with a failed step."""
+        untold = [event for event in self._events if event.sequence == number]
+        self._events = [event for event in self._events if event.sequence != number]
+        tokens = tuple(token for event in untold for token in event.tokens)
+        if untold and untold[-1].finish is not None:
+            return replace(untold[-1], tokens=tokens)
+        if (sequence := self._scheduler.find(number)) is not None:
+            self._retire(sequence)
+            return Event(number, sequence.ledger.snapshot(), tokens, reason, error)
+        if (waiting := self._scheduler.withdraw(number)) is not None:
+            if waiting.paused is not None:
+                self._speculation.end(waiting.paused)
+            return waiting.end(self.clock(), reason, error)
+        return None
+
+    def _retire(self, sequence: ActiveSequence) -> None:
+        self._speculation.end(sequence)
+        self._scheduler.retire(sequence)
+
+    def _recover(self, error: StateLostError) -> None:
+        """Go on after all K/V were lost: every sequence is prefilled again, and its text stays the same."""
+        _log.warning("the verifier lost its state, sequences are prefilled again: %s", error)
+        self._store.forget()
+        self._losses += 1
+        self.counts.states_lost += 1
+        if self._losses == MOST_LOSSES:
+            self._losses = 0
+            reason = f"the verifier lost its state {MOST_LOSSES} times without getting on; last: {error}"
+            self._events = [*self.abandon(reason)]
+            return
+        for sequence in self._scheduler.active:
+            sequence.reset()
+            sequence.ledger.states_lost += 1

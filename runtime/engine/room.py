@@ -1,0 +1,97 @@
+"""The limit on waiting requests, and the estimate of when there will be room."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from anespec.system.errors import RequestError
+
+_WEIGHT = 0.125
+"""Of the last request that ended in how long requests are taken to run."""
+
+SOONEST = 1.0
+"""Seconds: the estimate before any request has ended, and the minimum."""
+
+
+class QueueFullError(RequestError):
+    """More requests of an owner would wait than may; in `retry_after` seconds there may be room."""
+
+    def __init__(self, most_waiting: int, retry_after: float) -> None:
+        super().__init__(f"more than {most_waiting} requests would wait; try again later")
+        self.retry_after = retry_after
+
+
+class Room:
+    """Count the requests that were accepted and have not ended.
+
+    The caller must lock. The first `capacity` of them run, or start at once. A limited number of each owner's
+    requests may wait in addition: an owner who exceeds it is refused, and no other owner is.
+    """
+
+    def __init__(self, capacity: int, most_waiting: int | None, running: Callable[[str], int]) -> None:
+        """`most_waiting`: of one owner; None is no limit. `running` says how many of an owner's run now."""
+        self._capacity = capacity
+        self._most_waiting = most_waiting
+        self._running = running
+        self._taken = 0
+        self._by_owner: Counter[str] = Counter()
+        self._run_seconds = 0.0
+
+    def widen(self, capacity: int) -> None:
+        """Let so many requests run from now on."""
+        self._capacity = capacity
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait for others to end."""
+        return max(0, self._taken - self._capacity)
+
+    def waiting_of(self, owner: str) -> int:
+        """Return the number of an owner's requests that wait for others to end."""
+        return max(0, min(self._by_owner[owner] - self._running(owner), self.waiting))
+
+    def require(self, owners: Mapping[str, int]) -> None:
+        """Raise QueueFullError where so many requests of these owners cannot be taken now, all together."""
+        if self._most_waiting is None:
+            return
+        beyond = self._taken + sum(owners.values()) - self._capacity
+        for owner, count in owners.items():
+            idle = self._by_owner[owner] + count - self._running(owner)
+            too_many = min(idle, beyond) - self._most_waiting
+            if too_many > 0:
+                # Each region is free again after as long as requests lately ran.
+                seconds = too_many * self._run_seconds / self._capacity
+                raise QueueFullError(self._most_waiting, max(SOONEST, seconds))
+
+    def require_possible(self, count: int) -> None:
+        """Raise RequestError if so many requests can never be accepted together, regardless of other
+        owners."""
+        most = math.inf if self._most_waiting is None else self._capacity + self._most_waiting
+        if count > most:
+            raise RequestError(
+                f"{count} answers are asked for at once, but only {most} can run or wait; "
+                "ask for fewer at a time"
+            )
+
+    def take(self, owners: Mapping[str, int]) -> None:
+        """Take so many requests of these owners, or none of them.
+
+        Raises:
+            RequestError: so many can never be taken.
+            QueueFullError: not now.
+        """
+        count = sum(owners.values())
+        self.require_possible(count)
+        self.require(owners)
+        self._taken += count
+        self._by_owner.update(owners)
+
+    def leave(self, owner: str, seconds: float) -> None:
+        """Note that a request ended that ran for so long; 0 for one that never ran."""
+        self._taken -= 1
+        self._by_owner[owner] -= 1
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
+        if seconds > 0.0:
+            known = self._run_seconds or seconds
+            self._run_seconds = known + _WEIGHT * (seconds - known)

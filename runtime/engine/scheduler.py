@@ -1,0 +1,281 @@
+"""Assign requests to regions: the waiting ones, the running ones, and their regions."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from anespec.runtime.engine.requests import Event, FinishReason
+from anespec.runtime.engine.sequences import ActiveSequence, WaitingRequest
+from anespec.runtime.engine.statistics import Ledger
+from anespec.runtime.engine.waiting_queue import WaitingQueue
+from anespec.runtime.kv.prefixes import common_prefix
+from anespec.runtime.kv.region_store import RegionStore
+from anespec.runtime.passes import VerifierShape
+
+# Count how long each owner's sequences have used a region lately; a single region is assigned by that.
+
+HALF_LIFE = 10.0
+"""Seconds after which used time counts half, so that use while nobody else waited is forgotten."""
+
+FORGOTTEN = 1e-3
+"""Fewer seconds than this are dropped."""
+
+
+class OwnerSeconds:
+    """The seconds of all owners, with exponential decay. Use it from one thread at a time."""
+
+    def __init__(self, clock: Callable[[], float], half_life: float = HALF_LIFE) -> None:
+        """`clock` gives seconds."""
+        self._clock = clock
+        self._half_life = half_life
+        self._taken: dict[str, tuple[float, float]] = {}
+        """By owner: the seconds at the last change, and the time of that change."""
+
+    def __len__(self) -> int:
+        """Return the number of owners with seconds."""
+        return len(self._taken)
+
+    def take(self, owner: str, seconds: float) -> None:
+        """Add the seconds for which an owner's sequence used a region, until now."""
+        self._taken[owner] = self.of(owner) + seconds, self._clock()
+        for other in [other for other in self._taken if self.of(other) < FORGOTTEN]:
+            del self._taken[other]
+
+    def of(self, owner: str) -> float:
+        """Return an owner's seconds after decay."""
+        seconds, when = self._taken.get(owner, (0.0, 0.0))
+        return seconds * 0.5 ** ((self._clock() - when) / self._half_life) if seconds else 0.0
+
+
+HOLD_SECONDS = 0.1
+"""For so long the only region is kept for an owner whose answer has ended. A client that asks for one short
+answer after another asks again by then, and would else wait for somebody's long answer each time."""
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """Whose sequence ended last, and when."""
+
+    owner: str
+    priority: int
+    when: float
+
+
+class Scheduler:
+    """The queue, and the active sequences, in order of their turn."""
+
+    def __init__(
+        self, shape: VerifierShape, store: RegionStore, shares_prefixes: bool, clock: Callable[[], float]
+    ) -> None:
+        """`shares_prefixes`: one prompt may go on from what another one left. `clock` gives seconds."""
+        self._shape = shape
+        self._store = store
+        self.shares_prefixes = shares_prefixes
+        self._clock = clock
+        self._seconds = OwnerSeconds(clock)
+        self._queue = WaitingQueue(self._seconds_of)
+        self._active: dict[int, ActiveSequence] = {}
+        self._admitted: dict[int, float] = {}
+        self._last_ended: _Ended | None = None
+        self._next_deadline = math.inf
+        """None is earlier; the one of a request that has ended may still be noted here."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests in the queue."""
+        return len(self._queue)
+
+    @property
+    def count(self) -> int:
+        """The number of sequences with a region; from any thread."""
+        return len(self._active)
+
+    @property
+    def active(self) -> Sequence[ActiveSequence]:
+        """The sequences that have a region; those that waited longest for rows come first."""
+        return tuple(self._active.values())
+
+    @property
+    def in_turn(self) -> Sequence[ActiveSequence]:
+        """The same in the order in which they are given rows: first one of each owner, then a second one.
+
+        Where a pass has fewer rows than there are sequences, owners get equally many.
+        """
+        places: dict[str, int] = {}
+        order = []
+        for sequence in self._active.values():
+            owner = sequence.request.owner
+            places[owner] = places.get(owner, 0) + 1
+            order.append((places[owner], sequence))
+        if len(places) > 1:
+            order.sort(key=itemgetter(0))
+        return tuple(sequence for _, sequence in order)
+
+    def running(self, owner: str) -> int:
+        """Return the number of an owner's active sequences; from any thread."""
+        return self._queue.running(owner)
+
+    @property
+    def hold_seconds(self) -> float:
+        """For how long whoever comes next in the queue had better wait, 0 where they need not.
+
+        Where one sequence runs at a time, and the owner whose sequence has just ended has had the region for
+        less time than the owner who is next, another request of the first one may come at once.
+        """
+        last = self._last_ended
+        waiting = next(self._queue.in_turn(), None) if last is not None and not self._active else None
+        if last is None or waiting is None or self._store.capacity > 1:
+            return 0.0
+        request = waiting.request
+        if request.priority > last.priority or self._seconds.of(request.owner) <= self._seconds.of(
+            last.owner
+        ):
+            return 0.0
+        return max(0.0, last.when + HOLD_SECONDS - self._clock())
+
+    def enqueue(self, waiting: WaitingRequest) -> None:
+        """Have a request wait for its turn."""
+        self._queue.add(waiting)
+        self._next_deadline = min(self._next_deadline, waiting.deadline)
+
+    def find(self, number: int) -> ActiveSequence | None:
+        """An active sequence."""
+        return self._active.get(number)
+
+    def withdraw(self, number: int) -> WaitingRequest | None:
+        """Take a request out of the queue."""
+        return self._queue.remove(number)
+
+    def overdue(self) -> list[int]:
+        """The numbers of all whose time is over, waiting or active."""
+        now = self._clock()
+        if now < self._next_deadline:
+            return []
+        everyone: list[ActiveSequence | WaitingRequest] = [*self._active.values(), *self._queue]
+        deadlines = [(each.deadline, each.number) for each in everyone]
+        self._next_deadline = min((deadline for deadline, _ in deadlines if deadline > now), default=math.inf)
+        return [number for deadline, number in deadlines if deadline <= now]
+
+    def admit(self) -> Iterator[ActiveSequence | Event]:
+        """Move requests from the queue to idle regions; the new sequences, and the events of requests without
+        room for a token, which end at once. Those that go on after a pause are no new ones.
+
+        A request whose prompt begins like one that is being prefilled waits for that one, and keeps its
+        place: a region stays free for it.
+        """
+        self._make_room()
+        for waiting in self._next(self._store.idle):
+            if len(waiting.tokens) == self._shape.context:
+                self._queue.remove(waiting.number)
+                yield waiting.end(self._clock(), FinishReason.CONTEXT)
+            elif not self._gains_by_waiting(waiting):
+                sequence = self._activate(waiting)
+                self._queue.begin(waiting)
+                self._active[sequence.number] = sequence
+                self._admitted[sequence.number] = self._clock()
+                if waiting.paused is None:
+                    yield sequence
+
+    def took_turn(self, sequence: ActiveSequence) -> None:
+        """Note that a sequence had rows in a pass: it moves behind the others."""
+        self._active[sequence.number] = self._active.pop(sequence.number)
+
+    def retire(self, sequence: ActiveSequence) -> None:
+        """Free a sequence's region; what it holds stays until the region is needed."""
+        self._vacate(sequence)
+        request = sequence.request
+        self._queue.end(request.owner)
+        self._last_ended = _Ended(request.owner, request.priority, self._clock())
+
+    def _vacate(self, sequence: ActiveSequence) -> None:
+        """Take a sequence's region, and charge its owner with the time for which it had that."""
+        del self._active[sequence.number]
+        self._store.release(sequence.region)
+        self._seconds.take(sequence.request.owner, self._clock() - self._admitted.pop(sequence.number))
+
+    def _seconds_of(self, owner: str) -> float:
+        """What decides between owners of whom as many run: several regions are shared by turns."""
+        return self._seconds.of(owner) if self._store.capacity == 1 else 0.0
+
+    def _next(self, regions: int) -> list[WaitingRequest]:
+        """The requests whose turn it is where so many regions are free."""
+        found: list[WaitingRequest] = []
+        for waiting in self._queue.in_turn() if regions else ():
+            found.append(waiting)
+            regions -= len(waiting.tokens) < self._shape.context
+            if not regions:
+                break
+        return found
+
+    def _make_room(self) -> None:
+        """Pause a sequence if no region is free for an owner without a running sequence.
+
+        Otherwise an owner with long answers would hold all regions until they end. The owner with the most
+        running sequences, at least two, has the shortest of them paused: it is prefilled again if its K/V are
+        overwritten meanwhile, and its text stays the same.
+        """
+        if self._store.idle or not self.shares_prefixes:
+            return
+        waiting = next(self._queue.in_turn(), None)
+        if waiting is None:
+            return
+        request = waiting.request
+        owner = max((each.request.owner for each in self._active.values()), key=self._queue.running)
+        own = [each for each in self._active.values() if each.request.owner == owner]
+        if self._queue.running(request.owner) or len(own) < 2:
+            return
+        shortest = min(own, key=lambda sequence: len(sequence.tokens))
+        if shortest.request.priority <= request.priority:
+            self._vacate(shortest)
+            self._queue.pause(shortest.pause())
+
+    def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:
+        """Return whether another sequence of the owner in prefill will soon give a longer prefix than exists
+        now.
+
+        That sequence runs those rows in any case, and two prefills at once would take as long as one after
+        the other. So waiting costs nothing, unless the rows are so few that they would fit into free lanes of
+        one block.
+        """
+        if not self.shares_prefixes:
+            return False
+        prompt, owner = waiting.tokens, waiting.request.owner
+        awaited = 0
+        for sequence in self._active.values():
+            if sequence.in_prefill and sequence.request.owner == owner:
+                shared = min(common_prefix(sequence.tokens, prompt), len(prompt) - 1)
+                awaited = max(awaited, shared if sequence.computed < shared else 0)
+        return (
+            awaited > self._shape.block and awaited - self._store.reusable(prompt, owner) > self._shape.block
+        )
+
+    def _activate(self, waiting: WaitingRequest) -> ActiveSequence:
+        request, prompt = waiting.request, waiting.prompt
+        admission = self._store.allocate_prefix(waiting.tokens, request.owner)
+        if waiting.paused is not None:
+            waiting.paused.region = admission.region
+            waiting.paused.reset(admission.reused)
+            return waiting.paused
+        room = self._shape.context - len(prompt)
+        wanted = room + 1 if request.max_tokens is None else request.max_tokens
+        now = self._clock()
+        return ActiveSequence(
+            number=waiting.number,
+            request=request,
+            sampler=waiting.sampler,
+            ledger=Ledger(
+                prompt_tokens=len(prompt),
+                reused_tokens=admission.reused,
+                copied_slots=admission.copied_slots,
+                queue_seconds=now - waiting.since,
+            ),
+            region=admission.region,
+            limit=len(prompt) + min(room, wanted),
+            finish_at_limit=FinishReason.LENGTH if wanted <= room else FinishReason.CONTEXT,
+            tokens=list(prompt),
+            computed=admission.reused,
+            prefill_end=len(prompt),
+            since=now,
+            deadline=waiting.deadline,
+        )

@@ -1,0 +1,226 @@
+"""The regions of a verifier's state: their owners, their content, and what a new prompt can reuse."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.engine.load import PoolLoad
+from anespec.runtime.kv.prefixes import Admission, Prefixes, RingState, RingStates
+from anespec.runtime.kv.regions import RegionMap, Regions
+from anespec.runtime.kv.saved_prefix import SavedPrefix
+from anespec.runtime.passes import Verifier
+from anespec.runtime.proven import Proven
+
+RING_BYTES = 256 << 20
+"""Default budget for what is kept of rings where prompts ended."""
+
+
+class RegionStore:
+    """Gives regions to sequences. The bookkeeping is changed before the state is, so that a call to the
+    verifier that fails leaves nothing trusted that is not there."""
+
+    def __init__(self, verifier: Verifier, proven: Proven, ring_bytes: int = RING_BYTES) -> None:
+        """`ring_bytes` is the budget for ring states; 0 keeps none."""
+        shape = verifier.shape
+        self._verifier = verifier
+        self._shape = shape
+        self._map = RegionMap.of(shape)
+        self._capacity = 0
+        self._regions = Regions(0)
+        self.use(proven)
+        self._rings = RingStates(self._map, ring_bytes)
+        self._prefixes = Prefixes(self._map, self._rings)
+        self._prompts: dict[int, tuple[int, ...]] = {}
+        """By region: the prompt at whose end its rings are worth keeping."""
+
+    def use(self, proven: Proven) -> None:
+        """Use what is proven by now, which is no less than before; what regions hold stays."""
+        capacity = self._shape.sequences if proven.region_independent else 1
+        self._reuse = proven.reuse_prefixes
+        self._regions.grow(self._capacity, capacity - self._capacity)
+        self._capacity = capacity
+
+    @property
+    def capacity(self) -> int:
+        """The number of usable regions."""
+        return self._capacity
+
+    @property
+    def idle(self) -> int:
+        """The number of free regions."""
+        return len(self._regions.idle)
+
+    @property
+    def loads(self) -> tuple[PoolLoad, ...]:
+        """The content of the pools; from any thread, in which case it may mix two moments."""
+        idle = self._regions.idle
+        held = [self._prefixes.count(region) for region in range(self._shape.sequences)]
+        return tuple(
+            PoolLoad(
+                pool.name,
+                pool.token_slots * self._shape.sequences,
+                sum(min(count, pool.token_slots) for region, count in enumerate(held) if region not in idle),
+                sum(min(count, pool.token_slots) for region, count in enumerate(held) if region in idle),
+            )
+            for pool in self._shape.pools
+        )
+
+    def tokens(self, region: int) -> tuple[int, ...]:
+        """The tokens whose K/V a region holds."""
+        return self._prefixes.tokens(region)
+
+    def held_from(self, region: int, pool: int) -> int:
+        """The oldest position whose slot in a pool still holds it."""
+        return self._prefixes.held_from(region, pool)
+
+    def reusable(self, prompt: Sequence[int], owner: str) -> int:
+        """Return how many leading tokens of an owner's prompt would need no prefill now."""
+        if not self._reuse:
+            return 0
+        return max(self._prefixes.reusable(region, prompt, owner) for region in range(self._shape.sequences))
+
+    def allocate_prefix(self, prompt: Sequence[int], owner: str) -> Admission:
+        """Take an idle region for the owner's `prompt`, with what can be used again of it in place."""
+        idle = self._regions.idle
+        admission = self._prefixes.choose(prompt, idle, owner) if self._reuse else Admission(min(idle), 0)
+        region, state = admission.region, admission.ring_state
+        if admission.copies or state is not None:
+            self._prefixes.clear(region)
+        for copy in admission.copies:
+            self._verifier.copy_slots(copy.pool, copy.source, copy.target, copy.count)
+        if state is not None:
+            self._restore(state, region)
+        self._prefixes.begin(admission, prompt, owner)
+        self._prompts[region] = tuple(prompt)
+        self._regions.take(region)
+        return admission
+
+    def release(self, region: int) -> None:
+        """Free a region; what it holds stays until it is needed."""
+        self._regions.release(region)
+
+    def will_write(self, region: int, end: int) -> None:
+        """Note that slots up to that of position `end - 1` are about to be written, by drafts or pads too."""
+        self._keep_rings(region, end)
+        self._prefixes.will_write(region, end)
+
+    def extend(self, region: int, tokens: Sequence[int]) -> None:
+        """Note that a region holds the K/V of these further tokens of its sequence."""
+        self._prefixes.extend(region, tokens)
+
+    def scrub(self, region: int) -> None:
+        """Zero a region's slots and forget what they held.
+
+        A masked slot contributes 0 x its value, so one that is not a number would spoil every later
+        pass, of other sequences too.
+        """
+        self._prefixes.clear(region)
+        self._prompts.pop(region, None)
+        for number in range(len(self._shape.pools)):
+            one_slot = self._verifier.export_slots(number, 0, 1)
+            for slots in self._map.all_slots(number, region):
+                zeros = [np.zeros_like(values).repeat(len(slots), axis=2) for values in one_slot]
+                self._verifier.import_slots(number, slots.start, zeros)
+
+    def forget(self) -> None:
+        """Note that the whole state is gone."""
+        self._prefixes.forget()
+        self._rings.clear()
+
+    def save(self, prompt: Sequence[int], owner: str) -> SavedPrefix | None:
+        """A copy of an owner's prompt's K/V; None where no region holds all that a row behind it looks at."""
+        pools = range(len(self._shape.pools))
+        first = [self._map.first_visible(pool, len(prompt) - 1) for pool in pools]
+        for region in range(self._shape.sequences):
+            if (
+                self._prefixes.owner(region) == owner
+                and self.tokens(region)[: len(prompt)] == tuple(prompt)
+                and all(self.held_from(region, pool) <= first[pool] for pool in pools)
+            ):
+                values = [self._export(pool, region, range(first[pool], len(prompt))) for pool in pools]
+                return SavedPrefix(tuple(prompt), tuple(first), tuple(values))
+        return None
+
+    def restore(self, saved: SavedPrefix, owner: str) -> bool:
+        """Put a prefix into an idle region, for the owner's later prompts; whether it could be used.
+
+        It cannot where prefixes may not be used again, no region is idle, or it is not of this state's shape.
+        """
+        idle = self._regions.idle
+        if not (self._reuse and idle and self._fits(saved)):
+            return False
+        region = min((each for each in idle if not self.tokens(each)), default=idle[0])
+        self._prefixes.clear(region)
+        self._prompts.pop(region, None)
+        for pool, (first, values) in enumerate(zip(saved.first, saved.values, strict=True)):
+            done = 0
+            for slots in self._map.slot_ranges(pool, region, range(first, len(saved.tokens))):
+                part = [array[:, :, done : done + len(slots)] for array in values]
+                self._verifier.import_slots(pool, slots.start, part)
+                done += len(slots)
+        self._prefixes.hold(region, saved.tokens, saved.first, owner)
+        return True
+
+    def _export(self, pool: int, region: int, positions: range) -> tuple[NDArray[np.float16], ...]:
+        """The K/V of consecutive positions, one array per state."""
+        parts = [
+            self._verifier.export_slots(pool, slots.start, len(slots))
+            for slots in self._map.slot_ranges(pool, region, positions)
+        ]
+        return tuple(np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
+
+    def _fits(self, saved: SavedPrefix) -> bool:
+        """Return whether a prefix has this state's shape, and is finite: a single NaN would spoil
+        everything."""
+        count, pools = len(saved.tokens), range(len(self._shape.pools))
+        if not 0 < count <= self._shape.context or len(saved.values) != len(pools):
+            return False
+        if saved.first != tuple(self._map.first_visible(pool, count - 1) for pool in pools):
+            return False
+        if not all(0 <= token < self._shape.vocabulary for token in saved.tokens):
+            return False
+        for pool, arrays in zip(pools, saved.values, strict=True):
+            shapes = [
+                (one.shape[0], one.shape[1], count - saved.first[pool], one.shape[3])
+                for one in self._verifier.export_slots(pool, 0, 1)
+            ]
+            if [array.shape for array in arrays] != shapes:
+                return False
+        return all(bool(np.isfinite(array).all()) for arrays in saved.values for array in arrays)
+
+    def _keep_rings(self, region: int, end: int) -> None:
+        """Export what rings hold of a prompt's end before slots up to position `end` are written over it."""
+        prompt = self._prompts.get(region)
+        if prompt is None or not self._reuse:
+            return
+        first = {
+            number: self._map.first_visible(number, len(prompt) - 1)
+            for number, pool in enumerate(self._shape.pools)
+            if pool.window is not None
+        }
+        if all(end - self._shape.pools[pool].token_slots <= oldest for pool, oldest in first.items()):
+            return
+        if len(self.tokens(region)) < len(prompt):
+            return
+        del self._prompts[region]
+        owner = self._prefixes.owner(region)
+        if self._rings.has(owner, prompt) or any(
+            self.held_from(region, pool) > oldest for pool, oldest in first.items()
+        ):
+            return
+        values = {
+            pool: tuple(
+                self._verifier.export_slots(pool, slots.start, len(slots))
+                for slots in self._map.slot_ranges(pool, region, range(oldest, len(prompt)))
+            )
+            for pool, oldest in first.items()
+        }
+        self._rings.keep(RingState(owner, prompt, first, values))
+
+    def _restore(self, state: RingState, region: int) -> None:
+        """Write a ring state to the slots of a region."""
+        for pool, values in state.values.items():
+            positions = range(state.first[pool], len(state.tokens))
+            for slots, part in zip(self._map.slot_ranges(pool, region, positions), values, strict=True):
+                self._verifier.import_slots(pool, slots.start, part)

@@ -1,0 +1,158 @@
+"""The places of sequences: the slots of every position, and the busy regions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anespec.manifests.schema import BASE_ALIGNMENT
+from anespec.runtime.passes import PoolShape, RowSlots, VerifierShape
+from anespec.system.errors import ArtifactError
+
+
+@dataclass(frozen=True)
+class RegionMap:
+    """The home slot of every position of every region, in every pool.
+
+    In a pool of `region_slots` slots per region, position p of region r lives in slot
+    `r * region_slots + p % token_slots`. A pool without a window holds the whole context, so there
+    the remainder is p itself; a pool with a window is a ring. Spare slots behind these hold no token.
+
+    Where a pool has `pages` shorter than a region, the regions take turns page by page: first page 0 of every
+    region, then page 1 of every one. So short sequences in all regions need the first slots only, which are
+    all that a pass must look at.
+
+    Where passes write `side_by_side`, no run of rows reaches over a ring's end.
+
+    Raises ArtifactError where the sizes cannot work: a region shorter than the context (no window)
+    or than window + block - 1 (window), or a base that is no multiple of BASE_ALIGNMENT.
+    """
+
+    pools: tuple[PoolShape, ...]
+    block: int
+    context: int
+    regions: int
+    pages: tuple[int, ...] = ()
+    side_by_side: bool = False
+
+    @classmethod
+    def of(cls, shape: VerifierShape) -> "RegionMap":
+        """The map of a verifier's state."""
+        # Where pads write too, a ring must have room for the rows of the widest pass.
+        rows = shape.t_max if shape.side_by_side else shape.block
+        return cls(shape.pools, rows, shape.context, shape.sequences, shape.pages, shape.side_by_side)
+
+    def __post_init__(self) -> None:
+        for pool in self.pools:
+            needed = self.context if pool.window is None else min(self.context, pool.window + self.block - 1)
+            if pool.token_slots < needed:
+                raise ArtifactError(
+                    f"pool {pool.name} has {pool.token_slots} slots per sequence but needs {needed}; "
+                    "convert the model again"
+                )
+            if self.regions > 1 and pool.region_slots % BASE_ALIGNMENT:
+                raise ArtifactError(
+                    f"pool {pool.name} has {pool.region_slots} slots per sequence, which is no multiple "
+                    f"of {BASE_ALIGNMENT}; convert the model again"
+                )
+
+    @property
+    def longest_run(self) -> int:
+        """The most rows of one sequence that one pass may hold.
+
+        All rows are written before any is read, so the last row of a run must not overwrite what
+        the first one still sees in a ring.
+        """
+        return min(
+            self.context
+            if pool.window is None or pool.token_slots >= self.context
+            else pool.token_slots - pool.window + 1
+            for pool in self.pools
+        )
+
+    def longest_run_from(self, position: int) -> int:
+        """The most rows of one sequence that one pass may hold, the first at `position`."""
+        if not self.side_by_side:
+            return self.longest_run
+        return min(self.longest_run, *(pool.token_slots - position % pool.token_slots for pool in self.pools))
+
+    def runs(self, positions: range, most: int) -> Iterator[range]:
+        """Cut consecutive positions into runs that passes may hold, of `most` rows or fewer."""
+        position = positions.start
+        while position < positions.stop:
+            end = min(position + min(most, self.longest_run_from(position)), positions.stop)
+            yield range(position, end)
+            position = end
+
+    def first_visible(self, pool: int, position: int) -> int:
+        """The oldest position that a row at `position` attends to."""
+        window = self.pools[pool].window
+        return 0 if window is None else max(0, position - window + 1)
+
+    def slot(self, pool: int, region: int, position: int) -> int:
+        """The home slot of a position."""
+        page = self._page(pool)
+        number, offset = divmod(position % self.pools[pool].token_slots, page)
+        return (number * self.regions + region) * page + offset
+
+    def place(self, pool: int, slot: int) -> tuple[int, int]:
+        """The region that a slot is of, and which of its slots it is; spare ones count."""
+        number, offset = divmod(slot, self._page(pool))
+        turn, region = divmod(number, self.regions)
+        return region, turn * self._page(pool) + offset
+
+    def slot_ranges(self, pool: int, region: int, positions: range) -> tuple[range, ...]:
+        """The slots of consecutive positions, oldest first: a range for each page that they touch."""
+        return tuple(self._ranges(pool, region, positions))
+
+    def all_slots(self, pool: int, region: int) -> tuple[range, ...]:
+        """Every slot of a region, the spare ones too."""
+        size = self.pools[pool]
+        ranges = self.slot_ranges(pool, region, range(size.token_slots))
+        spare = ranges[-1].stop
+        return (*ranges, range(spare, spare + size.spare_slots)) if size.spare_slots else ranges
+
+    def slots(self, region: int, position: int) -> tuple[RowSlots, ...]:
+        """Return the slots of the row at `position` of the sequence in `region`, in every pool."""
+        found = []
+        for pool in range(len(self.pools)):
+            seen = range(self.first_visible(pool, position), position + 1)
+            home = self.slot(pool, region, position)
+            found.append(RowSlots(home, self.slot_ranges(pool, region, seen)))
+        return tuple(found)
+
+    def _page(self, pool: int) -> int:
+        return self.pages[pool] if self.pages else self.pools[pool].region_slots
+
+    def _ranges(self, pool: int, region: int, positions: range) -> Iterator[range]:
+        page, size = self._page(pool), self.pools[pool].token_slots
+        position = positions.start
+        while position < positions.stop:
+            count = min(page - position % size % page, size - position % size, positions.stop - position)
+            first = self.slot(pool, region, position)
+            yield range(first, first + count)
+            position += count
+
+
+class Regions:
+    """The busy regions, and the order in which the idle ones were last used."""
+
+    def __init__(self, count: int) -> None:
+        self._idle = list(range(count))
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """Regions without an active sequence, the least recently used first."""
+        return tuple(self._idle)
+
+    def grow(self, first: int, count: int) -> None:
+        """Have `count` more regions, idle ones from number `first` on."""
+        self._idle += range(first, first + count)
+
+    def take(self, region: int) -> None:
+        """Make an idle region busy; ValueError if it is not idle."""
+        self._idle.remove(region)
+
+    def release(self, region: int) -> None:
+        """Make a busy region idle, as the most recently used one."""
+        if region in self._idle:
+            raise ValueError(f"region {region} is idle already")
+        self._idle.append(region)

@@ -1,0 +1,83 @@
+"""From an answer's text, as it comes, to its parts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anespec.runtime.engine.completion import Summary
+from anespec.runtime.server.parts import AnswerPart, Said, Thought
+from anespec.runtime.server.tools.call_reader import CallReader
+from anespec.runtime.server.tools.form import ToolForm
+from anespec.runtime.text.reasoning import TAGS, Part, ReasoningSplitter
+from anespec.runtime.text.stream import StreamDecoder
+from anespec.runtime.text.tokenizer import Tokenizer
+
+REASONING_MARKERS = tuple(tag for tags in TAGS for tag in tags)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the answers to a prompt are read. `tail` is the prompt's end; without `calls` none are looked for.
+
+    `sure`: a grammar allows nothing but calls in their form, wherever one is begun. `is_spaced` is said by
+    ChatPrompt.
+    """
+
+    tokenizer: Tokenizer
+    tail: str
+    calls: ToolForm | None = None
+    sure: bool = False
+    is_spaced: bool = False
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """Texts that must be shown even if they are special tokens."""
+        return REASONING_MARKERS + (self.calls.markers if self.calls is not None else ())
+
+    def reader(self) -> "AnswerReader":
+        """A reader of one answer."""
+        calls = CallReader(self.calls, sure=self.sure) if self.calls is not None else None
+        return AnswerReader(self.tail, calls, self.is_spaced)
+
+    def reasoning_tokens(self, summary: Summary) -> int:
+        """Return how many leading tokens of an answer are reasoning, including its tags."""
+        splitter = ReasoningSplitter(self.tail)
+        shown = self.tokenizer.special_ids(self.markers)
+        decoder = StreamDecoder(self.tokenizer, continues=True, shown=shown)
+        for number, token in enumerate(summary.tokens, start=1):
+            pieces = list(splitter.push(decoder.push(token.id)))
+            if splitter.answering:
+                return number if any(piece.reasoning for piece in pieces) else 0
+        return len(summary.tokens) if splitter.begun else 0
+
+
+class AnswerReader:
+    """Takes an answer's text as it comes. Its parts are the same however the text was cut."""
+
+    def __init__(self, tail: str, calls: CallReader | None = None, is_spaced: bool = False) -> None:
+        """`tail` is the prompt's end; without `calls` no tool calls are looked for; see Reading."""
+        self._splitter = ReasoningSplitter(tail)
+        self._calls = calls
+        self._has_space = is_spaced
+
+    def push(self, text: str) -> Iterator[AnswerPart]:
+        """Yield the parts that are known now."""
+        for piece in self._splitter.push(text):
+            yield from self._part(piece.text, piece.part)
+
+    def end(self) -> Iterator[AnswerPart]:
+        """Yield the held-back parts at the end of the text."""
+        for piece in self._splitter.flush():
+            yield from self._part(piece.text, piece.part)
+        if self._calls is not None:
+            yield from self._calls.end()
+
+    def _part(self, text: str, part: Part) -> Iterator[AnswerPart]:
+        if part is Part.THOUGHT:
+            yield Thought(text)
+        elif part is Part.ANSWER:
+            if self._has_space:
+                text, self._has_space = text.removeprefix(" "), False
+            if self._calls is not None:
+                yield from self._calls.push(text)
+            elif text:
+                yield Said(text)

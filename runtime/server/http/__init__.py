@@ -1,0 +1,1 @@
+"""HTTP below the endpoints: sockets, limits, keys, bodies, streams and errors."""

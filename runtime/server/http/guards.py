@@ -1,0 +1,279 @@
+"""The checks before all endpoints: host, origin, and the headers for browsers."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from anespec.runtime.server.http.endpoint import openai_error
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.keys import KeyRing
+from anespec.runtime.server.http.listening import Hosts
+from anespec.runtime.server.http.request_log import RECORD, RequestRecord
+from anespec.runtime.server.http.shares import Shares
+from anespec.runtime.server.http.streams import unless
+
+SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "content-security-policy": "default-src 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+    }
+)
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""An id that a client may choose: it is written to logs and headers."""
+
+PREFLIGHT_SECONDS = 600
+ASKED_HEADERS = frozenset({"authorization", "content-type", "x-request-id"})
+_ASKED_PREFIX = "x-stainless-"
+"""Headers that OpenAI's own client for browsers sends with every request."""
+
+SHOWN_HEADERS = "x-request-id, retry-after"
+
+OWN_SITES = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site for the daemon's own page, and for an address that a person typed."""
+
+GONE = "gone"
+"""The name in an ASGI scope's state of an asyncio.Event: the connection has ended."""
+
+KEY_NEEDED = "key_needed"
+"""The same, of whether no request without a key is served on the connection."""
+
+TAKE = "take"
+"""The same, of a function that counts the connection as one of a key's owner. It returns False if the owner
+has too many. None where no keys are needed."""
+
+PAGE_PATH = "/"
+"""The only path that a link on another site may lead to: opening the page asks for nothing else."""
+
+
+class Guard:
+    """Give each request an id, headers and a line in the log, and refuse cross-site requests of browsers.
+
+    The Host header must be one of `hosts`. An Origin header must be one of `origins` or this daemon;
+    cross-site requests without an Origin are refused by their Sec-Fetch-Site. While `ends` is true,
+    connections are closed after their answer. `declared` returns the path of a request's endpoint, as logs
+    name it. Answers that are counted nowhere else wait for their turn in `shares`; those of open paths and
+    refusals have no owner there, so a flood of them takes one share at most.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Hosts,
+        origins: Collection[str],
+        ends: Callable[[], bool],
+        declared: Callable[[Scope], str],
+        shares: Shares,
+        keys: KeyRing,
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._origins = frozenset(origins)
+        self._ends = ends
+        self._declared = declared
+        self._shares = shares
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin, host = headers.get("origin"), headers.get("host", "")
+        record = RequestRecord(_request_id(headers), scope["method"])
+        scope.setdefault("state", {})[RECORD] = record
+
+        intake = Intake(receive)
+
+        async def send_guarded(message: Message) -> None:
+            if not record.is_counted:
+                await self._count(record.owner, message, scope["state"].get(GONE))
+            if message["type"] == "http.response.start":
+                found = MutableHeaders(scope=message)
+                found["x-request-id"] = record.request_id
+                record.status = message["status"]
+                for name, value in SECURITY_HEADERS.items():
+                    found.setdefault(name, value)
+                if self._origins:
+                    found.add_vary_header("origin")
+                if origin in self._origins:
+                    found["access-control-allow-origin"] = origin
+                    found["access-control-expose-headers"] = SHOWN_HEADERS
+                    found["cross-origin-resource-policy"] = "cross-origin"
+                if self._ends():
+                    # Who still sends when the connection is closed never hears the answer.
+                    await intake.finish()
+                    found["connection"] = "close"
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                record.is_complete = True
+
+        if not scope["path"].startswith("/"):
+            # A proxy's form of a request, http://HOST/PATH: the host in it is the one that holds.
+            host, scope["path"] = _absolute(scope["path"])
+        refusal = (
+            _ambiguous(headers)
+            or self._beyond_connections(scope["state"], headers)
+            or self._refusal(host, origin)
+            or self._foreign(scope, headers)
+        )
+        try:
+            if refusal is not None:
+                record.endpoint = self._declared(scope)
+                await openai_error(refusal)(scope, intake, send_guarded)
+            elif origin in self._origins and _is_preflight(scope, headers):
+                record.endpoint = self._declared(scope)
+                await _allowed(headers)(scope, intake, send_guarded)
+            else:
+                await self._app(scope, intake, send_guarded)
+        finally:
+            record.log()
+
+    async def _count(self, owner: str, message: Message, gone: asyncio.Event | None) -> None:
+        """Wait for the turn of an answer that begins, unless its connection ends; count what it takes."""
+        if message["type"] == "http.response.body":
+            self._shares.looked(owner, len(message.get("body", b"")))
+        elif gone is None or self._shares.is_turn_to_look(owner):
+            await self._shares.look(owner)
+        else:
+            await unless(gone, self._shares.look(owner))
+
+    def _beyond_connections(self, state: Mapping[str, Any], headers: Headers) -> ApiError | None:
+        """Refuse a request on a connection that its key, or its address without one, has too many of."""
+        take = state.get(TAKE)
+        if take is None:
+            return None
+        owner = self._keys.owner(headers.get("authorization"))
+        if owner is None and not state[KEY_NEEDED]:
+            return None
+        if owner is not None and take(owner):
+            return None
+        whose = "from your address without a key" if owner is None else "with your key"
+        return ApiError(
+            503,
+            f"there are too many connections {whose}; close those that are not needed",
+            "too_many_connections",
+            headers={"retry-after": "1", "connection": "close"},
+        )
+
+    def _refusal(self, host: str, origin: str | None) -> ApiError | None:
+        if host not in self._hosts:
+            return ApiError(
+                403,
+                "this server is not known by that host name; start the server with --allow-host NAME",
+                "host_refused",
+            )
+        if origin is not None and origin not in self._origins and not _is_of(origin, host):
+            return _origin_refused(
+                "pages of that origin may not call; start the server with --allow-origin ORIGIN"
+            )
+        return None
+
+    def _foreign(self, scope: Scope, headers: Headers) -> ApiError | None:
+        """Refuse what a page of another site has its browser fetch: images, scripts, frames and links have no
+        Origin header. A link to the page itself is followed."""
+        site = headers.get("sec-fetch-site")
+        if site is None or site in OWN_SITES or headers.get("origin") in self._origins:
+            return None
+        if scope["method"] == "GET" and scope["path"] == PAGE_PATH and _is_visit(headers):
+            return None
+        return _origin_refused(
+            "pages of another site may not call; start the server with --allow-origin ORIGIN, and ask with "
+            "fetch()"
+        )
+
+
+class Intake:
+    """A request's body as it comes, and whether all of it has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._ended = False
+
+    async def __call__(self) -> Message:
+        """The next part of it, or that the client is gone."""
+        message = await self._receive()
+        self._ended = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def finish(self) -> None:
+        """Throw away what is still to come; a connection lets no client take too long for it."""
+        while not self._ended:
+            await self()
+
+
+def _origin_refused(message: str) -> ApiError:
+    return ApiError(403, message, "origin_refused")
+
+
+def _is_visit(headers: Headers) -> bool:
+    """Return whether a browser opens the address as a page of its own, not in a frame."""
+    return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+
+
+def _ambiguous(headers: Headers) -> ApiError | None:
+    """A proxy may see another end of such a body, and what comes behind that as the next one's request."""
+    if "transfer-encoding" not in headers or "content-length" not in headers:
+        return None
+    return ApiError(
+        400,
+        "the body's length is given twice; send either Content-Length or Transfer-Encoding",
+        "malformed_request",
+        headers={"connection": "close"},
+    )
+
+
+def _request_id(headers: Headers) -> str:
+    """Return the client's own id if it is safe for logs, else a new one."""
+    given = headers.get("x-request-id", "")
+    return given if REQUEST_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
+
+
+def _absolute(target: str) -> tuple[str, str]:
+    """Host and path of a target that is no path; empty and no path of ours where it is malformed."""
+    try:
+        found = urlsplit(target)
+    except ValueError:
+        return "", target
+    return (found.netloc, found.path or "/") if found.scheme in ("http", "https") else ("", target)
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Return whether a page of that origin came from this host."""
+    try:
+        found = urlsplit(origin).netloc
+    except ValueError:
+        return False
+    return bool(found) and found.lower() == host.lower()
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+
+
+def _allowed(headers: Headers) -> Response:
+    """Return the answer to a browser's preflight request for a page of another origin."""
+    asked = {name.strip().lower() for name in headers.get("access-control-request-headers", "").split(",")}
+    allowed = ASKED_HEADERS | {name for name in asked if re.fullmatch(rf"{_ASKED_PREFIX}[a-z-]+", name)}
+    return Response(
+        status_code=204,
+        headers={
+            "access-control-allow-methods": "GET, POST, DELETE",
+            "access-control-allow-headers": ", ".join(sorted(allowed)),
+            "access-control-max-age": str(PREFLIGHT_SECONDS),
+        },
+    )

@@ -1,0 +1,164 @@
+"""The API keys in a file, and the owner of each."""
+
+import hashlib
+import hmac
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from anespec.runtime.engine.requests import Caller
+from anespec.runtime.server.http.errors import ApiError
+from anespec.system.errors import StorageError, UsageError
+
+SHORTEST_KEY = 16
+"""The least length of a key in characters: a shorter one can be guessed."""
+
+LARGEST_FILE = 1 << 20
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""The allowed characters of names, which are written to logs."""
+
+_ADMIN = " admin"
+"""The end of a line with an administrator's key. Keys contain no spaces."""
+
+_SECRET = re.compile(rf"[!-~]{{{SHORTEST_KEY},4096}}")
+"""The characters that a header can hold."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A named key; of the secret only its hash is kept."""
+
+    name: str
+    digest: bytes
+    is_admin: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The owner of a key's requests. The same name with another key is another owner: the memory of a
+        removed key is not available to the next key of that name."""
+        return f"{self.name} {hashlib.sha256(b'owner' + self.digest).hexdigest()[:8]}"
+
+
+class KeyRing:
+    """The keys of a daemon.
+
+    Without keys, every client that reaches it is accepted. With one key or none, each client is an
+    administrator, since there are no other owners.
+    """
+
+    def __init__(self, keys: Sequence[Key] = ()) -> None:
+        self._keys = tuple(keys)
+
+    @classmethod
+    def of_file(cls, path: Path) -> Self:
+        """Return the keys of a file's lines, NAME:KEY or NAME:KEY admin each.
+
+        Empty lines and lines that begin with # are ignored.
+
+        Raises:
+            StorageError: it cannot be read.
+            UsageError: others may read or have written it, or a line is no key.
+        """
+        keys: list[Key] = []
+        for number, line in enumerate(_private_text(path).splitlines(), start=1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            name, _, rest = line.strip().partition(":")
+            secret = rest.removesuffix(_ADMIN)
+            if not (_NAME.fullmatch(name) and _SECRET.fullmatch(secret)):
+                raise UsageError(
+                    f"{path}: line {number} is not NAME:KEY, or NAME:KEY admin, with a name of letters, "
+                    f"digits, dots, dashes and a key of {SHORTEST_KEY} characters or more without spaces"
+                )
+            keys.append(Key(name, _digest(secret), is_admin=secret != rest))
+        if not keys:
+            raise UsageError(f"{path}: holds no key; write a line NAME:KEY")
+        if len({key.name for key in keys}) < len(keys):
+            raise UsageError(f"{path}: two keys have one name; give each its own")
+        if len({key.digest for key in keys}) < len(keys):
+            raise UsageError(f"{path}: two names have one key; give each its own")
+        return cls(keys)
+
+    def take(self, other: "KeyRing") -> None:
+        """Know another ring's keys from now on, instead of these."""
+        self._keys = other._keys
+
+    @property
+    def needed(self) -> bool:
+        """Whether a request needs a key."""
+        return bool(self._keys)
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """The owners of the keys."""
+        return frozenset(key.owner for key in self._keys)
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether some accepted client is an administrator."""
+        return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
+
+    def owner(self, authorization: str | None) -> str | None:
+        """Return the owner of the key in this Authorization header; None if none of the keys is in it."""
+        try:
+            return self.caller(authorization).owner
+        except ApiError:
+            return None
+
+    def caller(self, authorization: str | None) -> Caller:
+        """Return the caller with this Authorization header, in constant time for right and wrong keys.
+
+        Raises:
+            ApiError: a key is needed, and this is none.
+        """
+        if not self._keys:
+            return Caller(is_admin=True)
+        scheme, _, secret = (authorization or "").partition(" ")
+        digest = _digest(secret.strip())
+        found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
+        if scheme.lower() != "bearer" or not found:
+            # The key that was sent is never repeated, not even in logs.
+            raise ApiError(
+                401,
+                "this server needs an API key: send Authorization: Bearer KEY",
+                "invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        key = found[0]
+        return Caller(owner=key.owner, name=key.name, is_admin=key.is_admin or len(self._keys) == 1)
+
+
+def _private_text(path: Path) -> str:
+    """The text of a file that is ours alone. It is opened once, so what is checked is what is read."""
+    try:
+        # Opening a pipe must not wait for its writer.
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(opened, "rb") as file:
+            found = os.fstat(opened)
+            if not stat.S_ISREG(found.st_mode):
+                raise UsageError(f"{path}: is no file; name one with a line NAME:KEY for each key")
+            if found.st_uid not in (os.geteuid(), 0):
+                raise UsageError(
+                    f"{path}: belongs to another user, who can read its keys; copy it to a file of your own"
+                )
+            if found.st_mode & 0o077:
+                raise UsageError(f"{path}: others may read this file of keys; chmod 600 it")
+            data = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read as a file of keys ({error.strerror or error})") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is no text; write a line NAME:KEY for each key") from None
+    if len(data) > LARGEST_FILE:
+        raise UsageError(f"{path}: has more than {LARGEST_FILE} bytes; keep only the keys in it")
+    return text
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,192 @@
+"""The sockets on which a daemon listens, and which clients reach them."""
+
+import contextlib
+import errno
+import ipaddress
+import os
+import re
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from anespec.runtime.server.options import ServeOptions
+from anespec.system.errors import StorageError, UsageError
+from anespec.system.formatting import printable
+from anespec.system.safe_files import Folder
+
+# The host names that a daemon accepts, and whether other machines can reach its address.
+#
+# A page of another site can reach this machine under a name of its own (DNS rebinding), so names are known
+# beforehand. No name can be made to look like an address, so where a key is needed anyway, any address will
+# do.
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{0,5})?")
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The names that clients may call a daemon by. `addresses`: any address, too; `all`: anything."""
+
+    names: frozenset[str] = LOOPBACK
+    addresses: bool = False
+    all: bool = False
+
+    @classmethod
+    def of(cls, options: ServeOptions) -> Self:
+        """Those of a daemon: no browser reaches a Unix socket, so anything is right there."""
+        if options.unix is not None:
+            return cls(all=True)
+        if options.host.lower() in LOOPBACK:
+            return cls(LOOPBACK | set(options.allow_host))
+        own = {options.host.lower(), socket.gethostname().lower()}
+        return cls(LOOPBACK | set(options.allow_host) | own, addresses=True)
+
+    def __contains__(self, host: str) -> bool:
+        """Whether a Host header, with its port or without, names this daemon."""
+        name = host_name(host)
+        return self.all or name in self.names or (self.addresses and address_of(name) is not None)
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, without its port; an empty one where it is malformed."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found["address"] or found["name"]).lower()
+
+
+def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that is written out in a name; None where it is none."""
+    try:
+        found = ipaddress.ip_address(name)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def is_loopback(name: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    found = address_of(name)
+    return found is not None and found.is_loopback
+
+
+BACKLOG = 128
+"""Connections that wait to be taken. All that wait are taken at once, before one can be refused."""
+
+
+class AddressTakenError(UsageError):
+    """Another program listens at `address`, which is as `address_text` writes it."""
+
+    def __init__(self, where: str, address: str, option: str) -> None:
+        """`option` is what a person may choose another value of."""
+        super().__init__(f"{where}: another program listens there; choose another {option}")
+        self.address = address
+        self.option = option
+
+
+def listen_on(options: ServeOptions) -> socket.socket:
+    """Return the listening socket for the options.
+
+    Raises:
+        AddressTakenError: another program listens there.
+        UsageError: others could reach it and no key is needed.
+        StorageError: it cannot be made.
+    """
+    if options.unix is not None:
+        try:
+            return _unix(options.unix)
+        except OSError as error:
+            raise _unusable(str(options.unix), error) from error
+    where = f"{options.host} port {options.port}"
+    try:
+        found, address = _resolved(options)
+    except (OSError, UnicodeError) as error:
+        raise _unusable(where, error) from error
+    try:
+        if not is_loopback(address[0]) and options.api_key_file is None:
+            raise UsageError(
+                f"{options.host} is reached from other machines, so clients must need a key; give "
+                "--api-key-file FILE, or leave --host at 127.0.0.1"
+            )
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except OSError as error:
+        found.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressTakenError(where, _url(*address[:2]), "--port") from error
+        raise _unusable(where, error) from error
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def address_text(found: socket.socket) -> str:
+    """Return the address for clients."""
+    if found.family == socket.AF_UNIX:
+        return _unix_address(found.getsockname())
+    return _url(*found.getsockname()[:2])
+
+
+def _unix_address(path: str) -> str:
+    return f"unix:{path}"
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _resolved(options: ServeOptions) -> tuple[socket.socket, tuple[Any, ...]]:
+    """A socket, and the address that the host's name stands for now; no other is listened on later."""
+    found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    return socket.socket(family, kind, protocol), address
+
+
+def _unusable(where: str, error: Exception) -> StorageError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return StorageError(f"{printable(where)}: cannot be listened on ({reason or error})")
+
+
+def _unix(path: Path) -> socket.socket:
+    """A socket that its owner alone may use. One that a daemon has left gives way, nothing else does.
+
+    Of two that start at a time one finds the other's, and takes it for none that was left.
+    """
+    with Folder.open(path.parent) as folder, folder.held():
+        _make_way(path)
+        return _bound(path)
+
+
+def _make_way(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UsageError(f"{path}: something that is no socket stands there; choose another path")
+        with socket.socket(socket.AF_UNIX) as probe:
+            # One that takes no connections any more is there all the same.
+            probe.setblocking(False)
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                return
+            except BlockingIOError:
+                pass
+        raise AddressTakenError(str(path), _unix_address(str(path)), "--unix path")
+
+
+def _bound(path: Path) -> socket.socket:
+    found = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        found.bind(str(path))
+        found.listen(BACKLOG)
+    except BaseException:
+        found.close()
+        raise
+    finally:
+        os.umask(before)
+    return found

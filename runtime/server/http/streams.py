@@ -1,0 +1,104 @@
+"""Answers that are sent as they come: server-sent events, or JSON lines."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from sse_starlette import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anespec.runtime.server.http.errors import ApiError
+
+# Clients that go away while they wait.
+
+T = TypeVar("T")
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; cancel it if the client disconnects first.
+
+    The request's body must have been read.
+
+    Raises:
+        ApiError: the client has disconnected.
+    """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise client_gone()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+def client_gone() -> ApiError:
+    """Return the error of a request whose client went away; nobody hears it."""
+    return ApiError(499, "the client went away", "client_gone")
+
+
+async def unless(gone: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
+    """Do `work`, and return whether it was done: it is cancelled where a connection has `gone` before."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(gone.wait())
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+PING_SECONDS = 15.0
+
+EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: BaseModel | Mapping[str, Any], name: str | None = None) -> bytes:
+    """A server-sent event; a model's fields that are not set are left out."""
+    head = f"event: {name}\n" if name is not None else ""
+    return f"{head}data: {as_json(data)}\n\n".encode()
+
+
+def line(data: BaseModel | Mapping[str, Any]) -> bytes:
+    """A line of JSON."""
+    return f"{as_json(data)}\n".encode()
+
+
+def as_json(data: BaseModel | Mapping[str, Any]) -> str:
+    """On one line, as JSON writes it."""
+    if isinstance(data, BaseModel):
+        return data.model_dump_json(exclude_unset=True, by_alias=True)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def json_answer(data: BaseModel) -> Response:
+    """An answer that is sent at once."""
+    return Response(as_json(data), media_type="application/json")
+
+
+def event_stream(parts: AsyncIterator[bytes]) -> Response:
+    """Send `event`s as they come, with comments in between so that a silence is not taken for the end."""
+    return EventSourceResponse(parts, ping=PING_SECONDS, sep="\n")
+
+
+def line_stream(parts: AsyncIterator[bytes]) -> Response:
+    """Sends `line`s as they come."""
+    return EventSourceResponse(parts, ping=0, media_type=LINES)

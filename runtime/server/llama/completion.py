@@ -1,0 +1,306 @@
+"""llama-server's own `/completion` and `/infill`: a prompt is continued, or a gap in a text filled, with that
+server's fields and defaults.
+
+https://github.com/ggml-org/llama.cpp/tree/master/tools/server
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from anespec.runtime.engine.completion import Chunk, Summary
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
+from anespec.runtime.server.answers.answering import Prepared, answer
+from anespec.runtime.server.answers.settling import settled
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError, api_error
+from anespec.runtime.server.http.streams import EVENTS, event
+from anespec.runtime.server.models import Leased, ServingModel
+from anespec.runtime.server.openai.sampling_fields import SamplingFields
+from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.usage import Timings, finish_reason, timings_of
+from anespec.runtime.text.special_tokens import InfillIds
+from anespec.runtime.text.tokenizer import Tokenizer, require_fitting
+from anespec.system.errors import GrammarError, RequestError
+
+# A prompt that has the model fill a gap in a text, as llama-server writes it for `/infill`.
+#
+#     [repository] name  ([file] name, text)…  [file] name  [prefix] before, begun  [suffix] after  [middle]
+#
+# https://github.com/ggml-org/llama.cpp/tree/master/tools/server
+
+MOST_AROUND = 2048
+"""Tokens before and after the gap, three times as many before it; at most half of the context."""
+
+REPOSITORY, FILE = "myproject\n", "filename\n"
+"""What they are called, since nobody says."""
+
+SNIPPET = "\n\n--- snippet ---\n\n"
+"""What parts files for a model that has no token for that."""
+
+MARKS = 4
+"""Tokens of a prompt's beginning and around the gap."""
+
+SPARE = 16
+"""Tokens that are encoded beyond those that are taken: the first ones of a text that is cut may differ."""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A file beside the one that has the gap."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What is before a gap and after it, how what fills it is `begun`, and other files, the nearest last."""
+
+    before: str
+    after: str
+    begun: str = ""
+    extras: Sequence[Extra] = ()
+
+
+def infill_prompt(tokenizer: Tokenizer, gap: Gap, context: int, answer: int) -> list[int]:
+    """The prompt's ids, of texts that are cut to what fits a `context` of tokens, `answer` of them new.
+
+    Raises:
+        RequestError: the model has no tokens for that, a text is no Unicode, or what is begun cannot fit.
+    """
+    ids = tokenizer.infill_ids
+    if ids is None:
+        raise RequestError("this model's vocabulary has no tokens to fill a gap; send a plain prompt")
+    around = min(MOST_AROUND, context // 2)
+    require_fitting(gap.begun, tokenizer, context)
+    begun = tokenizer.encode(gap.begun, add_special=False)
+    after = _encoded(tokenizer, gap.after, around)[: max(0, around // 4 - 2 - len(begun))]
+    before = _last(tokenizer, gap.before, 3 * (around // 4))
+    extras = _extras(tokenizer, ids, gap.extras, max(0, context - around - 2 * answer - MARKS))
+    first = [tokenizer.bos_id] if tokenizer.adds_bos and tokenizer.bos_id is not None else []
+    return [*extras, *first, ids.prefix, *before, *begun, ids.suffix, *after, ids.middle]
+
+
+def _extras(tokenizer: Tokenizer, ids: InfillIds, extras: Sequence[Extra], most: int) -> list[int]:
+    """The last tokens of the other files; no more of them is encoded than is taken."""
+    found = [] if ids.file is None else [ids.file, *_encoded(tokenizer, FILE, most)]
+    for extra in reversed(extras):
+        if len(found) >= most:
+            break
+        name = SNIPPET if ids.file is None else f"{extra.name}\n"
+        head = [] if ids.file is None else [ids.file]
+        found = [*head, *_encoded(tokenizer, name, most), *_last(tokenizer, extra.text, most), *found]
+    else:
+        if ids.repository is not None:
+            found = [ids.repository, *_encoded(tokenizer, REPOSITORY, most), *found]
+    return found[len(found) - most :] if len(found) > most else found
+
+
+def _encoded(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
+    """A text's first tokens, of which `most` are taken."""
+    return tokenizer.encode(text[: (most + SPARE) * tokenizer.longest_token], add_special=False)
+
+
+def _last(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
+    """A text's last tokens, at most so many."""
+    ids = tokenizer.encode(text[-(most + SPARE) * tokenizer.longest_token :], add_special=False)
+    return ids[max(0, len(ids) - most) :]
+
+
+MOST_FILES = 1024
+
+FieldsT = TypeVar("FieldsT", bound="LlamaFields")
+
+_FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
+"""That server's, where neither the request nor the model says another."""
+
+
+class LlamaFields(SamplingFields):
+    """Return the options of the continuation. A negative `n_predict` or `seed` means none, as in
+    llama-server."""
+
+    model: str | None = None
+    n_predict: int = -1
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+
+    @property
+    def held_to(self) -> Grammar | None:
+        """The grammar of the output. Raises ApiError if it is too large, or given twice."""
+        if self.grammar and self.json_schema is not None:
+            raise ApiError(400, "grammar and json_schema cannot both hold; leave one out", param="grammar")
+        if self.grammar:
+            return Grammar(kind=GrammarKind.GBNF, text=self.grammar)
+        if self.json_schema is None:
+            return None
+        require_modest(self.json_schema, "json_schema")
+        return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(self.json_schema))
+
+    @property
+    def chosen(self) -> GenerationOptions:
+        """The fields as options. Raises ApiError or RequestError if they are invalid."""
+        if self.n_predict == 0:
+            raise ApiError(400, "n_predict is 0; ask for at least one token", param="n_predict")
+        longest = self.n_predict if self.n_predict > 0 else None
+        return self.without_seed.options(max_tokens=longest, grammar=self.held_to, choices=1)
+
+    @property
+    def without_seed(self) -> Self:
+        """Drop a seed below zero, which means none."""
+        no_seed = self.seed is not None and self.seed < 0
+        return self.model_copy(update={"seed": None}) if no_seed else self
+
+
+class LlamaBody(LlamaFields):
+    """A prompt, as a text or as token ids."""
+
+    prompt: str | list[int]
+
+
+class ExtraFile(Body):
+    """A file in addition to the one with the gap."""
+
+    filename: str = "tmp"
+    text: str = ""
+
+
+class InfillBody(LlamaFields):
+    """The text before a gap, the text after it, the beginning of the filling (`prompt`), and other files.
+
+    Text that exceeds the context is cut: the prefix and the files at the beginning, the suffix at the end.
+    """
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[ExtraFile] = Field(default_factory=list, max_length=MOST_FILES)
+    prompt: str = ""
+
+    @property
+    def gap(self) -> Gap:
+        """The texts around it."""
+        extras = [Extra(file.filename, file.text) for file in self.input_extra]
+        return Gap(self.input_prefix, self.input_suffix, self.prompt, extras)
+
+
+class LlamaAnswer(BaseModel):
+    """The continuation, or what of it has come. The last one says why it `stop`s, and what it cost."""
+
+    index: Literal[0]
+    content: str
+    tokens: list[int]
+    stop: bool
+    model: str = ""
+    stop_type: Literal["eos", "limit", "word"] = "eos"
+    tokens_predicted: int = 0
+    tokens_evaluated: int = 0
+    tokens_cached: int = 0
+    truncated: bool = False
+    timings: Timings | None = None
+
+
+async def complete(call: Call[LlamaBody]) -> Response:
+    """Continue a prompt."""
+    prompt = call.body.prompt
+    return await _continued(call, lambda model: model.prompt_ids(prompt))
+
+
+async def infill(call: Call[InfillBody]) -> Response:
+    """Fill a gap."""
+    body = call.body
+
+    def prompt(model: ServingModel) -> Sequence[int]:
+        if model.tokenizer.infill_ids is None:
+            message = "this model cannot fill gaps: its vocabulary has no tokens that mark one"
+            raise ApiError(501, message, "not_supported")
+        return infill_prompt(model.tokenizer, body.gap, model.context, max(0, body.n_predict))
+
+    return await _continued(call, prompt)
+
+
+async def _continued(call: Call[FieldsT], prompt: Callable[[ServingModel], Sequence[int]]) -> Response:
+    body = call.body
+    options = body.chosen
+
+    def prepare(leased: Leased) -> Prepared:
+        model = leased.model
+        chosen = settled(options, model, _FILTERS)
+        return Prepared(model.run(prompt(model), chosen, call.caller), _Writer(leased.id, model.tokenizer))
+
+    try:
+        return await answer(call, body.model, prepare, bool(body.stream))
+    except GrammarError as error:
+        field = "grammar" if body.grammar else "json_schema"
+        raise replace(api_error(error), param=field) from None
+
+
+class _Writer:
+    def __init__(self, model: str, tokenizer: Tokenizer) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def begin(self) -> Iterable[bytes]:
+        return ()
+
+    def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
+        tokens = [] if chunk.token is None else [chunk.token.id]
+        yield event(LlamaAnswer(index=0, content=chunk.text, tokens=tokens, stop=False))
+
+    def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
+        yield event(self._last("", [], summaries[0]))
+
+    def failed(self, error: ApiError) -> Iterable[bytes]:
+        yield event(error.answer())
+
+    def whole(self, summaries: Sequence[Summary]) -> LlamaAnswer:
+        return self._last(summaries[0].text, summaries[0].output_ids, summaries[0])
+
+    def _last(self, content: str, tokens: Sequence[int], summary: Summary) -> LlamaAnswer:
+        counts = summary.statistics
+        return LlamaAnswer(
+            index=0,
+            content=content,
+            tokens=list(tokens),
+            stop=True,
+            model=self._model,
+            stop_type=self._why(summary),
+            tokens_predicted=counts.output_tokens,
+            tokens_evaluated=counts.prompt_tokens,
+            tokens_cached=counts.reused_tokens,
+            truncated=False,
+            timings=timings_of(summary),
+        )
+
+    def _why(self, summary: Summary) -> Literal["eos", "limit", "word"]:
+        if finish_reason(summary) == "length":
+            return "limit"
+        # The tokens of a stop string are counted, but its text is not shown.
+        return "eos" if self._tokenizer.decode(summary.output_ids, continues=True) == summary.text else "word"
+
+
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        "/completion",
+        "Continue a prompt, as llama-server does.",
+        complete,
+        body=LlamaBody,
+        answer=LlamaAnswer,
+        streams=EVENTS,
+    ),
+    Endpoint(
+        "POST",
+        "/infill",
+        "Fill a gap in a text, as llama-server does.",
+        infill,
+        body=InfillBody,
+        answer=LlamaAnswer,
+        streams=EVENTS,
+    ),
+)

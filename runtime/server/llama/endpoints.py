@@ -1,0 +1,159 @@
+"""The endpoints of llama-server in addition to OpenAI's API: tokens of a text, and the server's properties.
+
+https://github.com/ggml-org/llama.cpp/tree/master/tools/server
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from anespec.runtime.server.answers.leasing import lease
+from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.http.endpoint import Call, Endpoint
+from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.streams import as_json, json_answer
+from anespec.runtime.server.models import Leased
+from anespec.runtime.server.openai.models_list import card_of
+from anespec.system.formatting import quoted
+
+LONGEST_TEXT = 1 << 20
+"""Characters. It takes seconds to encode so many."""
+
+
+class TokenizeBody(Body):
+    """A text. `with_pieces`: each token's own text, too."""
+
+    content: str = Field(max_length=LONGEST_TEXT)
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+    model: str | None = None
+
+
+class Piece(BaseModel):
+    """A token and its text; its bytes where they are no text of their own."""
+
+    id: int
+    piece: str | list[int]
+
+
+class TokenizeAnswer(BaseModel):
+    """The text's tokens."""
+
+    tokens: list[int] | list[Piece]
+
+
+class DetokenizeBody(Body):
+    """Tokens."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+TextT = TypeVar("TextT", bound=TokenizeBody | DetokenizeBody)
+
+
+class DetokenizeAnswer(BaseModel):
+    """Their text."""
+
+    content: str
+
+
+class PropsAnswer(BaseModel):
+    """The default model. `total_slots` are sequences that run at a time, `n_ctx` tokens of each."""
+
+    default_generation_settings: dict[str, Any]
+    total_slots: int
+    model_path: str
+    chat_template: str
+    modalities: dict[str, bool]
+    build_info: str
+    backend: str
+    speculates: bool
+    block: int
+
+
+async def tokenize(call: Call[TokenizeBody]) -> Response:
+    """Turn a text into tokens."""
+    body = call.body
+
+    def work(leased: Leased) -> bytes:
+        tokenizer = leased.model.tokenizer
+        ids = tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
+        if not body.with_pieces:
+            return as_json({"tokens": ids}).encode()
+        # As objects, each token would take a hundred times its text, and tokens come again and again.
+        written = {
+            id: as_json({"id": id, "piece": _piece(tokenizer.piece(id, skip_special=False))}).encode()
+            for id in set(ids)
+        }
+        return b'{"tokens":[' + b",".join([written[id] for id in ids]) + b"]}"
+
+    return await _worked(call, work)
+
+
+async def _worked(call: Call[TextT], work: Callable[[Leased], bytes]) -> Response:
+    """The JSON that `work` writes in a thread; it counts among what the caller's requests hold."""
+    call.share.pause()
+    async with lease(call, call.body.model) as leased, AsyncExitStack() as preparing:
+        turn = call.daemon.preparations.thread(call.caller, call.size)
+        await call.share.wait_for(preparing.enter_async_context(turn))
+        await call.share.turn()
+        content = await asyncio.to_thread(work, leased)
+        call.take(len(content))
+        return Response(content, media_type="application/json")
+
+
+def _piece(data: bytes) -> str | list[int]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+async def detokenize(call: Call[DetokenizeBody]) -> Response:
+    """Turn tokens into their text."""
+
+    def work(leased: Leased) -> bytes:
+        text = leased.model.tokenizer.decode(call.body.tokens, skip_special=False, continues=True)
+        return as_json(DetokenizeAnswer(content=text)).encode()
+
+    return await _worked(call, work)
+
+
+async def props(call: Call[None]) -> Response:
+    """Say what is served, of a model in memory: a GET loads none, as any page may have one sent."""
+    models = call.daemon.models
+    card = card_of(models, call.request.query_params.get("model") or None)
+    model = models.loaded.get(card.id)
+    if model is None:
+        raise ApiError(
+            400,
+            f"the model {quoted(card.id)} is not loaded; a request for tokens or text loads it",
+            "model_not_loaded",
+            "model",
+        )
+    return json_answer(
+        PropsAnswer(
+            default_generation_settings={"n_ctx": model.context},
+            total_slots=model.sequences,
+            model_path=card.id,
+            chat_template=model.chat_template or "",
+            modalities={"vision": False, "audio": False},
+            build_info=f"anespec {call.daemon.version}",
+            backend=model.backend,
+            speculates=model.speculates,
+            block=model.manifest.block,
+        )
+    )
+
+
+ENDPOINTS = (
+    Endpoint("POST", "/tokenize", "The tokens of a text.", tokenize, TokenizeBody, TokenizeAnswer),
+    Endpoint("POST", "/detokenize", "The text of tokens.", detokenize, DetokenizeBody, DetokenizeAnswer),
+    Endpoint("GET", "/props", "What is served.", props, answer=PropsAnswer, query=("model",)),
+)

@@ -1,0 +1,1 @@
+"""The exactness gate: tokens may not depend on how passes are put together."""

@@ -1,0 +1,147 @@
+"""Compare the results of two runs of the same tokens, bit by bit."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.passes import Logits, Need, RowLogits
+from anespec.runtime.sampling.row_logits import row_logits
+
+States = tuple[NDArray[np.float16], ...]
+"""The K/V of one position: an array per state of every pool."""
+
+
+@dataclass(frozen=True)
+class FoundRow:
+    """The results of a row in a pass, and the request for them."""
+
+    need: Need
+    found: RowLogits
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether nothing that was found is infinite or not a number."""
+        numbers = [candidate.logit for candidate in self.found.top]
+        numbers += [self.found.best.logit] if self.found.best is not None else []
+        logits = self.found.logits
+        return all(map(math.isfinite, (*numbers, *self.found.chosen))) and (
+            logits is None or is_finite(logits)
+        )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a case left: rows and K/V bits by position, and what was not finite.
+
+    A position whose home slot a ring has since given to a later one is absent from `states`.
+    """
+
+    rows: Mapping[int, FoundRow]
+    states: Mapping[int, States]
+    not_finite: tuple[str, ...] = ()
+
+    def followed_by(self, later: "Recording") -> "Recording":
+        """This and what was recorded afterwards of positions further on."""
+        return Recording(
+            {**self.rows, **later.rows},
+            {**self.states, **later.states},
+            (*self.not_finite, *later.not_finite),
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The comparison of two recordings: `cases` comparisons, of which `unequal` differ in some bit."""
+
+    cases: int = 0
+    unequal: int = 0
+    largest: float = 0.0
+    first: str = ""
+
+    def __add__(self, other: "Difference") -> "Difference":
+        return Difference(
+            self.cases + other.cases,
+            self.unequal + other.unequal,
+            max(self.largest, other.largest),
+            self.first or other.first,
+        )
+
+    @property
+    def equal(self) -> bool:
+        """Whether something was compared and nothing differed."""
+        return self.cases > 0 and self.unequal == 0
+
+
+def compare(expected: Recording, found: Recording, name: str) -> Difference:
+    """Compare every position that both recordings hold, bit by bit; what is not finite is unequal.
+
+    Of every row all logits are expected, whatever was wanted of it when it was found.
+    """
+    total = Difference()
+    for position, states in expected.states.items():
+        total += _compare_states(states, found.states.get(position), position, name)
+    for position, row in expected.rows.items():
+        other = found.rows.get(position)
+        if other is not None:
+            total += _compare_rows(row, other, position, name)
+    for problem in (*expected.not_finite, *found.not_finite):
+        total += Difference(1, 1, 0.0, f"{name}: {problem}")
+    return total
+
+
+def is_finite(values: NDArray[np.float16]) -> bool:
+    """Whether no fp16 value is infinite or not a number; reads the exponent bits, which is quick."""
+    return not bool(((_bits(values) & 0x7C00) == 0x7C00).any())
+
+
+def same_bits(a: NDArray[np.float16], b: NDArray[np.float16]) -> bool:
+    """Whether two fp16 arrays agree in every bit, the sign of zero included."""
+    return bool(np.array_equal(_bits(a), _bits(b)))
+
+
+def _bits(values: NDArray[np.float16]) -> NDArray[np.uint16]:
+    return np.ascontiguousarray(values, dtype=np.float16).view(np.uint16)
+
+
+def _compare_rows(expected: FoundRow, found: FoundRow, position: int, name: str) -> Difference:
+    """Logits against logits, and what was reduced against the reduction of the logits expected."""
+    logits, other = expected.found.logits, found.found.logits
+    if logits is None:
+        return Difference(1, 1, 0.0, f"{name}: the verifier returned no logits at position {position}")
+    total = Difference()
+    need = found.need
+    if need.logits:
+        total += _compare_logits(logits, other, position, name)
+    if need.best or need.top or need.chosen:
+        right = row_logits(logits, need)
+        same = (right.best, right.top, right.chosen) == (
+            found.found.best,
+            found.found.top,
+            found.found.chosen,
+        )
+        what = "" if same else f"{name}: position {position} has other likeliest or chosen logits"
+        total += Difference(1, int(not same), 0.0, what)
+    return total
+
+
+def _compare_logits(a: Logits, b: Logits | None, position: int, name: str) -> Difference:
+    if b is None:
+        return Difference(1, 1, 0.0, f"{name}: the verifier returned no logits at position {position}")
+    if same_bits(a, b):
+        return Difference(cases=1)
+    gap = np.abs(np.nan_to_num(a.astype(np.float32)) - np.nan_to_num(b.astype(np.float32)))
+    differing = int((_bits(a) != _bits(b)).sum())
+    largest = float(gap.max())
+    what = f"{name}: {differing} of {a.size} logits at position {position} differ, by up to {largest:.4g}"
+    return Difference(1, 1, largest, what)
+
+
+def _compare_states(a: States, b: States | None, position: int, name: str) -> Difference:
+    if b is None:
+        return Difference()
+    if all(same_bits(x, y) for x, y in zip(a, b, strict=True)):
+        return Difference(cases=1)
+    return Difference(1, 1, 0.0, f"{name}: the K/V bits at position {position} differ")

@@ -1,0 +1,258 @@
+"""Runs invariance cases on a verifier: lays the past, records what a case leaves, fills stale slots."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.passes import RowKind, RowLogits, Verifier, run_pass, whole_plan
+from anespec.runtime.rows import chain_rows
+from anespec.validate.exactness.bit_comparison import FoundRow, Recording, States, is_finite
+from anespec.validate.exactness.invariance_cases import InvarianceCase, Probe, side_by_side
+
+SLOTS_AT_ONCE = 4096
+"""How many slots are exported or imported in one call, which bounds the memory of a check."""
+
+SLOTS_OF_NOISE = 256
+"""How many slots of loud values are made; more slots repeat them."""
+
+FP16_MAX = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class _Excerpt:
+    """The K/V of some slots of one pool, as `export_slots` gave it."""
+
+    pool: int
+    first: int
+    values: Sequence[NDArray[np.float16]]
+
+
+class CaseRunner:
+    """Prepares a past on a verifier, runs cases on it, records them, and cleans up.
+
+    No other code may use the verifier's state meanwhile; `clear` resets it to zeros.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.shape = verifier.shape
+        self.map = RegionMap.of(self.shape)
+        self._pools = range(len(self.shape.pools))
+        self._one_slot = [verifier.export_slots(pool, 0, 1) for pool in self._pools]
+        self._untouched: list[_Excerpt] = []
+        self._computed: dict[tuple[tuple[int, ...], int], list[_Excerpt]] = {}
+
+    def clear(self) -> None:
+        """Zero every slot of every pool."""
+        for pool, first, count in self._all_slots():
+            shapes = [(one.shape[0], one.shape[1], count, one.shape[3]) for one in self._one_slot[pool]]
+            self.verifier.import_slots(pool, first, [np.zeros(shape, np.float16) for shape in shapes])
+
+    def prepare(self, probe: Probe, region: int = 0) -> None:
+        """Clear everything, then `lay_past` and `keep`."""
+        self.clear()
+        self.lay_past(probe, region)
+        self.keep(probe, region)
+
+    def lay_past(self, probe: Probe, region: int = 0) -> None:
+        """Fill positions 0..start-1 of a region; what stands elsewhere stays.
+
+        `past` is run in whole blocks, the first time in a region; its K/V is repeated as often as it takes.
+        """
+        past = probe.past[: probe.start]
+        if (past, region) not in self._computed:
+            self._computed[past, region] = self._compute_past(past, region)
+        for excerpt in self._computed[past, region]:
+            self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
+        if past:
+            for pool in self._pools:
+                self._tile_past(pool, region, len(past), probe.start)
+
+    def _compute_past(self, past: tuple[int, ...], region: int) -> list[_Excerpt]:
+        """Run the first tokens of a region on slots that are zeros, and return their K/V."""
+        width = self.shape.block
+        for run in self.map.runs(range(len(past)), width):
+            rows = chain_rows(self.map, region, run.start, RowKind.PROMPT, past[run.start : run.stop])
+            run_pass(self.verifier, whole_plan(self.shape, rows, width=width, wants_logits=False))
+        return [
+            self._excerpt(pool, span.start, len(span))
+            for pool, shape in enumerate(self.shape.pools)
+            for span in self.map.slot_ranges(pool, region, range(min(len(past), shape.token_slots)))
+        ]
+
+    def _excerpt(self, pool: int, first: int, count: int) -> _Excerpt:
+        return _Excerpt(pool, first, self.verifier.export_slots(pool, first, count))
+
+    def _tile_past(self, pool: int, region: int, filled: int, wanted: int) -> None:
+        """Repeat the K/V of the first `filled` positions up to position `wanted`."""
+        wanted = min(wanted, self.shape.pools[pool].token_slots)
+        if wanted <= filled:
+            return
+        real = self._positions(pool, region, range(filled))
+        position = filled
+        for span in self.map.slot_ranges(pool, region, range(filled, wanted)):
+            sources = np.arange(position, position + len(span)) % filled
+            self.verifier.import_slots(pool, span.start, [values[:, :, sources] for values in real])
+            position += len(span)
+
+    def keep(self, probe: Probe, region: int = 0) -> None:
+        """Note what stands where cases of the probe may write, for `restore`."""
+        self._untouched = [
+            self._excerpt(pool, span.start, len(span))
+            for pool in self._pools
+            for span in self._touchable(pool, probe, region)
+        ]
+
+    def restore(self) -> None:
+        """Put back what a case of the probe that was kept last has overwritten."""
+        for excerpt in self._untouched:
+            self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
+
+    def restore_past(self, probe: Probe, region: int = 0) -> None:
+        """Put back only what a case has overwritten of the past that the probe's first row sees.
+
+        A ring's slots come round again, so a long probe runs over its own past; nothing in use ever goes
+        back so far.
+        """
+        for excerpt in self._untouched:
+            for span in self._past_in_sight(excerpt.pool, probe, region):
+                first = max(span.start, excerpt.first)
+                count = min(span.stop, excerpt.first + excerpt.values[0].shape[2]) - first
+                if count > 0:
+                    kept = slice(first - excerpt.first, first - excerpt.first + count)
+                    values = [values[:, :, kept] for values in excerpt.values]
+                    self.verifier.import_slots(excerpt.pool, first, values)
+
+    def copy_past(self, probe: Probe, source: int, target: int) -> None:
+        """Copy the K/V of positions 0..start-1 from one region to another."""
+        for pool in self._pools:
+            held = range(min(probe.start, self.shape.pools[pool].token_slots))
+            for there, here in zip(
+                self.map.slot_ranges(pool, source, held),
+                self.map.slot_ranges(pool, target, held),
+                strict=True,
+            ):
+                self.verifier.copy_slots(pool, there.start, here.start, len(there))
+
+    def lay(self, recording: Recording, region: int = 0) -> None:
+        """Put the K/V of a recording back to where it was recorded, in that region."""
+        for position, arrays in sorted(recording.states.items()):
+            left = list(arrays)
+            for pool in self._pools:
+                mine = [left.pop(0)[:, :, None] for _ in self._one_slot[pool]]
+                self.verifier.import_slots(pool, self.map.slot(pool, region, position), mine)
+
+    def run(self, case: InvarianceCase, probe: Probe, region: int = 0) -> Recording:
+        """Run every pass of `case` and record the probe's positions in `region`."""
+        rows: dict[int, FoundRow] = {}
+        not_finite: list[str] = []
+        passes = case.passes
+        if self.shape.side_by_side:
+            passes = tuple(part for planned in passes for part in side_by_side(planned, self.map))
+        for number, planned in enumerate(passes):
+            plan = planned.plan(self.shape, self.map)
+            for lane, found in run_pass(self.verifier, plan).items():
+                row, recorded = planned.rows[lane], FoundRow(plan.wanted[lane], _copied(found))
+                if not recorded.is_finite:
+                    not_finite.append(
+                        f"a logit of the {row.kind} row in lane {lane} of pass {number} is not finite"
+                    )
+                if row.recorded:
+                    rows[row.position] = recorded
+        states = self._home_states(probe.positions, region)
+        for position, arrays in states.items():
+            if not all(is_finite(array) for array in arrays):
+                not_finite.append(f"the K/V of position {position} is not finite")
+        return Recording(rows, states, tuple(not_finite))
+
+    def not_finite_slot(self) -> str:
+        """The first slot of any pool that holds a value which is not finite; empty where none does."""
+        for pool, first, count in self._all_slots():
+            for array in self.verifier.export_slots(pool, first, count):
+                if not is_finite(array):
+                    slot = first + int((~np.isfinite(array)).any(axis=(0, 1, 3)).argmax())
+                    return (
+                        f"slot {slot} of pool {self.shape.pools[pool].name} holds a value that is not finite"
+                    )
+        return ""
+
+    def fill_stale(self, probe: Probe, rng: np.random.Generator) -> None:
+        """Fill every slot that is not of the past that the probe's first row, in region 0, sees."""
+        for pool in self._pools:
+            kept = self._past_in_sight(pool, probe, 0)
+            slots = np.setdiff1d(np.arange(self.shape.whole_spans[pool]), np.concatenate([[], *kept]))
+            self.fill(pool, slots, rng, max(probe.start, 1))
+
+    def fill(self, pool: int, slots: NDArray[np.int64], rng: np.random.Generator, real: int) -> None:
+        """Fill ascending slots with loud K/V, like what the first `real` positions of region 0 hold.
+
+        Each value is a real one of the same state, taken from a random place, with a random sign and
+        up to twice as large: louder than anything a rejected draft or a finished sequence leaves, but
+        not so loud that its masked score would overflow fp16, which nothing in use can.
+        """
+        count = min(real, self.shape.pools[pool].token_slots, SLOTS_OF_NOISE)
+        noise = [_louder(values, rng) for values in self._positions(pool, 0, range(count))]
+        for run in np.split(slots, np.flatnonzero(np.diff(slots) != 1) + 1) if len(slots) else ():
+            for some in np.split(run, range(SLOTS_AT_ONCE, len(run), SLOTS_AT_ONCE)):
+                values = [tile[:, :, some % SLOTS_OF_NOISE] for tile in noise]
+                self.verifier.import_slots(pool, int(some[0]), values)
+
+    def _positions(self, pool: int, region: int, positions: range) -> list[NDArray[np.float16]]:
+        """The K/V of consecutive positions, one array [1, n_kv, positions, head_dim] per state."""
+        spans = self.map.slot_ranges(pool, region, positions)
+        pieces = [self.verifier.export_slots(pool, span.start, len(span)) for span in spans]
+        return [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
+
+    def _past_in_sight(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
+        """The slots of the past that the probe's first row attends to."""
+        visible = range(self.map.first_visible(pool, probe.start), probe.start)
+        return self.map.slot_ranges(pool, region, visible)
+
+    def _touchable(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
+        """The slots that rows of the probe, or drafts and pads past its end, may write; no spare ones."""
+        size = self.shape.pools[pool].token_slots
+        end = min(probe.positions.stop + self._rows_past_the_end, self.shape.context)
+        if end - probe.start >= size:
+            return self.map.slot_ranges(pool, region, range(size))
+        return self.map.slot_ranges(pool, region, range(probe.start, end))
+
+    def _home_states(self, positions: range, region: int) -> dict[int, States]:
+        """The K/V of those positions whose home slots are still theirs in every pool."""
+        reach = min(
+            self.shape.context
+            if pool.token_slots >= self.shape.context
+            else pool.token_slots - self._rows_past_the_end + 1
+            for pool in self.shape.pools
+        )
+        kept = range(max(positions.start, positions.stop - reach), positions.stop)
+        arrays: list[NDArray[np.float16]] = []
+        for pool in self._pools:
+            arrays += self._positions(pool, region, kept)
+        return {position: tuple(a[:, :, i] for a in arrays) for i, position in enumerate(kept)}
+
+    @property
+    def _rows_past_the_end(self) -> int:
+        """The most rows that a case writes behind a probe: drafts, or pads where those write."""
+        return self.shape.t_max if self.shape.side_by_side else self.shape.block
+
+    def _all_slots(self) -> Iterator[tuple[int, int, int]]:
+        """Every slot as (pool, first, count), at most SLOTS_AT_ONCE at a time."""
+        for pool, slots in enumerate(self.shape.whole_spans):
+            for first in range(0, slots, SLOTS_AT_ONCE):
+                yield pool, first, min(SLOTS_AT_ONCE, slots - first)
+
+
+def _copied(found: RowLogits) -> RowLogits:
+    """The same without the logits of other rows, which may be the same array's."""
+    return found if found.logits is None else replace(found, logits=np.array(found.logits, np.float16))
+
+
+def _louder(real: NDArray[np.float16], rng: np.random.Generator) -> NDArray[np.float16]:
+    """Values of `real` [n, n_kv, count, head_dim] shuffled and scaled, for SLOTS_OF_NOISE slots."""
+    shape = (real.shape[0], real.shape[1], SLOTS_OF_NOISE, real.shape[3])
+    noise = rng.choice(real.ravel(), size=shape).astype(np.float32) * rng.uniform(-2, 2, size=shape)
+    noise = np.clip(noise, -FP16_MAX, FP16_MAX)
+    return np.where(noise == 0, 1.0, noise).astype(np.float16)

@@ -1,0 +1,116 @@
+"""Check that the same pass always gives the same bits: here, in a new process, and compiled again."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.runtime.passes import ALL_LOGITS, RowLogits, Verifier, VerifierShape
+from anespec.system.errors import AnespecError
+from anespec.validate.exactness.bit_comparison import Difference, FoundRow, Recording, compare
+from anespec.validate.exactness.case_runner import CaseRunner
+from anespec.validate.exactness.invariance_cases import InvarianceCase, Probe, cut
+
+Elsewhere = Mapping[str, Recording]
+"""What the pass left in other openings of the same artifact, by the circumstances of each."""
+
+PAST = 8
+"""Tokens that the model computes before the pass that is repeated."""
+
+
+def repeat_probe(shape: VerifierShape, prompts: Sequence[Sequence[int]]) -> Probe:
+    """A block of tokens and the past that it sees, the same for the same arguments in any process."""
+    count = min(shape.block, shape.context)
+    past = min(PAST, shape.context - count)
+    ids = [*(prompts[0] if prompts else ()), *range(1, past + count + 1)][: past + count]
+    tokens = tuple(token % shape.vocabulary for token in ids)
+    return Probe(tokens[:past], past, tokens[past:])
+
+
+def recorded_pass(verifier: Verifier, prompts: Sequence[Sequence[int]]) -> Recording:
+    """What the pass leaves on a state that is else zeros, its past with it; the state is left as zeros."""
+    runner = CaseRunner(verifier)
+    probe = repeat_probe(verifier.shape, prompts)
+    try:
+        runner.prepare(probe)
+        return runner.run(_the_pass(runner, probe), probe)
+    finally:
+        runner.clear()
+
+
+def measure_repeats(
+    runner: CaseRunner, prompts: Sequence[Sequence[int]], times: int, elsewhere: Elsewhere
+) -> Difference:
+    """The pass once more so many times, and beside what it left elsewhere."""
+    probe = repeat_probe(runner.shape, prompts)
+    case = _the_pass(runner, probe)
+    runner.prepare(probe)
+    expected = runner.run(case, probe)
+    total = Difference()
+    for number in range(2, times + 1):
+        runner.restore()
+        total += compare(expected, runner.run(case, probe), f"repetition {number}")
+    for name, recording in elsewhere.items():
+        found = compare(expected, recording, name)
+        total += found if found.cases else Difference(1, 1, 0.0, f"{name}: the pass left nothing")
+    return total
+
+
+def _the_pass(runner: CaseRunner, probe: Probe) -> InvarianceCase:
+    block = runner.shape.block
+    return cut(probe, [min(block, runner.map.longest_run)], block)
+
+
+def packed(elsewhere: Elsewhere) -> bytes:
+    """Recordings of which all logits were wanted, as bytes for another process."""
+    arrays: dict[str, Any] = {}
+    for number, (name, recording) in enumerate(elsewhere.items()):
+        arrays[f"name/{number}"] = np.array([name, *recording.not_finite])
+        for position, row in recording.rows.items():
+            if row.found.logits is not None:
+                arrays[f"row/{number}/{position}"] = row.found.logits
+        for position, states in recording.states.items():
+            arrays |= {f"state/{number}/{position}/{i}": state for i, state in enumerate(states)}
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> Elsewhere:
+    """What was packed.
+
+    Raises:
+        AnespecError: it is something else.
+    """
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            return _unpacked({key: arrays[key] for key in arrays.files})
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise AnespecError(f"what it printed is no recording ({error})") from error
+
+
+def _unpacked(arrays: Mapping[str, NDArray[np.generic]]) -> Elsewhere:
+    names: dict[str, list[str]] = {}
+    rows: dict[str, dict[int, FoundRow]] = {}
+    states: dict[str, dict[int, list[NDArray[np.float16]]]] = {}
+    for key, array in arrays.items():
+        kind, number, *place = key.split("/")
+        if kind == "name":
+            names[number] = [str(text) for text in array]
+        elif kind == "row":
+            found = FoundRow(ALL_LOGITS, RowLogits(logits=array.astype(np.float16, copy=False)))
+            rows.setdefault(number, {})[int(place[0])] = found
+        else:
+            kept = states.setdefault(number, {}).setdefault(int(place[0]), [])
+            kept.append(array.astype(np.float16, copy=False))
+    return {
+        name: Recording(
+            rows.get(number, {}),
+            {position: tuple(kept) for position, kept in states.get(number, {}).items()},
+            tuple(problems),
+        )
+        for number, (name, *problems) in names.items()
+    }

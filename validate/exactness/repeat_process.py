@@ -1,0 +1,96 @@
+"""Opens an artifact, runs the pass of repeat_checks, and prints what it left. Run as a process of its own.
+
+    python -P -m anespec.validate.exactness.repeat_process OPENING
+
+OPENING is an Opening as JSON. It lives as long as its standard input, a pipe from whoever started it. It
+holds the artifact once: a backend that keeps what it compiled is closed before it compiles again.
+"""
+
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from anespec.manifests.known_hashes import KnownHashes
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances
+from anespec.runtime import backends
+from anespec.runtime.backends.backend import Backend
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.system.child_python import answer_stream, end_with_parent
+from anespec.system.errors import AnespecError
+from anespec.validate.child_answer import child_answer
+from anespec.validate.exactness.repeat_checks import Elsewhere, packed, recorded_pass, unpacked
+from anespec.validate.opening import Opening
+from anespec.validate.sample.prompts import prompt_ids
+
+LONGEST_WAIT = 1800.0
+"""For two openings; more is a machine that swaps."""
+
+NEW_PROCESS, COMPILED_AGAIN = "in a new process", "compiled again"
+
+
+def run_elsewhere(artifact: Artifact, here: Circumstances, workers: WorkerLimits | None = None) -> Elsewhere:
+    """What the pass leaves in a new process, and compiled again; nothing of it stays in memory.
+
+    `workers` are the limits of a backend that has some.
+
+    Raises:
+        AnespecError: the process failed.
+    """
+    opening = Opening(
+        artifact=str(artifact.root.resolve()),
+        backend=here.backend,
+        threads=here.threads,
+        workers=workers,
+        sequences=artifact.sequences,
+    )
+    try:
+        asked = (opening.model_dump_json(),)
+        return unpacked(child_answer("anespec.validate.exactness.repeat_process", asked, LONGEST_WAIT))
+    except AnespecError as error:
+        raise AnespecError(
+            f"{artifact.root}: the exactness gate could not run it in a new process on "
+            f"{here.backend} ({error})"
+        ) from None
+
+
+def openings(artifact: Artifact, backend: Backend, threads: int) -> Elsewhere:
+    """The pass in this process: as every start opens the artifact, and compiled again.
+
+    A backend that compiles in every opening is opened once, which is both.
+
+    Raises:
+        ArtifactError: see Backend.
+    """
+    prompts = prompt_ids(artifact)
+    with closing(backend.open(artifact, threads)) as verifier:
+        found = recorded_pass(verifier, prompts)
+    again = backend.open_again(artifact, threads)
+    if again is None:
+        return {f"{NEW_PROCESS}, {COMPILED_AGAIN}": found}
+    with closing(again):
+        return {NEW_PROCESS: found, COMPILED_AGAIN: recorded_pass(again, prompts)}
+
+
+def main() -> None:
+    """Print the recordings, or one sentence on standard error.
+
+    What is printed is not lost to a library's destructors (see anespec.system.process_exit).
+    """
+    opening = Opening.model_validate_json(sys.argv[1])
+    end_with_parent()
+    answers = answer_stream()
+    try:
+        backend = backends.chosen_backend(opening.backend, workers=opening.workers)
+        artifact = Artifact(Path(opening.artifact), KnownHashes(), opening.sequences)
+        found = openings(artifact, backend, opening.threads)
+    except AnespecError as error:
+        raise SystemExit(str(error)) from None
+    answers.write(packed(found))
+    answers.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

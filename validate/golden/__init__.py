@@ -1,0 +1,1 @@
+"""The golden gate: an artifact computes what its GGUF means, by an independent reference."""

@@ -1,0 +1,255 @@
+"""Gate (a): the artifact computes what the GGUF means.
+
+Every shard alone, and the whole stack, are compared with the fp32 reference (reference.py), which is given
+the same rows with the stored weights: what a weight format costs is not mixed up with what a shard gets
+wrong. A shard gets the reference's own hidden state at its input, so an error shows where it arises and
+not where it has grown. That the stored weights are the GGUF's is seen on the way (stored_weights.py).
+
+The reference's layers are gone through once. Each is loaded for all rows that anything is judged by, and
+shards are opened one at a time, so memory does not grow with the number of layers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.channel_layout import from_rows, to_rows
+from anespec.manifests.consistency import tiles
+from anespec.manifests.schema import LayerShard, Manifest, Shard
+from anespec.runtime.backends.runner import Homes, Inputs, ShardRunner, Tensor
+from anespec.runtime.passes import Row
+from anespec.system.errors import ArtifactError
+from anespec.system.progress import StepReport
+from anespec.validate.golden.closeness import Closeness, Floats, closeness
+from anespec.validate.golden.figures import LOUDER, ShardFigures, StackFigures, Stimulus
+from anespec.validate.golden.reference import Reference, split_rows
+from anespec.validate.golden.shard_passes import ShardPass, ShardPasses, fitting_passes, plan_passes
+from anespec.validate.golden.stack_passes import PromptRun
+
+STIMULI: tuple[Stimulus, ...] = get_args(Stimulus)
+OpenShard = Callable[[Shard], ShardRunner]
+FP16_MAX = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class ComputedFigures:
+    """What shards compute beside the reference, alone and all together."""
+
+    shards: tuple[ShardFigures, ...]
+    stack: tuple[StackFigures, ...]
+
+
+class BuildsInputs(Protocol):
+    """What builds a shard's inputs from a block (runtime.backends.pass_inputs.PassInputs)."""
+
+    def of(
+        self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor | Homes]:
+        """Every input that some shard takes, by the manifest's names; `hidden` is a channel tensor."""
+        ...
+
+
+class PerLayerLookup(Protocol):
+    """What looks up the embeddings that layers have of their own (runtime.backends.embedding.Embedding)."""
+
+    def layer_inputs(self, tokens: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """What shards take beside the hidden state; empty for most models."""
+        ...
+
+
+def compare_computed(
+    manifest: Manifest,
+    reference: Reference,
+    open_shard: OpenShard,
+    pass_inputs: BuildsInputs,
+    own: PerLayerLookup,
+    prompt_runs: Sequence[PromptRun] = (),
+    *,
+    ids: Sequence[int] = (),
+    seed: int = 0,
+    progress: StepReport = lambda _: None,
+) -> ComputedFigures:
+    """Every shard alone, one open at a time, on each stimulus; and the `prompt_runs`.
+
+    `ids` are the tokens whose embeddings are given; random tokens fill up what they lack. `prompt_runs` are
+    prompts that the whole stack has run.
+
+    Raises:
+        ArtifactError: the shards do not make up the whole model.
+    """
+    _require_whole(manifest, reference)
+    rng = np.random.default_rng(seed)
+    plans = [plan_passes(manifest, stimulus) for stimulus in STIMULI]
+    count = len(plans[0].positions)
+    missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
+    tokens = [*ids, *missing][:count]
+    bench = _Bench(pass_inputs, own, plans, tokens, manifest)
+    begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
+    stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
+    texts, alone = stretched[: len(begun)], stretched[len(begun) :]
+    read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
+    states, given = read[:-count], _rounded(read[-count:], manifest.hidden_scale)
+    figures: list[ShardFigures] = []
+    for shard in manifest.layer_shards:
+        inputs = _inputs_like(given, rng)
+        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in alone)]
+        rows = np.concatenate((states, *inputs))
+        for index in range(shard.first_layer, shard.end_layer):
+            progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
+            rows = reference.layer(index, rows, stretches)
+        states, *expected = split_rows(rows, [len(states), *map(len, inputs)])
+        figures += bench.judge(shard, open_shard, inputs, expected, progress)
+        given = _rounded(expected[0], manifest.hidden_scale)
+    logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
+    for head in manifest.head_shards:
+        inputs = _inputs_like(given, rng)
+        progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
+        rows = np.concatenate((states, *inputs))
+        rows = reference.logits(rows, head.first_token, head.end_token)
+        its_logits, *expected = split_rows(rows, [len(states), *map(len, inputs)])
+        logits[:, head.first_token : head.end_token] = its_logits
+        figures += bench.judge(head, open_shard, inputs, expected, progress)
+    ends = np.cumsum([len(prompt.rows) for prompt in prompt_runs])
+    stack = [
+        prompt.against(rows) for prompt, rows in zip(prompt_runs, np.split(logits, ends)[:-1], strict=True)
+    ]
+    return ComputedFigures(tuple(figures), tuple(stack))
+
+
+def _require_whole(manifest: Manifest, reference: Reference) -> None:
+    layers = [(shard.first_layer, shard.end_layer) for shard in manifest.layer_shards]
+    tokens = [(shard.first_token, shard.end_token) for shard in manifest.head_shards]
+    for ranges, end in ((layers, len(reference.facts.layers)), (tokens, reference.facts.vocabulary)):
+        if not tiles(ranges, end):
+            raise ArtifactError(
+                "the manifest's shards do not make up the whole model, each part once and in order; "
+                "convert the model again"
+            )
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What every shard is judged with: row i of any hidden state is that of `tokens[i]`."""
+
+    pass_inputs: BuildsInputs
+    own: PerLayerLookup
+    plans: Sequence[ShardPasses]
+    tokens: Sequence[int]
+    manifest: Manifest
+
+    def judge(
+        self,
+        shard: Shard,
+        open_shard: OpenShard,
+        inputs: Sequence[Floats],
+        expected: Sequence[Floats],
+        progress: StepReport,
+    ) -> list[ShardFigures]:
+        """The shard's figures on each stimulus: what it is given, and what the reference makes of that."""
+        name, figures = Path(shard.path).stem, []
+        progress(f"shard {name} on {self.plans[0].stimulus}")
+        runner = open_shard(shard)
+        try:
+            for number, (plan, given, wanted) in enumerate(zip(self.plans, inputs, expected, strict=True)):
+                if number:
+                    progress(f"shard {name} on {plan.stimulus}")
+                if isinstance(shard, LayerShard):
+                    figures.append(_layer_figures(shard, runner, self, plan, given, wanted))
+                else:
+                    fitting = fitting_passes(plan, self.manifest, shard)
+                    figures.append(_head_figures(shard, runner, self, fitting, given, wanted))
+        finally:
+            runner.close()
+        return figures
+
+    def inputs_of(self, step: ShardPass, inputs: Floats) -> Inputs:
+        """The inputs of one pass."""
+        sources = list(step.sources)
+        scaled = (inputs[sources] * np.float32(self.manifest.hidden_scale)).astype(np.float16)
+        hidden = np.ascontiguousarray(from_rows(scaled))
+        tokens = np.array(self.tokens, dtype=np.int64)[sources]
+        return self.pass_inputs.of(step.rows, hidden, self.own.layer_inputs(tokens))
+
+
+def _layer_figures(
+    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
+) -> ShardFigures:
+    for state in shard.states:
+        runner.write_state(state.name, np.zeros(state.shape, np.float16))
+    found = _run_shard(shard, runner, bench, plan, inputs) / np.float32(bench.manifest.hidden_scale)
+    stray, not_finite = 0, 0
+    for state in shard.states:
+        values = runner.read_state(state.name)
+        not_finite += int((~np.isfinite(values)).sum())
+        used = set(np.flatnonzero((values != 0).any(axis=(0, 1, 3))).tolist())
+        stray += len(used - plan.home_slots[state.pool])
+    close = closeness(expected, found, expected - inputs)
+    return _shard_figures(shard, plan, close, not_finite, stray)
+
+
+def _head_figures(
+    shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
+) -> ShardFigures:
+    found = _run_shard(shard, runner, bench, plan, inputs)
+    return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)
+
+
+def _shard_figures(
+    shard: Shard, plan: ShardPasses, close: Closeness, not_finite: int, stray: int
+) -> ShardFigures:
+    return ShardFigures(
+        shard=shard.path,
+        weights=shard.formats[-1],
+        layers=shard.end_layer - shard.first_layer if isinstance(shard, LayerShard) else 0,
+        stimulus=plan.stimulus,
+        tokens=len(plan.positions),
+        cosine=close.cosine,
+        error=close.error,
+        max_error=close.max_error,
+        worst_token=close.worst,
+        not_finite=not_finite + close.not_finite,
+        stray_slots=stray,
+    )
+
+
+def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats) -> Floats:
+    """The shard's outputs for every real row of the plan, [rows, channels]."""
+    pieces = []
+    for step in plan.passes:
+        given = bench.inputs_of(step, inputs)
+        own: Inputs = {spec.name: given[spec.name] for spec in shard.inputs}
+        outputs = runner.run(own)
+        rows = np.concatenate([to_rows(outputs[spec.name]) for spec in shard.outputs], axis=1)
+        pieces.append(rows[: step.real].astype(np.float32))
+    return np.concatenate(pieces)
+
+
+def _rounded(rows: Floats, hidden_scale: float) -> Floats:
+    """Rounded to fp16 as shards hold it; even beyond its range finite, so that the next can be judged."""
+    scaled = (rows * np.float32(hidden_scale)).clip(-FP16_MAX, FP16_MAX)
+    return scaled.astype(np.float16).astype(np.float32) / np.float32(hidden_scale)
+
+
+def _inputs_like(embedded: Floats, rng: np.random.Generator) -> tuple[Floats, ...]:
+    """The rows of every stimulus, where `embedded` are what embeddings have become."""
+    count = len(embedded)
+    return (embedded, _like(embedded, count, rng), _extreme(_like(embedded, count, rng), rng))
+
+
+def _extreme(rows: Floats, rng: np.random.Generator) -> Floats:
+    """Of three rows, one is zeros, and one has a channel that is louder than the others."""
+    rows[::3] = 0
+    loud = range(1, len(rows), 3)
+    rows[loud, rng.integers(rows.shape[1], size=len(loud))] *= LOUDER
+    return _rounded(rows, hidden_scale=1.0)
+
+
+def _like(rows: Floats, count: int, rng: np.random.Generator) -> Floats:
+    """`count` random normal rows of the typical size of a channel in `rows` (robust to huge channels)."""
+    typical = float(np.median(np.abs(rows))) / 0.6745
+    noise = rng.standard_normal((count, rows.shape[1])) * (typical or 1.0)
+    return _rounded(noise.astype(np.float32), hidden_scale=1.0)

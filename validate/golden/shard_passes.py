@@ -1,0 +1,137 @@
+"""The passes by which the golden gate looks at one shard alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anespec.manifests.schema import Manifest, Shard
+from anespec.runtime.backends.verifier import shape_of
+from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.passes import Row, RowKind, RowSlots
+from anespec.runtime.rows import pad_rows
+from anespec.validate.golden.figures import Stimulus
+
+
+@dataclass(frozen=True)
+class ShardPass:
+    """One pass over a shard alone: its rows, and for every lane the row of hidden that it takes."""
+
+    rows: tuple[Row, ...]
+    sources: tuple[int, ...]
+    real: int
+
+
+@dataclass(frozen=True)
+class ShardPasses:
+    """The passes of one stimulus; row i of hidden stands at `positions[i]`.
+
+    `home_slots` has the slots that they write, by pool, those of pads that write included.
+    """
+
+    stimulus: Stimulus
+    passes: tuple[ShardPass, ...]
+    positions: tuple[int, ...]
+    home_slots: Mapping[str, frozenset[int]]
+
+
+def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
+    """Blocks of several widths and fillings, so that later ones see what earlier ones wrote.
+
+    Random rows jump to the far end of the last region after two blocks, since slow rope frequencies
+    only show over a long distance; embeddings stand at the start of region 0 without a gap.
+    """
+    block, shape = manifest.block, shape_of(manifest)
+    region_map = RegionMap.of(shape)
+    narrowest, wider = manifest.widths[0], next((w for w in manifest.widths if w > block), block)
+    # The reference computes every real row, and pads are rows of the same function.
+    filled = min(wider, 2 * block, max(1, manifest.context - 4 * block))
+    cuts = [(block, block), (block, block), (block, 1), (wider, filled)]
+    cuts += [(narrowest, narrowest), (block, max(1, block - 1))]
+    sizes = [(width, min(real, region_map.longest_run)) for width, real in cuts]
+    total, fitting = 0, []
+    for width, real in sizes:
+        if total + real <= manifest.context:
+            fitting.append((width, real))
+            total += real
+    near = min(2 * block, total) if stimulus == "random" else total
+    positions = (*range(near), *range(manifest.context - total + near, manifest.context))
+    region = manifest.sequences - 1 if stimulus == "random" else 0
+    if shape.side_by_side:
+        fitting = _side_by_side(fitting, positions, region_map)
+    passes, done = [], 0
+    homes: dict[str, set[int]] = {pool.name: set() for pool in manifest.pools}
+    for width, real in fitting:
+        rows = [_row(region_map, positions[: index + 1], region) for index in range(done, done + real)]
+        passes.append(
+            ShardPass(
+                (*rows, *pad_rows(rows, width)),
+                (*range(done, done + real), *(done,) * (width - real)),
+                real,
+            )
+        )
+        for number, pool in enumerate(manifest.pools):
+            written = [row.slots[number].home or 0 for row in rows]
+            homes[pool.name].update(range(written[0], written[0] + width) if shape.side_by_side else written)
+        done += real
+    frozen = {name: frozenset(slots) for name, slots in homes.items()}
+    return ShardPasses(stimulus, tuple(passes), positions, frozen)
+
+
+def _side_by_side(
+    sizes: Sequence[tuple[int, int]], positions: Sequence[int], region_map: RegionMap
+) -> list[tuple[int, int]]:
+    """The widths of passes and their rows, cut where positions leave a gap or a ring ends."""
+    found, done = [], 0
+    for width, real in sizes:
+        for gapless in _runs(positions[done : done + real]):
+            found += [(width, len(run)) for run in region_map.runs(gapless, real)]
+        done += real
+    return found
+
+
+def fitting_passes(passes: ShardPasses, manifest: Manifest, shard: Shard) -> ShardPasses:
+    """The same rows, a block at a time where a pass has more than any function of the shard takes."""
+    pieces: list[ShardPass] = []
+    for step in passes.passes:
+        if manifest.function_of(shard, len(step.rows)) is not None:
+            pieces.append(step)
+        else:
+            pieces += _blocks(step, manifest.block)
+    return replace(passes, passes=tuple(pieces))
+
+
+def _blocks(step: ShardPass, block: int) -> list[ShardPass]:
+    """A pass's real rows, a block at a time, the last one padded."""
+    pieces = []
+    for start in range(0, step.real, block):
+        rows = step.rows[start : min(start + block, step.real)]
+        missing = block - len(rows)
+        sources = (*step.sources[start : start + len(rows)], *step.sources[start : start + 1] * missing)
+        pieces.append(ShardPass((*rows, *pad_rows(rows, block)), sources, len(rows)))
+    return pieces
+
+
+def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
+    """The row at the last of `positions`, which sees all of them that its window reaches."""
+    last = positions[-1]
+    places = tuple(
+        RowSlots(
+            own.home,
+            tuple(
+                span
+                for run in _runs(positions)
+                for span in region_map.slot_ranges(
+                    pool, region, range(max(run.start, region_map.first_visible(pool, last)), run.stop)
+                )
+                if span
+            ),
+        )
+        for pool, own in enumerate(region_map.slots(region, last))
+    )
+    return Row(RowKind.PROMPT, 0, last, places)
+
+
+def _runs(positions: Sequence[int]) -> list[range]:
+    """Ascending positions as runs without a gap."""
+    edges = [i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1]
+    bounds = zip([0, *edges], [*edges, len(positions)], strict=True)
+    return [range(positions[a], positions[b - 1] + 1) for a, b in bounds]

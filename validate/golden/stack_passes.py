@@ -1,0 +1,91 @@
+"""The whole stack on prompts: what the verifier made of them, and how near the reference is.
+
+The verifier runs first and alone. The reference is given the verifier's own tokens afterwards, so one early
+difference does not hide later ones, and all prompts go through its layers together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.passes import Logits, RowKind, Verifier, run_rows
+from anespec.runtime.rows import chain_rows
+from anespec.system.progress import StepReport
+from anespec.validate.golden.closeness import Floats, logits_closeness
+from anespec.validate.golden.figures import StackFigures
+
+GREEDY_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class PromptRun:
+    """A prompt and the greedy tokens after it; `logits` are those of every row but the last token's."""
+
+    prompt: tuple[int, ...]
+    greedy: tuple[int, ...]
+    logits: Logits
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The tokens that the verifier was given, from position 0 on."""
+        return (*self.prompt, *self.greedy)[: len(self.logits)]
+
+    def against(self, expected: Floats) -> StackFigures:
+        """The figures, where the reference expects those logits of the same rows."""
+        close = logits_closeness(expected, self.logits)
+        judged = expected[len(self.prompt) - 1 :][: len(self.greedy)]
+        spread = np.maximum(judged.std(axis=1), np.finfo(np.float32).tiny)
+        chosen = judged[np.arange(len(self.greedy)), np.array(self.greedy, dtype=np.int64)]
+        margins = (judged.max(axis=1) - chosen) / spread
+        wrong = np.flatnonzero(margins > 0)
+        return StackFigures(
+            prompt_tokens=len(self.prompt),
+            greedy_tokens=len(self.greedy),
+            agreeing=len(self.greedy) - len(wrong),
+            leading=int(wrong[0]) if len(wrong) else len(self.greedy),
+            worst_margin=float(margins.max(initial=0.0)),
+            cosine=close.cosine,
+            error=close.error,
+            max_error=close.max_error,
+            not_finite=close.not_finite,
+        )
+
+
+def run_prompts(
+    verifier: Verifier,
+    prompts: Sequence[Sequence[int]],
+    *,
+    greedy_tokens: int = GREEDY_TOKENS,
+    progress: StepReport = lambda _: None,
+) -> tuple[PromptRun, ...]:
+    """Every prompt in blocks, then greedy tokens. A prompt is cut to what the context can hold."""
+    room = verifier.shape.context - greedy_tokens
+    runs = []
+    for number, prompt in enumerate(prompts):
+        name = f"prompt {number + 1} of {len(prompts)}"
+        ids = tuple(prompt[: max(1, room)])
+        runs.append(_run(verifier, ids, min(greedy_tokens, max(0, room)), name, progress))
+    return tuple(runs)
+
+
+def _run(
+    verifier: Verifier, prompt: tuple[int, ...], greedy_tokens: int, name: str, progress: StepReport
+) -> PromptRun:
+    block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
+    total = len(prompt) + max(0, greedy_tokens - 1)
+    found: list[Logits] = []
+    for run in region_map.runs(range(len(prompt)), block):
+        progress(f"{name}, {run.start} of {total} tokens")
+        rows = chain_rows(region_map, 0, run.start, RowKind.PROMPT, prompt[run.start : run.stop])
+        found.append(run_rows(verifier, rows, block))
+    greedy: list[int] = []
+    while len(greedy) < greedy_tokens:
+        if greedy:
+            position = len(prompt) + len(greedy) - 1
+            progress(f"{name}, {position} of {total} tokens")
+            carry = chain_rows(region_map, 0, position, RowKind.CARRY, greedy[-1:])
+            found.append(run_rows(verifier, carry, block))
+        greedy.append(int(np.nan_to_num(found[-1][-1]).argmax()))
+    return PromptRun(prompt, tuple(greedy), np.concatenate(found))

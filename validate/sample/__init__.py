@@ -1,0 +1,1 @@
+"""Sample texts and speeds for the report page."""

@@ -1,0 +1,174 @@
+"""What the report page shows of speed, memory and text: a few dozen tokens of two fixed prompts, written by
+the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from anespec.gguf.container import GGUFFile
+from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import Circumstances, ExactnessFile
+from anespec.runtime.backends import circumstances
+from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.runtime.text.stream import StreamDecoder
+from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import AnespecError
+from anespec.system.formatting import LONGEST_REASON, printable
+from anespec.system.progress import StepReport
+from anespec.validate.child_answer import child_answer
+from anespec.validate.gates import require_layers
+from anespec.validate.golden.reference import Reference
+from anespec.validate.opening import Opening
+from anespec.validate.quality.divergence import log_softmax
+from anespec.validate.sample.figures import OtherChoice, Passage, ReferenceReading, SampleFile, SampleRun
+from anespec.validate.sample.process import Written, WrittenSamples
+
+SAMPLE_PROCESS = "anespec.validate.sample.process"
+
+SMALL_MODEL = 10_000_000
+"""Weights of a model whose reference writes a text of its own, a whole reading of it per token."""
+
+LONGEST_WAIT = 600.0
+"""For the other process to load and write; more is a machine that swaps."""
+
+
+def sample_run(
+    artifact: Artifact,
+    source: Path | None,
+    backend: str,
+    threads: int | None,
+    progress: StepReport,
+    workers: WorkerLimits | None = None,
+) -> SampleRun:
+    """Generate, measure and record in gates/sample.json.
+
+    Drafts run only where the exactness verdict for here allows it. The reference reads the texts where
+    `source` is given, the GGUF that was converted.
+
+    Raises:
+        AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
+        StorageError: the record cannot be written.
+    """
+    here = circumstances(artifact, backend, threads)
+    verdict = artifact.read_verdicts(ExactnessFile).find(here)
+    speculates = verdict is not None and verdict.allows_speculation
+    progress("generating with and without drafts" if speculates else "generating without drafts")
+    samples = _samples(artifact, here, workers)
+    with GGUFFile(artifact.tokens_path()) as tokens:
+        tokenizer = Tokenizer.from_gguf(tokens)
+    readings = _read(artifact, source, tokenizer, samples.texts, progress)
+    run = SampleRun(
+        circumstances=here,
+        passages=tuple(
+            Passage(
+                prompt=text.prompt,
+                prompt_tokens=len(text.prompt_ids),
+                pieces=_pieces(tokenizer, text.ids),
+                plain=text.plain,
+                drafted=text.drafted,
+                same_text=text.same_text,
+                reference=reading,
+            )
+            for text, reading in zip(samples.texts, readings, strict=True)
+        ),
+        peak_bytes=samples.peak_bytes,
+    )
+    artifact.record_verdict(SampleFile, run)
+    return run
+
+
+def _samples(artifact: Artifact, here: Circumstances, workers: WorkerLimits | None) -> WrittenSamples:
+    """Let another process write: the memory that it holds is the model's and not the gates'."""
+    opening = Opening(
+        artifact=str(artifact.root.resolve()),
+        backend=here.backend,
+        threads=here.threads,
+        workers=workers,
+        sequences=artifact.sequences,
+    )
+    try:
+        answer = child_answer(SAMPLE_PROCESS, (opening.model_dump_json(),), LONGEST_WAIT)
+        return WrittenSamples.model_validate_json(answer)
+    except (AnespecError, ValidationError) as error:
+        reason = printable(str(error), LONGEST_REASON)
+        raise AnespecError(f"{artifact.root}: no sample was generated on {here.backend} ({reason})") from None
+
+
+def _read(
+    artifact: Artifact,
+    source: Path | None,
+    tokenizer: Tokenizer,
+    written: Sequence[Written],
+    progress: StepReport,
+) -> list[ReferenceReading | None]:
+    """What the reference makes of the texts; nothing where there is no source."""
+    if source is None:
+        return [None] * len(written)
+    with GGUFFile(source) as file:
+        small = sum(file.info(name).elements for name in file.tensors) <= SMALL_MODEL
+        layers = artifact.manifest.hyperparameters.layers if small else 1
+        reference = Reference(file, artifact.manifest.context, resident_layers=layers)
+        require_layers(artifact.manifest, reference, source)
+        progress("the reference reads the samples")
+        inputs = [(*text.prompt_ids, *text.ids)[:-1] or text.prompt_ids for text in written]
+        states = reference.hidden_states(inputs)
+        readings: list[ReferenceReading | None] = []
+        for text, hidden in zip(written, states, strict=True):
+            rows = hidden[len(text.prompt_ids) - 1 :][: len(text.ids)]
+            others = _others(log_softmax(reference.logits(rows)), text.ids, tokenizer)
+            own = None
+            if others and small:
+                progress("the reference writes its own")
+                start = text.ids[: others[0].index]
+                own = _pieces(tokenizer, _own_text(reference, text, start, tokenizer.end_ids))
+            readings.append(ReferenceReading(others=others, own=own))
+        return readings
+
+
+def _others(
+    logarithms: NDArray[np.float64], ids: Sequence[int], tokenizer: Tokenizer
+) -> tuple[OtherChoice, ...]:
+    best = logarithms.argmax(axis=-1)
+    return tuple(
+        OtherChoice(
+            index=index,
+            text=_shown(tokenizer, int(choice)),
+            probability=_probability(logarithms[index, choice]),
+            chosen_probability=_probability(logarithms[index, own]),
+        )
+        for index, (choice, own) in enumerate(zip(best, ids, strict=True))
+        if choice != own
+    )
+
+
+def _own_text(
+    reference: Reference, text: Written, start: Sequence[int], end_ids: frozenset[int]
+) -> tuple[int, ...]:
+    """The reference's greedy continuation, `start` of which is known, as long as the artifact's at most."""
+    ids = list(start)
+    while len(ids) < len(text.ids):
+        hidden = reference.hidden_states([(*text.prompt_ids, *ids)])[0]
+        token = int(reference.logits(hidden[-1:]).argmax())
+        if token in end_ids:
+            break
+        ids.append(token)
+    return tuple(ids)
+
+
+def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, ...]:
+    """The text that each token completes; a last character that is cut short belongs to the last token."""
+    decoder = StreamDecoder(tokenizer, continues=True)
+    pieces = [decoder.push(token) for token in ids]
+    return (*pieces[:-1], pieces[-1] + decoder.flush()) if pieces else ()
+
+
+def _shown(tokenizer: Tokenizer, token: int) -> str:
+    """A token alone, control tokens by their names."""
+    return tokenizer.decode([token], skip_special=False, continues=True)
+
+
+def _probability(logarithm: float) -> float:
+    return min(1.0, float(np.exp(logarithm)))

@@ -1,0 +1,1 @@
+"""The models and inputs of the self-test."""

@@ -1,0 +1,80 @@
+"""Models with trained weights: the embedded one and the user's, each beside a random one of its shapes.
+
+An encoder ran three times slower with trained weights than with random ones (ANEForge#13, B).
+"""
+
+from pathlib import Path
+
+from anespec.convert.source.model import SourceModel
+from anespec.gguf.container import GGUFFile
+from anespec.manifests.schema import Target
+from anespec.validate.selftest.inputs.random_gguf import Sizes, stored_bytes
+from anespec.validate.selftest.inputs.scale import Scale
+from anespec.validate.selftest.records import ModelSize
+from anespec.validate.tuning.truncated_gguf import first_layers
+
+TWINS: dict[ModelSize, ModelSize] = {"embedded": "random-embedded", "model": "random-model"}
+"""The random model beside each trained one."""
+
+LEAST_BYTES = 100_000_000
+"""Weights of a trained model that are looked at, in its first layers: about those of the main random one."""
+
+TWIN_VOCABULARY = 512
+"""Only layers are compared."""
+
+
+def with_trained(scale: Scale, embedded: Path, model: Path | None) -> Scale:
+    """The scale with the embedded model's GGUF and, where it is given, the user's.
+
+    Raises:
+        AnespecError: the model cannot be read, or is of a kind that is not converted.
+    """
+    sizes, files = dict(scale.sizes), dict(scale.files)
+    for name, path in (("embedded", embedded), ("model", model)):
+        if path is not None:
+            found = _sizes(path)
+            known: ModelSize = "embedded" if name == "embedded" else "model"
+            sizes |= {known: found, TWINS[known]: found}
+            files[known] = str(path.absolute())
+    return scale.model_copy(update={"sizes": sizes, "files": files})
+
+
+def _sizes(path: Path) -> Sizes:
+    """The shapes of a model's first layers, as many as have LEAST_BYTES of weights."""
+    with GGUFFile(path) as file:
+        facts = SourceModel(file).facts
+    first = facts.layers[0]
+    one = Sizes(
+        layers=1,
+        d=facts.d,
+        ff=first.ff,
+        heads=first.heads,
+        kv_heads=first.kv_heads,
+        vocabulary=TWIN_VOCABULARY,
+        head_dim=first.head_dim,
+        context=facts.trained_context,
+    )
+    weights = stored_bytes(one)
+    return Sizes(**{**vars(one), "layers": min(len(facts.layers), -(-LEAST_BYTES // weights))})
+
+
+def beginning_of(source: Path, name: str, layers: int, folder: Path, target: Target) -> Path:
+    """A GGUF of a trained model's first layers, or of all, in the self-test's folder: messages name no other.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / f"{name}.gguf"
+    if not link.exists():
+        link.unlink(missing_ok=True)
+        link.symlink_to(source)
+    with GGUFFile(link) as file:
+        total = layers_of(file)
+    path, _ = first_layers(link, layers, total, lambda count: folder / f"{name}-{count}.gguf", target)
+    return path
+
+
+def layers_of(file: GGUFFile) -> int:
+    """The number of layers of a model."""
+    return len(SourceModel(file).facts.layers)

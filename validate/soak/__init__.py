@@ -1,0 +1,1 @@
+"""Soak: text by every proven means beside plain text, for hours."""

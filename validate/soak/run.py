@@ -1,0 +1,220 @@
+"""Text by every means that the gates have proven, against text without any of them: no token may differ.
+
+A round runs some requests several times on one verifier. Plainly: one after another, in passes as wide as a
+block that look at every slot, without drafts, each from its first token. And with all that is proven: at
+once, with drafts of several sources, in passes of whatever width pays at costs taken at random and of other
+spans, on prefixes of one another, while some are cancelled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.manifests.schema import Index, Record
+from anespec.runtime.drafters import DraftSource
+from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.planner import usable_spans
+from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
+from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
+from anespec.runtime.proven import Proven
+from anespec.system.errors import AnespecError
+from anespec.validate.soak.requests import KnowingSource
+
+CANCELLED = 0.15
+"""How many of the requests are given up half way."""
+
+ARRIVING = 0.3
+"""How often another request comes before the next pass."""
+
+
+class SoakCount(Record):
+    """What rounds compared, and how much of what is proven they made use of.
+
+    `differing` counts tokens that are other ones than without, or have another logprob; `shared` passes with
+    rows of several sequences.
+    """
+
+    rounds: Index = 0
+    requests: Index = 0
+    cancelled: Index = 0
+    tokens: Index = 0
+    differing: Index = 0
+    proposed: Index = 0
+    accepted: Index = 0
+    reused: Index = 0
+    forced: Index = 0
+    passes: Index = 0
+    full: Index = 0
+    narrow: Index = 0
+    wide: Index = 0
+    short_span: Index = 0
+    shared: Index = 0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields}
+        )
+
+    def unused(self, proven: Proven, shape: VerifierShape) -> list[str]:
+        """What is proven of a verifier of that shape and was never made use of."""
+        shares = proven.region_independent and not shape.side_by_side
+        wanted = {
+            "drafts accepted": (proven.speculate, self.accepted),
+            "drafts refused": (proven.speculate, self.proposed - self.accepted),
+            "passes without a pad": (proven.speculate, self.full),
+            "prefixes used again": (proven.reuse_prefixes, self.reused),
+            "narrow passes": (proven.widths[0] < shape.block, self.narrow),
+            "wide passes": (proven.widths[-1] > shape.block, self.wide),
+            "short spans": (any(len(spans) > 1 for spans in usable_spans(shape, proven)), self.short_span),
+            "passes of several sequences": (shares and shape.sequences > 1, self.shared),
+        }
+        return [name for name, (possible, count) in wanted.items() if possible and not count]
+
+
+class WatchedVerifier:
+    """A verifier that takes note of its passes."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._map = RegionMap.of(verifier.shape)
+        self.count = SoakCount()
+
+    @property
+    def shape(self) -> VerifierShape:
+        """The verifier's own; see Verifier, as for the rest."""
+        return self._verifier.shape
+
+    def submit(self, plan: PassPlan) -> None:
+        """Begin a pass, and count it."""
+        shape = self.shape
+        regions = {self._map.place(0, row.slots[0].home or 0)[0] for row in plan.rows}
+        self.count += SoakCount(
+            passes=1,
+            full=len(plan.rows) == plan.width,
+            narrow=plan.width < shape.block,
+            wide=plan.width > shape.block,
+            short_span=plan.spans != shape.whole_spans,
+            shared=len(regions) > 1,
+        )
+        self._verifier.submit(plan)
+
+    def wait(self) -> PassResult:
+        """What the pass found."""
+        return self._verifier.wait()
+
+    def commit(self, region: int, rows: int) -> None:
+        """Pass the word on."""
+        self._verifier.commit(region, rows)
+
+    def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
+        """Pass it on, as all that is no pass."""
+        self._verifier.copy_slots(pool, source, target, count)
+
+    def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
+        """The verifier's own K/V."""
+        return self._verifier.export_slots(pool, first, count)
+
+    def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
+        """Pass it on."""
+        self._verifier.import_slots(pool, first, values)
+
+    def close(self) -> None:
+        """Nothing: the verifier stays its owner's."""
+
+
+def soak_round(
+    verifier: Verifier,
+    proven: Proven,
+    requests: Sequence[Request],
+    sources: Sequence[DraftSource | None],
+    rng: np.random.Generator,
+) -> SoakCount:
+    """Run the requests plainly, then once with each source of drafts, and compare.
+
+    A source of None stands for one that knows what is to come.
+
+    Raises:
+        AnespecError: a request failed.
+    """
+    plain = [_plain(verifier, request) for request in requests]
+    runs = (_run(verifier, proven, requests, plain, source, rng) for source in sources)
+    return sum(runs, SoakCount(rounds=1))
+
+
+def _run(
+    verifier: Verifier,
+    proven: Proven,
+    requests: Sequence[Request],
+    plain: Sequence[Sequence[OutputToken]],
+    source: DraftSource | None,
+    rng: np.random.Generator,
+) -> SoakCount:
+    """The requests by every means that is proven, arriving and leaving by chance."""
+    texts = [[token.id for token in tokens] for tokens in plain]
+    watched = WatchedVerifier(verifier)
+    guessing = source or KnowingSource(texts, verifier.shape.vocabulary, rng)
+    engine = Engine(watched, proven, guessing, costs=_some_costs(proven.widths, rng))
+    leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED else None for p in plain]
+    found: list[list[OutputToken]] = [[] for _ in requests]
+    numbers: dict[int, int] = {}
+    count = SoakCount(requests=len(requests))
+    while len(numbers) < len(requests) or engine.busy:
+        if len(numbers) < len(requests) and (not engine.busy or rng.random() < ARRIVING):
+            place = len(numbers)
+            numbers[engine.submit(replace(requests[place], reference=(place,)))] = place
+            continue
+        for event in engine.step():
+            place = numbers[event.sequence]
+            found[place] += event.tokens
+            given_up = leaving[place]
+            last: Event | None = event if event.finish is not None else None
+            if last is None and given_up is not None and len(found[place]) > given_up:
+                last = engine.cancel(event.sequence)
+                count += SoakCount(cancelled=1)
+            if last is not None:
+                count += _compared(last, found[place], plain[place])
+    engine.close()
+    return count + watched.count
+
+
+def _some_costs(widths: Sequence[int], rng: np.random.Generator) -> PassCosts | None:
+    """Costs at random, often such that passes wider than a block pay for drafts, and sometimes none."""
+    if rng.random() < 0.25:
+        return None
+    grown = np.cumsum(rng.uniform(0, rng.choice([0.0, 0.05, 0.5]), size=len(widths)))
+    return PassCosts.of(
+        [WidthCost(width, 1 + float(more)) for width, more in zip(widths, grown, strict=True)]
+    )
+
+
+def _compared(last: Event, found: Sequence[OutputToken], plain: Sequence[OutputToken]) -> SoakCount:
+    """What a sequence that ended adds; one that was cancelled is to be the beginning of the text."""
+    if last.error is not None:
+        raise AnespecError(last.error)
+    differing = sum(_said(ours) != _said(theirs) for ours, theirs in zip(found, plain, strict=False))
+    if len(found) > len(plain) or last.finish is not FinishReason.CANCELLED:
+        differing += abs(len(found) - len(plain))
+    statistics = last.statistics
+    return SoakCount(
+        tokens=len(found),
+        differing=differing,
+        proposed=statistics.proposed,
+        accepted=statistics.accepted,
+        reused=statistics.reused_tokens,
+        forced=statistics.forced_tokens,
+    )
+
+
+def _said(token: OutputToken) -> tuple[object, ...]:
+    return token.id, token.logprob, token.top
+
+
+def _plain(verifier: Verifier, request: Request) -> list[OutputToken]:
+    nothing = Proven(speculate=False, widths=(verifier.shape.block,), reuse_prefixes=False)
+    events = Engine(verifier, nothing).generate(replace(request, speculate=False))
+    return [token for event in events for token in event.tokens]
