@@ -5,12 +5,11 @@ from pathlib import Path
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.shard_units import ShardUnit
-from anespec.system.errors import AnespecError
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job: what to build of a GGUF, with how many workers and threads each."""
+    """The job: what to build of a GGUF, with how many workers and threads each. The tasks follow later."""
 
     gguf: Path
     options: ConvertOptions
@@ -29,40 +28,25 @@ class Task:
 
 @dataclass(frozen=True)
 class Written:
-    """So many more bytes of a unit's weights are written."""
+    """So many more bytes of the weights of a task, given by its number, are written."""
 
+    task: int
     bytes: int
 
 
 @dataclass(frozen=True)
-class Memory:
-    """The largest memory in bytes of a worker so far: its own, and what it shares with its siblings."""
+class Finished:
+    """The unit of a task is built, and its checkpoint was written.
 
+    The largest memory in bytes so far is that of the worker, given by its process number, and `shared`, which
+    the process that started the workers has, and they too where they were forked.
+    """
+
+    task: int
+    worker: int
     own: int
     shared: int
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A unit is built, and its checkpoint was written."""
-
-    memory: Memory
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A unit, or getting ready, failed: with what a person can act on, or with a bug's traceback."""
-
-    error: AnespecError | None
-    traceback: str
-
-
-Answer = Written | Finished | Failed
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A forked worker, by its number, ended before its time; its status is that of os.wait."""
-
-    worker: int
-    status: int
+Answer = Written | Finished | Exception
+"""An exception is why the job failed, as the run is to raise it."""

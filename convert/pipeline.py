@@ -109,7 +109,7 @@ def convert(
     """
     started = time.monotonic()
     output = resolve_output(output)
-    with WorkerPool(plan, process_count(plan, jobs), early) as workers:
+    with contextlib.closing(WorkerPool(plan, process_count(plan, jobs), early)) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         before = output_stat(output)
@@ -125,13 +125,13 @@ def convert(
                 run.drop_leftovers(manifest)
                 replace_output(work, output, before)
             except KeyboardInterrupt:
-                workers.stop()
+                workers.close()
                 raise KeyboardInterrupt(run.keep_finished()) from None
             except OutputTakenError:
-                workers.stop()
+                workers.close()
                 raise
             except Exception:
-                workers.stop()
+                workers.close()
                 discard_work(work)
                 raise
     seconds = time.monotonic() - started

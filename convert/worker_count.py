@@ -35,7 +35,7 @@ much of their work holds the interpreter's lock.
 """
 
 IMPORTS_MEMORY = 300_000_000
-"""Bytes of what workers import; forked ones share it."""
+"""Bytes of what workers import, and the process that starts them; forked ones share it."""
 
 WORKER_MEMORY = 100_000_000
 """Bytes of a worker beside its imports and the projection that it reads."""
@@ -54,7 +54,7 @@ def suitable_workers(plan: ConversionPlan) -> int:
     room = min(free_memory(), int(LARGEST_SHARE * largest))
     # The source of one projection is mapped at a time; of what it becomes, a piece.
     own = WORKER_MEMORY + plan.largest_matrix_bytes()
-    share = (room - IMPORTS_MEMORY) // own if sys.platform == "linux" else room // (IMPORTS_MEMORY + own)
+    share = (room - IMPORTS_MEMORY) // (own if sys.platform == "linux" else IMPORTS_MEMORY + own)
     return max(1, min(processors(), len(units), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
 
 

@@ -1,25 +1,24 @@
-"""A started process of a conversion, which will be its workers; it may be started before there is a plan.
+"""The process that builds the units of a conversion; it may be started before there is a plan.
 
 What takes such a process longest is what it imports, and that is the same for every job. A run that knows
-early that it will convert a large file starts one at once, which imports while the run plans.
+early that it will convert a large file starts it at once, so that it imports while the run plans.
 """
 
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
+from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment, signal_name
+from anespec.system.errors import AnespecError
 from anespec.system.machine import processors
 
 if TYPE_CHECKING:
-    from anespec.convert.messages import Ended, Job
+    from anespec.convert.messages import Answer, Job, Task
 
 WORKER = "anespec.convert.worker"
 
@@ -28,63 +27,56 @@ WORTH_STARTING_EARLY = 100_000_000
 
 
 class WorkerProcess:
-    """A process that is one worker or forks several."""
+    """A process that is one worker or has several of its own. It takes one job, then the job's tasks."""
 
-    def __init__(self, most: int) -> None:
-        """Start it, to become at most so many workers; raises OSError where the system refuses."""
-        ours, theirs = zip(*(Pipe() for _ in range(1 + most)), strict=True)
-        descriptors = [connection.fileno() for connection in theirs]
-        with _interrupts_unheard():
-            self._started = subprocess.Popen(
-                [*child_command(WORKER), *map(str, descriptors)],
-                env=child_environment(),
-                cwd=NEUTRAL_FOLDER,
-                pass_fds=descriptors,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-            )
-        for connection in theirs:
-            connection.close()
-        self._control: Connection = ours[0]
-        self._connections: Sequence[Connection] = ours[1:]
-        self._ended: dict[int, int] = {}
+    def __init__(self) -> None:
+        """Start it; raises OSError where the system refuses."""
+        asking, self._asked = Pipe(duplex=False)
+        self._answers, answering = Pipe(duplex=False)
+        # Processes started so ignore Ctrl-C, which a terminal sends to all; the run ends them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        with asking, answering:
+            try:
+                self._started = subprocess.Popen(
+                    child_command(WORKER),
+                    env=child_environment(),
+                    cwd=NEUTRAL_FOLDER,
+                    stdin=asking.fileno(),
+                    stdout=answering.fileno(),
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    @property
-    def most(self) -> int:
-        """The number of workers that it can become."""
-        return len(self._connections)
-
-    def work(self, job: "Job") -> Sequence[Connection]:
-        """Give it its job; a connection for each of the job's workers.
-
-        If the process has ended, its connections have too, and say so to whoever listens.
-        """
+    def send(self, request: "Job | Sequence[Task]") -> None:
+        """Give it the job or the tasks. That it has ended is told where it should answer."""
         with contextlib.suppress(OSError):
-            self._control.send(job)
-        for connection in self._connections[job.workers :]:
-            connection.close()
-        return self._connections[: job.workers]
+            self._asked.send(request)
 
-    def exit_code(self, worker: int) -> int:
-        """How a worker ended, once its connection is closed: its exit code, or its signal as a negative."""
+    def answer(self) -> "Answer":
+        """Wait for its next answer; an AnespecError where it ended before its time."""
         with contextlib.suppress(EOFError, OSError):
-            while worker not in self._ended:
-                said: Ended = self._control.recv()
-                self._ended[said.worker] = os.waitstatus_to_exitcode(said.status)
-        return self._ended[worker] if worker in self._ended else self._started.wait()
+            answer: Answer = self._answers.recv()
+            return answer
+        return early_end(self._started.wait())
 
     def end(self) -> None:
-        """End it and, by closing the pipe that they live by, the workers that it forked."""
+        """End it and, since they live no longer than it, its workers; nothing writes any more afterwards."""
         self._started.kill()
-        if self._started.stdin is not None:
-            self._started.stdin.close()
         self._started.wait()
-        self._control.close()
+        with self._asked, self._answers:
+            if not self._answers.closed:
+                while os.read(self._answers.fileno(), 1 << 16):
+                    pass
 
 
-def most_workers(wanted: int) -> int:
-    """How many of the workers wanted one process can be: all where it forks them."""
-    return wanted if sys.platform == "linux" else 1
+def early_end(code: int) -> AnespecError:
+    """Return a sentence for a process that ended early: with an exit code, or a signal as a negative one."""
+    how = f"ended with exit code {code} before its work was done"
+    if code < 0:
+        how = f"was ended by {signal_name(-code)}"
+    if code == -signal.SIGKILL:
+        how = "was killed, most likely for want of memory"
+    return AnespecError(f"a process of the conversion {how}; run the command again with --jobs 1")
 
 
 @contextlib.contextmanager
@@ -96,19 +88,9 @@ def early_process(gguf: Path, jobs: int | None) -> Iterator[WorkerProcess | None
     process: WorkerProcess | None = None
     with contextlib.suppress(OSError):
         if jobs != 1 and processors() > 1 and gguf.stat().st_size >= WORTH_STARTING_EARLY:
-            process = WorkerProcess(most_workers(min(jobs or processors(), processors())))
+            process = WorkerProcess()
     try:
         yield process
     finally:
         if process is not None:
             process.end()
-
-
-@contextlib.contextmanager
-def _interrupts_unheard() -> Iterator[None]:
-    """Child processes started here ignore Ctrl-C, which a terminal sends to all; the run ends its workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

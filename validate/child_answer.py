@@ -1,10 +1,23 @@
-"""Run a module in a separate process, and read its output."""
+"""One child, one answer: run a module in a process that a library may end, and read what it prints.
 
+`child_answer` is for the process that asks, `answer_parent` for the module that answers.
+"""
+
+import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment, lifeline
+from anespec.system.child_python import (
+    NEUTRAL_FOLDER,
+    answer_stream,
+    child_command,
+    child_environment,
+    end_with_parent,
+    lifeline,
+)
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import LONGEST_REASON, last_line, printable
 
@@ -50,3 +63,22 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
         kind = StorageError if done.returncode == StorageError.exit_code else AnespecError
         raise kind(said or f"it ended with {done.returncode}")
     return done.stdout
+
+
+def answer_parent(answer: Callable[[Sequence[str]], bytes]) -> NoReturn:
+    """In a child of `child_answer`: print the answer to its arguments, or an AnespecError on standard error.
+
+    The process lives no longer than its parent. Nothing is closed at its end: what is printed is not lost to
+    a library's destructors (see anespec.system.process_exit).
+    """
+    end_with_parent()
+    answers = answer_stream()
+    try:
+        found = answer(sys.argv[1:])
+    except AnespecError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
+        os._exit(error.exit_code)
+    answers.write(found)
+    answers.flush()
+    os._exit(0)

@@ -29,6 +29,8 @@ sys.path.insert(0, sys.argv[1])
 from converting import build
 
 def stop(progress):
+    if sys.argv[4] == "None":
+        return
     os.killpg(0, signal.SIGINT) if sys.argv[4] == "SIGINT" else os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 
@@ -145,6 +147,48 @@ def test_a_process_that_does_not_even_start(
     monkeypatch.setattr(worker_process, "WORKER", "anespec.absent")
     with pytest.raises(AnespecError, match=r"ended with exit code 1 before its work was done"):
         build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
+
+
+AS_ON_A_MAC = """
+import multiprocessing
+spawning = multiprocessing.get_context("spawn")
+multiprocessing.get_context = lambda *_: spawning
+"""
+
+TRAPS = ("anespec", "coremltools", "encodings", "multiprocessing", "numpy", "pickle", "runpy")
+
+
+@pytest.mark.parametrize("fault", [None, "SIGKILL", "SIGINT"])
+def test_workers_that_are_not_forked(gguf: Path, tmp_path: Path, fault: str | None) -> None:
+    """As on a Mac: the same bytes, nothing of the current folder, and no word of what they leave behind.
+
+    They do not run the caller's main module, which here is a script without a guard.
+    """
+    alone, _ = built(gguf, tmp_path / "alone.anespec", jobs=1)
+    trapped, output = tmp_path / "trapped", tmp_path / "place" / "m.anespec"
+    (tmp_path / "added").mkdir()
+    trapped.mkdir()
+    output.parent.mkdir()
+    (tmp_path / "added" / "sitecustomize.py").write_text(AS_ON_A_MAC)
+    for name in TRAPS:
+        (trapped / f"{name}.py").write_text(f"import os; os.write(2, b'{name} of the current folder')")
+    script = tmp_path / "run.py"
+    script.write_text(RUN_AND_STOP.replace('if __name__ == "__main__":', "if True:"))
+    run = subprocess.run(
+        [sys.executable, "-P", script, SUPPORT, gguf, output, str(fault)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path / "added")},
+        cwd=trapped,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        start_new_session=True,
+        timeout=200,
+    )
+    said = [line for line in run.stderr.splitlines() if not line.startswith(("  ", "Traceback", "Keyboard"))]
+    assert said == [], run.stderr
+    assert run.returncode == (-signal.Signals[fault] if fault else 0)
+    if fault is None:
+        assert files(output) == files(alone.path)
 
 
 def is_alive(group: int) -> bool:

@@ -3,8 +3,9 @@
 import pytest
 from standin_core_ml import stand_in
 
-from anespec.validate.residency.plan_process import main
+from anespec.validate.child_answer import answer_parent
+from anespec.validate.residency.plan_process import answer
 
 if __name__ == "__main__":
     stand_in(pytest.MonkeyPatch())
-    main()
+    answer_parent(answer)

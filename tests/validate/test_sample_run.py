@@ -30,7 +30,7 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.child_python import child_command, child_environment
 from anespec.system.errors import AnespecError
-from anespec.validate import other_formats
+from anespec.validate import child_answer, other_formats
 from anespec.validate.golden.reference import Reference
 from anespec.validate.opening import Opening
 from anespec.validate.other_formats import FormatsFile
@@ -197,13 +197,13 @@ def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
     left: list[int] = []
     monkeypatch.setattr(process, "MOST_TOKENS", 2)
     monkeypatch.setattr(ArtifactVerifier, "close", lambda self: pytest.fail("closed before it was printed"))
-    monkeypatch.setattr(process, "end_with_parent", lambda: None)
+    monkeypatch.setattr(child_answer, "end_with_parent", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
     opening = Opening(artifact=str(artifact.root), backend=TORCH, threads=1)
     monkeypatch.setattr(sys, "argv", ["", opening.model_dump_json()])
     answers = io.BytesIO()
-    monkeypatch.setattr(process, "answer_stream", lambda: answers)
-    process.main()
+    monkeypatch.setattr(child_answer, "answer_stream", lambda: answers)
+    child_answer.answer_parent(process.answer)
     assert left == [0]
     assert len(WrittenSamples.model_validate_json(answers.getvalue()).texts) == len(SAMPLE_PROMPTS)
 

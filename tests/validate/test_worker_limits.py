@@ -91,9 +91,6 @@ def test_the_process_that_repeats_opens_within_them(
     monkeypatch: pytest.MonkeyPatch, opened: list[WorkerLimits], embedded: Artifact
 ) -> None:
     opening = Opening(artifact=str(embedded.root), backend=WORKER, threads=1, workers=LIMITS)
-    monkeypatch.setattr(repeat_process, "end_with_parent", lambda: None)
-    monkeypatch.setattr(repeat_process, "answer_stream", lambda: None)
-    monkeypatch.setattr(sys, "argv", ["", opening.model_dump_json()])
-    with pytest.raises(SystemExit, match="noted"):
-        repeat_process.main()
+    with pytest.raises(AnespecError, match="noted"):
+        repeat_process.answer([opening.model_dump_json()])
     assert opened == [LIMITS]

@@ -6,8 +6,7 @@ OPENING is an Opening as JSON. It lives as long as its standard input, a pipe fr
 holds the artifact once: a backend that keeps what it compiled is closed before it compiles again.
 """
 
-import os
-import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from anespec.manifests.verdicts import Circumstances
 from anespec.runtime import backends
 from anespec.runtime.backends.backend import Backend
 from anespec.runtime.backends.worker.sharing import WorkerLimits
-from anespec.system.child_python import answer_stream, end_with_parent
 from anespec.system.errors import AnespecError
-from anespec.validate.child_answer import child_answer
+from anespec.validate.child_answer import answer_parent, child_answer
 from anespec.validate.exactness.repeat_checks import Elsewhere, packed, recorded_pass, unpacked
 from anespec.validate.opening import Opening
 from anespec.validate.sample.prompts import prompt_ids
@@ -73,24 +71,13 @@ def openings(artifact: Artifact, backend: Backend, threads: int) -> Elsewhere:
         return {NEW_PROCESS: found, COMPILED_AGAIN: recorded_pass(again, prompts)}
 
 
-def main() -> None:
-    """Print the recordings, or one sentence on standard error.
-
-    What is printed is not lost to a library's destructors (see anespec.system.process_exit).
-    """
-    opening = Opening.model_validate_json(sys.argv[1])
-    end_with_parent()
-    answers = answer_stream()
-    try:
-        backend = backends.chosen_backend(opening.backend, workers=opening.workers)
-        artifact = Artifact(Path(opening.artifact), KnownHashes(), opening.sequences)
-        found = openings(artifact, backend, opening.threads)
-    except AnespecError as error:
-        raise SystemExit(str(error)) from None
-    answers.write(packed(found))
-    answers.flush()
-    os._exit(0)
+def answer(arguments: Sequence[str]) -> bytes:
+    """Return the recordings of an Opening, packed."""
+    opening = Opening.model_validate_json(arguments[0])
+    backend = backends.chosen_backend(opening.backend, workers=opening.workers)
+    artifact = Artifact(Path(opening.artifact), KnownHashes(), opening.sequences)
+    return packed(openings(artifact, backend, opening.threads))
 
 
 if __name__ == "__main__":
-    main()
+    answer_parent(answer)

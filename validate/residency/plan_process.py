@@ -6,8 +6,7 @@ SHARD is a path in the manifest; a ShardComputePlan is printed as JSON. It lives
 input, a pipe from whoever started it. Not run on a Mac yet.
 """
 
-import os
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Circumstances
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
-from anespec.system.child_python import answer_stream, end_with_parent
 from anespec.system.errors import AnespecError
-from anespec.validate.child_answer import ChildLostError, child_answer
+from anespec.validate.child_answer import ChildLostError, answer_parent, child_answer
 from anespec.validate.residency.coremltools_plan import PlanningTools, refused
 
 MODULE = "anespec.validate.residency.plan_process"
@@ -52,21 +50,13 @@ class ChildPlans:
         return plan
 
 
-def main() -> None:
-    """Print the plan, or one sentence on standard error; nothing is closed, since a library may crash."""
-    folder, path = sys.argv[1:]
-    end_with_parent()
-    answers = answer_stream()
-    try:
-        artifact = Artifact(Path(folder), KnownHashes())
-        shard = next(shard for shard in artifact.manifest.shards if shard.path == path)
-        plan = PlanningTools().plan(artifact, shard)
-    except AnespecError as error:
-        raise SystemExit(str(error)) from None
-    answers.write(plan.model_dump_json().encode())
-    answers.flush()
-    os._exit(0)
+def answer(arguments: Sequence[str]) -> bytes:
+    """Return a shard's plan as JSON."""
+    folder, path = arguments
+    artifact = Artifact(Path(folder), KnownHashes())
+    shard = next(shard for shard in artifact.manifest.shards if shard.path == path)
+    return PlanningTools().plan(artifact, shard).model_dump_json().encode()
 
 
 if __name__ == "__main__":
-    main()
+    answer_parent(answer)

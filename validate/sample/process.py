@@ -6,9 +6,8 @@ holds is that of loading the artifact and generating, and nothing else.
 OPENING is an Opening as JSON. It lives as long as its standard input, a pipe from whoever started it.
 """
 
-import os
 import statistics
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -26,9 +25,9 @@ from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.system.child_python import answer_stream, end_with_parent
 from anespec.system.errors import AnespecError
 from anespec.system.machine import peak_memory
+from anespec.validate.child_answer import answer_parent
 from anespec.validate.opening import Opening
 from anespec.validate.sample.figures import Generation
 from anespec.validate.sample.prompts import SAMPLE_PROMPTS
@@ -131,25 +130,18 @@ def _continue(
     return tuple(ids), generation
 
 
-def main() -> None:
-    """Print the samples, or one sentence on standard error.
-
-    What is printed is not lost to a library's destructors: nothing is closed (anespec.system.process_exit).
-    """
-    opening = Opening.model_validate_json(sys.argv[1])
+def answer(arguments: Sequence[str]) -> bytes:
+    """Return the samples of an Opening as JSON."""
+    opening = Opening.model_validate_json(arguments[0])
     backend, threads = opening.backend, opening.threads
-    end_with_parent()
-    answers = answer_stream()
-    try:
-        artifact = Artifact(Path(opening.artifact), KnownHashes(), opening.sequences)
-        verifier = open_verifier(artifact, backend, threads, opening.workers)
-        samples = write_samples(artifact, verifier, circumstances(artifact, backend, threads))
-    except AnespecError as error:
-        raise SystemExit(str(error)) from None
-    answers.write(samples.model_dump_json().encode())
-    answers.flush()
-    os._exit(0)
+    artifact = Artifact(Path(opening.artifact), KnownHashes(), opening.sequences)
+    verifier = open_verifier(artifact, backend, threads, opening.workers)
+    return (
+        write_samples(artifact, verifier, circumstances(artifact, backend, threads))
+        .model_dump_json()
+        .encode()
+    )
 
 
 if __name__ == "__main__":
-    main()
+    answer_parent(answer)

@@ -7,11 +7,9 @@ REQUEST is a TrialRequest as JSON; what was measured is printed as JSON. It live
 input, a pipe from whoever started it.
 """
 
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +29,8 @@ from anespec.runtime.engine.planner import least_spans
 from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, run_pass, whole_plan
 from anespec.runtime.rows import chain_rows
-from anespec.system.child_python import answer_stream, end_with_parent
 from anespec.system.errors import AnespecError, StorageError
+from anespec.validate.child_answer import answer_parent
 from anespec.validate.gates import exactness_of, golden_gate
 from anespec.validate.golden.figures import require_golden
 from anespec.validate.residency.compute_plan import neural_engine
@@ -185,20 +183,10 @@ def _median(run: Callable[[], object]) -> float:
     return statistics.median(found)
 
 
-def main() -> None:
-    """Answer one request; an answer is not lost to a library's destructors (anespec.system.process_exit)."""
-    end_with_parent()
-    answers = answer_stream()
-    try:
-        found = run_trial(TrialRequest.model_validate_json(sys.argv[1]))
-    except StorageError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.stderr.flush()
-        os._exit(error.exit_code)
-    answers.write(found.model_dump_json().encode())
-    answers.flush()
-    os._exit(0)
+def answer(arguments: Sequence[str]) -> bytes:
+    """Return what a TrialRequest's probe measures as JSON."""
+    return run_trial(TrialRequest.model_validate_json(arguments[0])).model_dump_json().encode()
 
 
 if __name__ == "__main__":
-    main()
+    answer_parent(answer)
