@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from anespec.manifests.channel_layout import channel_shape, channels_of
-from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     EMBEDDED,
@@ -29,7 +28,7 @@ from anespec.manifests.schema import (
     StateSpec,
     TensorSpec,
 )
-from anespec.system.formatting import counted, listed, quoted
+from anespec.system.formatting import counted, listed, quoted, shape_text
 
 Shape = tuple[int | None, ...]
 

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from anespec.manifests.schema import Count, Index, Record
 from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
+from anespec.system.formatting import shape_text
 
 MOST_NAMED = 20
 """Operations that a verdict names per shard; its totals count all."""
@@ -297,11 +298,6 @@ def layers_by_name(names: Iterable[str]) -> list[int | None]:
         following = following if layer is None else layer
         layers.append(following)
     return layers[::-1]
-
-
-def shape_text(shape: tuple[int | None, ...]) -> str:
-    """A shape for people; what follows T is a question mark."""
-    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 
 def _distinct(operations: Iterable[PlannedOperation], key: Callable[[PlannedOperation], KeyT]) -> list[KeyT]:

@@ -23,7 +23,6 @@ from rich.table import Column
 from rich.text import Text
 
 from anespec.cli.log_file import SAID
-from anespec.cli.verbosity import is_quiet
 from anespec.cli.word_wrap import wrapped
 from anespec.system.errors import AnespecError, Interrupted, UsageError
 from anespec.system.formatting import bytes_text, duration_text, sanitize_terminal
@@ -31,6 +30,16 @@ from anespec.system.progress import Watcher
 
 if TYPE_CHECKING:
     from anespec.system.progress import StepReport
+
+QUIET = "anespec.quiet"
+"""The key of the command line's context."""
+
+
+def is_quiet() -> bool:
+    """Return whether the running command was asked to omit notes and progress."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
+
 
 SECONDS_BETWEEN_LINES = 10.0
 """Seconds between lines of progress if standard error is not a terminal."""

@@ -8,9 +8,7 @@ from typing import Any
 import click
 
 from anespec import __version__
-
-_QUIET = "anespec.quiet"
-"""The key of the command line's context."""
+from anespec.cli.console import QUIET, aside, is_quiet
 
 _EARLY: dict[str, Any] = {"hidden": True, "expose_value": False, "is_eager": True}
 """Before --log-file, which minds how much is shown."""
@@ -26,7 +24,7 @@ def set_verbosity(context: click.Context, verbose: int, quiet: bool) -> None:
     """
     if verbose and quiet:
         raise click.UsageError("-v and -q exclude each other")
-    context.meta[_QUIET] = quiet
+    context.meta[QUIET] = quiet
     if quiet:
         _log.setLevel(logging.ERROR)
     if verbose:
@@ -51,18 +49,10 @@ def accept_verbosity(verb: click.Command) -> click.Command:
     return verb
 
 
-def is_quiet() -> bool:
-    """Return whether the running command was asked to omit notes and progress."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(_QUIET))
-
-
 def _log_to_standard_error(everything: bool) -> None:
     """Show anespec's own log, or that of all libraries too."""
     from rich.highlighter import NullHighlighter
     from rich.logging import RichHandler
-
-    from anespec.cli.console import aside
 
     handler = RichHandler(
         console=aside(), highlighter=NullHighlighter(), show_path=everything, omit_repeated_times=False

@@ -20,11 +20,11 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from anespec.gguf import MAGIC
 from anespec.gguf.dequantise import dequantised
 from anespec.system.errors import GGUFError, StorageError
 from anespec.system.formatting import quoted
 
-MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
 MAX_TENSOR_RANK = 4
 MAX_KEY_BYTES = 65535

@@ -13,8 +13,7 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +22,10 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from anespec import __version__
+from anespec.gguf import MAGIC
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.models.conversion import Build, Entry, free_name, open_plan, require_agreement, stopped
+from anespec.models.fetched import Display
 from anespec.models.remote import fetched
 from anespec.system.errors import ArtifactError, StorageError, UsageError
 from anespec.system.formatting import bytes_text, duration_text, listed, printable, quoted
@@ -37,16 +38,11 @@ if TYPE_CHECKING:
 
     from anespec.convert.planning.plan import ConversionPlan
     from anespec.manifests.weight_choice import WeightChoice
-    from anespec.system.progress import Progress
-
-Display = Callable[[str], "AbstractContextManager[Progress]"]
-"""Shows the progress of what the title says while the block lasts."""
 
 MODELS_FOLDER = "models"
 ARTIFACT_NAME = "model.anespec"
 ENTRY_NAME = "entry.json"
 LARGEST_ENTRY = 1 << 16
-GGUF_MAGIC = b"GGUF"
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +175,7 @@ def is_gguf(path: Path) -> bool:
     """Return whether `path` is a file that begins like a GGUF; raise StorageError for a pipe or a device."""
     try:
         with open_file(path) as stream:
-            return stream.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+            return stream.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
 

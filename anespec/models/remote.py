@@ -1,31 +1,12 @@
 """Models that are named by where they lie on other machines: brought here once, and found again."""
 
-import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
+from anespec.models.fetched import Fetched
 from anespec.models.hub.name import HubName, is_hub_name
 from anespec.models.url.name import UrlName, is_url
-from anespec.system.errors import Interrupted, StorageError
-from anespec.system.formatting import bytes_text
+from anespec.system.errors import Interrupted
 from anespec.system.progress import SILENT, Watcher
-
-ROOM_KEPT = 100_000_000
-"""Bytes of a disk that no download takes: what else runs there needs some."""
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """A model's file on this machine.
-
-    `origin` is where it came from, by the name that leads to just this file; None where it lay here before.
-    `reason` says why this file was taken, where a person did not name one. `bytes` came now.
-    """
-
-    path: Path
-    origin: str | None = None
-    reason: str | None = None
-    bytes: int = 0
 
 
 def is_remote(path: Path) -> bool:
@@ -66,24 +47,6 @@ def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> F
             f"interrupted; what was downloaded is kept, and the next run goes on there{goes_on}"
         ) from None
     return Fetched(path)
-
-
-def require_room(folder: Path, name: object, missing: int, there: int = 0) -> None:
-    """Raise StorageError where a folder's disk has no room for so many bytes of a download more.
-
-    Bytes that are `there` already and give way count as room.
-    """
-    if not has_room(folder, missing - there):
-        room = shutil.disk_usage(folder).free
-        raise StorageError(
-            f"{folder}: has room for {bytes_text(room)}, and {name} takes {bytes_text(missing)}; "
-            f"{bytes_text(ROOM_KEPT)} stay free"
-        )
-
-
-def has_room(folder: Path, missing: int) -> bool:
-    """Whether a folder's disk takes so many bytes of a download more, and keeps ROOM_KEPT free."""
-    return shutil.disk_usage(folder).free - ROOM_KEPT >= missing
 
 
 def fetched(path: Path, watch: Watcher = SILENT) -> Path:

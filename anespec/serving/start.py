@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec import __version__
-from anespec.cli.console import out, watcher
-from anespec.cli.verbosity import is_quiet
+from anespec.cli.console import is_quiet, out, watcher
 from anespec.models.memory_limit import MemoryLimit
 from anespec.runtime.engine.requests import Caller
 from anespec.runtime.options import GenerationOptions

@@ -95,3 +95,8 @@ def short_path(path: Path) -> str:
     with contextlib.suppress(RuntimeError, ValueError):
         return f"~/{path.relative_to(Path.home())}"
     return str(path)
+
+
+def shape_text(shape: tuple[int | None, ...]) -> str:
+    """A shape for people; what follows T is a question mark."""
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

@@ -18,8 +18,9 @@ from anespec.cli.verbs.cache import list_models, remove_models
 from anespec.manifests.schema import SCHEMA_VERSION, Target
 from anespec.manifests.store import file_sha256
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.models.cache import Display, ModelCache, prepare_model, resolve_artifact
+from anespec.models.cache import ModelCache, prepare_model, resolve_artifact
 from anespec.models.conversion import USUAL_SEQUENCES, Build, Entry, free_name
+from anespec.models.fetched import Display
 from anespec.system.errors import ArtifactError, GoldenGateError, RequestError, StorageError
 from anespec.system.progress import SILENT, Watcher
 from anespec.system.user_folders import private_folder

@@ -15,7 +15,7 @@ import pytest
 from commands import command_of
 from file_server import FileServer, downloading_from, place
 
-from anespec.models import remote
+from anespec.models.fetched import ROOM_KEPT
 from anespec.models.remote import fetch, fetched
 from anespec.models.url import connection, download
 from anespec.models.url.name import UrlName, is_private, path_of, shown_url
@@ -106,7 +106,7 @@ def test_a_file_without_end_leaves_room(
     server: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     usage = shutil.disk_usage("/")
-    free = iter(range(remote.ROOM_KEPT + 500_000, 0, -1000))
+    free = iter(range(ROOM_KEPT + 500_000, 0, -1000))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=next(free)))
     taken = floods(server, b"HTTP/1.1 200 OK\r\n\r\nGGUF")
     with pytest.raises(StorageError, match=r"no room for more than 500.0 kB"):
@@ -120,7 +120,7 @@ def test_room_is_kept_beside_a_file_of_known_length(
 ) -> None:
     usage = shutil.disk_usage("/")
     monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: usage._replace(free=remote.ROOM_KEPT + len(server.content) - 1)
+        shutil, "disk_usage", lambda path: usage._replace(free=ROOM_KEPT + len(server.content) - 1)
     )
     with pytest.raises(StorageError, match="has room for"):
         fetched(place(server))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import HeadShard, Manifest, Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
@@ -26,6 +25,7 @@ from anespec.runtime.backends.portable.mil_package import (
     read_package,
 )
 from anespec.runtime.backends.portable.program import WeightFiles
+from anespec.system.formatting import shape_text
 
 Stored = Callable[[FileReference], NDArray[Any] | Packed]
 """Gives a constant of a weight file; ArtifactError where it is damaged."""

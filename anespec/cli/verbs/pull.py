@@ -7,8 +7,9 @@ import click
 
 from anespec.cli.console import json_option, out, print_json, watcher
 from anespec.cli.option_flags import flags_of, read_flags
+from anespec.models.fetched import Fetched
 from anespec.models.model_path import ModelPath
-from anespec.models.remote import Fetched, fetch
+from anespec.models.remote import fetch
 from anespec.models.url.name import is_url, shown_url
 from anespec.runtime.options import LoadOptions
 from anespec.system.errors import ArtifactError, Interrupted

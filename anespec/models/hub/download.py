@@ -15,7 +15,7 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.models.cache import Display
+from anespec.models.fetched import Display, Fetched, require_room
 from anespec.models.hub.choice import COMMIT, HubCache
 from anespec.models.hub.name import HubName
 from anespec.models.hub.request import (
@@ -28,7 +28,6 @@ from anespec.models.hub.request import (
     ask_hub,
     hub_url,
 )
-from anespec.models.remote import Fetched, require_room
 from anespec.models.url.connection import Broken
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import bytes_text, named, quoted

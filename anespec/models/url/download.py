@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anespec.gguf import MAGIC
 from anespec.manifests.store import file_sha256
-from anespec.models.cache import GGUF_MAGIC
-from anespec.models.remote import ROOM_KEPT, Fetched, has_room, require_room
+from anespec.models.fetched import ROOM_KEPT, Fetched, has_room, require_room
 from anespec.models.url.connection import Answer, Broken, Refused, Unreachable, ask
 from anespec.models.url.folder import Facts, own_folder
 from anespec.models.url.name import UrlName
@@ -235,7 +235,7 @@ class _Download:
             StorageError: the disk has no room for it.
             _Other: the file would be longer than the server said.
         """
-        if not done and not piece.startswith(GGUF_MAGIC):
+        if not done and not piece.startswith(MAGIC):
             raise GGUFError(
                 f"{self.name}: is no GGUF but something else, such as a web page; give the URL "
                 "of the file itself, or for the Hugging Face hub hf:OWNER/REPO/FILE.gguf"

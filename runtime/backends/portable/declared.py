@@ -11,7 +11,6 @@ import numpy as np
 
 from anespec.gguf.element_types import ElementType
 from anespec.manifests.channel_layout import ChannelLayout, shape_in
-from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import Manifest, Shard, ShardFunction, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
@@ -25,7 +24,7 @@ from anespec.runtime.backends.portable.mil_package import (
 )
 from anespec.runtime.backends.portable.program import Program, program_of
 from anespec.system.errors import ArtifactError
-from anespec.system.formatting import listed, printable, quoted
+from anespec.system.formatting import listed, printable, quoted, shape_text
 
 # Treat the functions of a package as one: they are the same graph over the same constants, each for its own
 # T, and up to the layout of channel tensors.

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.gguf.element_types import MIL_TYPES, ElementType
-from anespec.manifests.residency import shape_text
 from anespec.manifests.schema import MAIN
 from anespec.system.errors import ArtifactError
+from anespec.system.formatting import shape_text
 from anespec.system.packages import require_package
 
 # Core ML's protobuf classes, without importing the whole of coremltools.

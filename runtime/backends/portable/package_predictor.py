@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.gguf.element_types import ElementType
-from anespec.manifests.residency import shape_text
 from anespec.runtime.backends.portable.mil_package import read_package
 from anespec.runtime.backends.portable.program import Program, load_program
 from anespec.runtime.backends.runner import Inputs, ShardRunner, Tensor
 from anespec.system.errors import ArtifactError, RequestError
-from anespec.system.formatting import quoted
+from anespec.system.formatting import quoted, shape_text
 
 COMPILED = ".mlmodelc"
 PACKAGE_OF_COMPILED = "package"

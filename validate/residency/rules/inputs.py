@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from anespec.gguf.element_types import ElementType
-from anespec.manifests.residency import Severity, shape_text
+from anespec.manifests.residency import Severity
 from anespec.manifests.schema import Target
-from anespec.system.formatting import counted
+from anespec.system.formatting import counted, shape_text
 from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardRule
 from anespec.validate.residency.shard_view import ArtifactView, Flexibility, ShardView
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from anespec.gguf.element_types import ElementType
-from anespec.manifests.residency import Severity, shape_text
+from anespec.manifests.residency import Severity
 from anespec.runtime.backends.portable.mil_package import Operation, TensorType
-from anespec.system.formatting import counted, listed
+from anespec.system.formatting import counted, listed, shape_text
 from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRule, ShardRule
 from anespec.validate.residency.shard_view import FunctionView, ShardView
 
