@@ -87,7 +87,7 @@ def head_plan(plan: ConversionPlan) -> HeadPlan:
     """Return the plan of the logits."""
     facts = plan.model.facts
     hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
-    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_softcap)
+    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_softcap, plan.head_outputs)
 
 
 def _weight(plan: ConversionPlan, matrix: Matrix, kind: str, on_stored: OnStored) -> DeferredWeight:

@@ -13,6 +13,7 @@ from anespec.manifests.schema import (
     MAX_BLOCK,
     MOST_ROWS,
     AttentionShape,
+    HeadOutputs,
     KVForm,
     Shapes,
     Target,
@@ -104,6 +105,11 @@ class ConvertOptions(Options):
     ] = Field(default=None, min_length=1, description="Layers per shard, e.g. 20,4,6,2.")
     head_shards: int | None = Field(
         default=None, ge=1, description="Shards that the output layer (head) is cut into."
+    )
+    head_outputs: Annotated[HeadOutputs | None, Flag(default="logits")] = Field(
+        default=None,
+        description="What the head can return: all logits, or by a second function also the best token of "
+        "each slice of the vocabulary alone (argmax), for passes that need no more.",
     )
     preset: Annotated[
         str | None,

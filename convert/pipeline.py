@@ -31,6 +31,7 @@ from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import WorkerPool
 from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.schema import (
+    HeadOutputs,
     HeadShard,
     LayerShard,
     Manifest,
@@ -175,6 +176,8 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
     facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.passes, plan.pools]
     facts += [plan.ropes, options.target]
+    if plan.head_outputs is not HeadOutputs.LOGITS:  # Else as before there were others.
+        facts += [plan.head_outputs]
     if unit == "artifact":
         facts += [plan.topology]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -236,6 +239,7 @@ class _Run:
             shapes=plan.passes.shapes,
             functions=plan.passes.functions,
             head_functions=plan.passes.head_functions,
+            head_outputs=plan.head_outputs,
             range_default=plan.passes.range_default,
             reshape_hint=plan.passes.reshape_hint,
             context=plan.context,

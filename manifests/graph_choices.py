@@ -61,3 +61,14 @@ class KVForm(StrEnum):
     PACKED = "packed"
     OUTSIDE = "outside"
     AT_POSITION = "at_position"
+
+
+class HeadOutputs(StrEnum):
+    """What a pass through the head can return (docs/graph.md). Both give the same tokens.
+
+    `logits`: all of them. `argmax`: from a function of its own also the best token of each slice alone, which
+    a pass runs that needs no more.
+    """
+
+    LOGITS = "logits"
+    ARGMAX = "argmax"

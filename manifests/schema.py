@@ -5,22 +5,48 @@ schema with `Manifest.model_json_schema()`.
 """
 
 import math
-from collections.abc import Iterable
-from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
-from anespec.manifests.channel_layout import DECLARED, ChannelLayout
+from anespec.manifests.channel_layout import CHANNELS_AXIS, DECLARED, ChannelLayout, channel_shape
+from anespec.manifests.fields import BASE_ALIGNMENT as BASE_ALIGNMENT
+from anespec.manifests.fields import LARGEST_FACTOR as LARGEST_FACTOR
+from anespec.manifests.fields import LARGEST_FREQUENCY as LARGEST_FREQUENCY
+from anespec.manifests.fields import LARGEST_INTEGER as LARGEST_INTEGER
+from anespec.manifests.fields import MAX_BLOCK as MAX_BLOCK
+from anespec.manifests.fields import MOST_LAYERS as MOST_LAYERS
+from anespec.manifests.fields import MOST_ROWS as MOST_ROWS
+from anespec.manifests.fields import MOST_SLOTS as MOST_SLOTS
+from anespec.manifests.fields import MOST_TOKENS as MOST_TOKENS
+from anespec.manifests.fields import WIDEST as WIDEST
+from anespec.manifests.fields import Bytes as Bytes
+from anespec.manifests.fields import Channels as Channels
+from anespec.manifests.fields import Count as Count
+from anespec.manifests.fields import Factor as Factor
+from anespec.manifests.fields import Frequency as Frequency
+from anespec.manifests.fields import Index as Index
+from anespec.manifests.fields import InsidePath as InsidePath
+from anespec.manifests.fields import Name as Name
+from anespec.manifests.fields import Record as Record
+from anespec.manifests.fields import Slots as Slots
+from anespec.manifests.fields import Target as Target
+from anespec.manifests.fields import WeightFormat as WeightFormat
 from anespec.manifests.graph_choices import AttentionShape as AttentionShape
+from anespec.manifests.graph_choices import HeadOutputs as HeadOutputs
 from anespec.manifests.graph_choices import KVForm as KVForm
 from anespec.manifests.graph_choices import RangeDefault, ReshapeHint, range_widths
 from anespec.manifests.graph_choices import Shapes as Shapes
+from anespec.manifests.stored_tensors import StoredTensor as StoredTensor
+from anespec.manifests.stored_tensors import formats_of as formats_of
+from anespec.manifests.stored_tensors import relative_error as relative_error
 
 SCHEMA_VERSION = 3
-
-InsidePath = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$", max_length=255)]
-"""A path below the artifact's folder, parts joined by `/`."""
 
 HIDDEN_IN = "x"
 HIDDEN_OUT = "hidden"
@@ -31,64 +57,11 @@ the first layer's hidden state in, which layers with embeddings of their own tak
 MAIN = "main"
 """The one function of a shard that has no others."""
 
-MAX_BLOCK = 64
-"""Rows of the widest decoding pass that is built."""
+BEST = "best"
+"""The output of a head's functions that find the best tokens (see BestHead)."""
 
-MOST_ROWS = 1024
-"""No artifact has passes as wide; the runtime makes a pass's rows before any shard sees them."""
-
-BASE_ALIGNMENT = 64
-"""A region's first slot is a multiple of this: at finer bases kernels add up slots in another order."""
-
-MOST_SLOTS = 1 << 24
-"""Slots of all sequences together: far beyond any model's context; a pass has masks over all of them."""
-
-MOST_LAYERS, WIDEST, MOST_TOKENS = 1 << 12, 1 << 20, 1 << 22
-"""Layers, channels and tokens beyond any model's; a sparse file can claim any size and hold none of it."""
-
-LARGEST_FACTOR = 65504.0
-"""fp16's largest number."""
-
-LARGEST_FREQUENCY = 1000.0
-"""Radians that a pair turns from one token to the next; 1 where a base is above 1 and no factor below."""
-
-LARGEST_INTEGER = (1 << 64) - 1
-"""The largest that a GGUF can hold."""
-
-Name = Annotated[str, Field(min_length=1, max_length=255)]
-Count = Annotated[int, Field(gt=0, le=LARGEST_INTEGER)]
-Index = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
-Bytes = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
-Slots = Annotated[int, Field(gt=0, le=MOST_SLOTS)]
-Channels = Annotated[int, Field(gt=0, le=WIDEST)]
-Factor = Annotated[float, Field(ge=-LARGEST_FACTOR, le=LARGEST_FACTOR)]
-Frequency = Annotated[float, Field(ge=0, le=LARGEST_FREQUENCY)]
-
-
-class Record(BaseModel):
-    """Base of all manifest parts: immutable, unknown fields refused, finite numbers only."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Target(StrEnum):
-    """What the artifact was built for; it decides defaults, never the numbers."""
-
-    MAC = "mac"
-    IPHONE = "iphone"
-    CPU = "cpu"
-
-
-class WeightFormat(StrEnum):
-    """How projection weights are stored in the shards (docs/weights.md), most precise first."""
-
-    FP16 = "fp16"
-    INT8_BLOCK32 = "int8-block32"
-    LUT8 = "lut8"
-    INT8_CHANNEL = "int8-channel"
-    LUT6 = "lut6"
-    INT4_BLOCK32 = "int4-block32"
-    LUT4 = "lut4"
+BEST_PREFIX = f"{BEST}_"
+"""Before a head function's name: the one that finds the best tokens, of the same rows and layout."""
 
 
 class SourceFile(Record):
@@ -227,49 +200,6 @@ class StateSpec(Record):
         return 2 * math.prod(self.shape)
 
 
-class StoredTensor(Record):
-    """One projection of a shard: where it came from, how it is stored, and what storing it added.
-
-    It holds `rows` rows of the GGUF's `tensor` from `first_row` on. Where `rope_permuted`, each head's
-    rotary rows 0, 1, 2, 3 ... stand as 0, 2 ... 1, 3 ... The errors are those of the stored numbers
-    against the GGUF's, both in full precision: `relative_error` is the root of the summed squared errors
-    over the root of the summed squares, `max_error` the largest error of one number.
-    """
-
-    projection: Name = Field(description="the name of the convolution in the shard")
-    tensor: Name
-    first_row: Index
-    rows: Count
-    columns: Count
-    rope_permuted: bool
-    source_type: str = Field(description="the GGUF's own type of the tensor, such as Q8_0")
-    weights: WeightFormat
-    fallback: str | None = Field(description="why it is not stored as was asked; null where it is")
-    lossless: bool = Field(description="whether the GGUF's own integers and scales, or numbers, are kept")
-    bytes: Count
-    squares: float = Field(ge=0, description="the sum of the GGUF's numbers squared")
-    squared_error: float = Field(ge=0, description="the sum of the errors squared")
-    max_error: float = Field(ge=0)
-
-    @property
-    def relative_error(self) -> float:
-        """What storing added, relative to the size of the numbers."""
-        return relative_error((self,))
-
-
-def relative_error(tensors: Iterable[StoredTensor]) -> float:
-    """What storing several tensors added, relative to the size of all their numbers."""
-    stored = tuple(tensors)
-    squares = math.fsum(tensor.squares for tensor in stored)
-    return math.sqrt(math.fsum(tensor.squared_error for tensor in stored) / squares) if squares else 0.0
-
-
-def formats_of(tensors: Iterable[StoredTensor]) -> tuple[WeightFormat, ...]:
-    """The weight formats that some tensors use, most precise first."""
-    used = {tensor.weights for tensor in tensors}
-    return tuple(weight_format for weight_format in WeightFormat if weight_format in used)
-
-
 class Shard(Record):
     """One .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
 
@@ -350,6 +280,45 @@ class HeadShard(Shard):
     first_token: Index
     end_token: Count
 
+    @property
+    def slices(self) -> tuple[int, ...]:
+        """The tokens of each slice, in the vocabulary's order."""
+        return tuple(spec.shape[CHANNELS_AXIS] or 0 for spec in self.outputs)
+
+    @property
+    def best(self) -> "BestHead":
+        """The shard as its functions that find the best tokens are seen."""
+        return BestHead(
+            **{
+                **dict(self),
+                "outputs": (TensorSpec(name=BEST, shape=channel_shape(BEST_CHANNELS * len(self.outputs))),),
+            },
+            slice_tokens=self.slices,
+        )
+
+
+BEST_CHANNELS = 4
+"""Channels that say the best token of a slice: its logit, the two digits of its number in the slice, and
+whether all logits of the slice are finite (1) or not (0)."""
+
+BEST_FIRST, BEST_DIGIT = 2048, 128
+"""The number is (BEST_FIRST - first) x BEST_DIGIT + BEST_DIGIT - second; fp16 has both digits exactly."""
+
+
+class BestHead(HeadShard):
+    """A head shard through its functions that find the best token of each slice: not a shard more.
+
+    Their one output is BEST, with BEST_CHANNELS channels for each slice, one slice after the other. Of equal
+    logits the lowest token's is the best.
+    """
+
+    slice_tokens: tuple[Count, ...]
+
+    @property
+    def slices(self) -> tuple[int, ...]:
+        """The tokens of each slice, in the vocabulary's order."""
+        return self.slice_tokens
+
 
 class PerLayerEmbedding(Record):
     """A second embedding table, whose rows hold `width` numbers for every layer, one layer after the other.
@@ -397,6 +366,11 @@ class Manifest(Record):
     head_functions: tuple[ShardFunction, ...] | None = Field(
         default=None, min_length=1, description="those of every head shard; null: the layer shards'"
     )
+    head_outputs: HeadOutputs = Field(
+        default=HeadOutputs.LOGITS,
+        description="argmax: head shards have a second function beside each, BEST_PREFIX + name, that finds "
+        "the best token of each slice; left out where it is logits",
+    )
     range_default: RangeDefault = Field(
         default=RangeDefault.BLOCK, description="T of the packages' default shape, where shapes are a range"
     )
@@ -423,6 +397,14 @@ class Manifest(Record):
         if (first := next(contradictions(self), None)) is not None:
             raise ValueError(first)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_head(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the outputs of usual heads: their fingerprints are from before there were others."""
+        facts: dict[str, Any] = handler(self)
+        if self.head_outputs is HeadOutputs.LOGITS:
+            facts.pop("head_outputs", None)
+        return facts
 
     @property
     def shards(self) -> tuple[Shard, ...]:
@@ -458,8 +440,27 @@ class Manifest(Record):
         return self.t_min if is_one else self.block
 
     def functions_of(self, shard: Shard) -> tuple[ShardFunction, ...]:
-        """The functions of a shard, the default one first."""
-        return (self.head_functions if isinstance(shard, HeadShard) else None) or self.functions
+        """The functions of a shard, the default one first; of a BestHead those that find the best tokens."""
+        functions = (self.head_functions if isinstance(shard, HeadShard) else None) or self.functions
+        if isinstance(shard, BestHead):
+            return tuple(each.model_copy(update={"name": BEST_PREFIX + each.name}) for each in functions)
+        return functions
+
+    def ways_through(self, shard: Shard) -> tuple[Shard, ...]:
+        """The shard, and behind it the BestHead of one that finds the best tokens too."""
+        if self.head_outputs is HeadOutputs.LOGITS or isinstance(shard, BestHead):
+            return (shard,)
+        return (shard, shard.best) if isinstance(shard, HeadShard) else (shard,)
+
+    def package_functions(self, shard: Shard) -> tuple[ShardFunction, ...]:
+        """All functions of a shard's package, the default one first."""
+        return tuple(each for way in self.ways_through(shard) for each in self.functions_of(way))
+
+    @property
+    def best_heads(self) -> tuple[BestHead, ...]:
+        """The head shards as they find the best tokens; none where they do not."""
+        ways = (way for shard in self.head_shards for way in self.ways_through(shard))
+        return tuple(way for way in ways if isinstance(way, BestHead))
 
     def widths_of(self, shard: Shard) -> tuple[int, ...]:
         """The numbers of rows that passes through a shard may have, ascending, the block among them."""
@@ -478,7 +479,8 @@ class Manifest(Record):
 
     def loaded_name(self, shard: Shard, function: ShardFunction) -> str | None:
         """The name that a shard's function is loaded by; None where the shard has one alone."""
-        return function.name if len(self.functions_of(shard)) > 1 else None
+        has_others = isinstance(shard, BestHead) or len(self.package_functions(shard)) > 1
+        return function.name if has_others else None
 
     @property
     def spare_slots(self) -> int:

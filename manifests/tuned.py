@@ -19,6 +19,7 @@ from anespec.manifests.schema import (
     MOST_ROWS,
     AttentionShape,
     Count,
+    HeadOutputs,
     KVForm,
     Record,
     Shapes,
@@ -68,6 +69,7 @@ class Choices(Record):
     prefill_block: int | None = Field(default=None, gt=0, le=MOST_ROWS)
     topology: tuple[Count, ...] | None = Field(default=None, min_length=1)
     head_shards: Count | None = None
+    head_outputs: HeadOutputs | None = None
     shard_bytes: Count | None = None
 
 

@@ -87,6 +87,11 @@ class PassPlan:
     spans: tuple[int, ...]
     wanted: Mapping[int, Need]
 
+    @property
+    def wants_best_alone(self) -> bool:
+        """Whether rows are wanted, and nothing of them but the largest logit."""
+        return bool(self.wanted) and all(need == BEST_LOGIT for need in self.wanted.values())
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -160,7 +165,8 @@ class VerifierShape:
     one that the engine will ever run. `partial_spans` is whether a pass may attend to fewer slots than a pool
     has. `side_by_side` is whether a pass writes one stretch of slots: its rows are of one sequence then, from
     lane 0 on, in home slots one after another, and its pads write into the slots behind them, where nothing
-    is that any row may still see.
+    is that any row may still see. `finds_best` is whether passes that want the best tokens alone run
+    something else, which the gates measure too.
     """
 
     block: int
@@ -171,6 +177,7 @@ class VerifierShape:
     pools: tuple[PoolShape, ...]
     partial_spans: bool = False
     side_by_side: bool = False
+    finds_best: bool = False
 
     @property
     def t_min(self) -> int:

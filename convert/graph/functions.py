@@ -21,6 +21,15 @@ class ShardProgram:
 
 
 @dataclass(frozen=True)
+class OtherBody:
+    """What a package's functions whose names begin with `prefix` make of the same inputs: their outputs."""
+
+    prefix: str
+    build: Build
+    outputs: Sequence[str]
+
+
+@dataclass(frozen=True)
 class ProgramScope:
     """Return T for each of a shard's functions; the first is the default.
 
@@ -37,19 +46,23 @@ class ProgramScope:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[str],
         states: Sequence[StateSpec] = (),
+        others: Sequence[OtherBody] = (),
     ) -> ShardProgram:
         """The program whose functions have these inputs and states, and return what `build` makes of them.
 
-        The operations that make the outputs take their names.
+        The operations that make the outputs take their names. Each of the `others` has a function beside each
+        of these, over the same constants.
         """
         program = Program()
-        for function in self.functions:
-            rows = function.rows or ct.RangeDim(1, self.t_max, default=self.default_rows)
-            program.add_function(
-                function.name, _function(build, inputs, outputs, states, rows, function.layout)
-            )
+        for body in (OtherBody("", build, outputs), *others):
+            for function in self.functions:
+                rows = function.rows or ct.RangeDim(1, self.t_max, default=self.default_rows)
+                program.add_function(
+                    body.prefix + function.name,
+                    _function(body.build, inputs, body.outputs, states, rows, function.layout),
+                )
         program.default_function_name = self.functions[0].name
-        program.export_as_multifunction = len(self.functions) > 1
+        program.export_as_multifunction = len(program.functions) > 1
         return ShardProgram(program)
 
 

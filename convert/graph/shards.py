@@ -18,8 +18,9 @@ from anespec.convert.graph.attention import (
     logit_softcap,
     write_keys_values,
 )
+from anespec.convert.graph.best_token import best_tokens
 from anespec.convert.graph.builder import Var, mb
-from anespec.convert.graph.functions import ProgramScope, ShardProgram
+from anespec.convert.graph.functions import OtherBody, ProgramScope, ShardProgram
 from anespec.convert.graph.kv import LayerCells, LayerKV
 from anespec.convert.graph.mlp import MLPWeights, gated_mlp
 from anespec.convert.graph.norm import rms_norm
@@ -32,9 +33,12 @@ from anespec.convert.graph.per_layer import (
 from anespec.convert.graph.projection import Projection, project
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import (
+    BEST,
+    BEST_PREFIX,
     EMBEDDED,
     HIDDEN_IN,
     HIDDEN_OUT,
+    HeadOutputs,
     KVForm,
     Pool,
     RopeTable,
@@ -242,12 +246,16 @@ class HeadPlan:
     epsilon: float
     scale: float
     softcap: float | None
+    outputs: HeadOutputs = HeadOutputs.LOGITS
 
 
 def head_shard(
     plan: HeadPlan, norm: Norm, slices: Mapping[str, Projection], scope: ProgramScope
 ) -> ShardProgram:
-    """Final norm, then slices of the output projection by the names of their logits."""
+    """Final norm, then slices of the output projection by the names of their logits.
+
+    Where the plan says so, further functions find the best token of each slice (see schema.BestHead).
+    """
 
     def build(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var, ...]:
         normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
@@ -255,7 +263,11 @@ def head_shard(
             normed = mb.mul(x=normed, y=np.float16(plan.scale))
         return tuple(_logits(normed, projection, plan.softcap, name) for name, projection in slices.items())
 
-    return scope.program(build, head_inputs(plan.d), tuple(slices))
+    def build_best(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var, ...]:
+        return (best_tokens(build(by_name, layout)),)
+
+    others = [OtherBody(BEST_PREFIX, build_best, (BEST,))] if plan.outputs is HeadOutputs.ARGMAX else []
+    return scope.program(build, head_inputs(plan.d), tuple(slices), others=others)
 
 
 def _logits(normed: Var, projection: Projection, softcap: float | None, name: str) -> Var:

@@ -24,6 +24,7 @@ from anespec.manifests.presets import GraphForm, MatchedModel
 from anespec.manifests.schema import (
     MOST_SLOTS,
     AttentionShape,
+    HeadOutputs,
     KVForm,
     Pool,
     RopeTable,
@@ -143,6 +144,7 @@ class ConversionPlan:
             AttentionShape.GROUPED if options.target is Target.CPU else AttentionShape.PER_KV_HEAD
         )
         self.kv_form = options.kv_form or KV_FORMS[options.target]
+        self.head_outputs = options.head_outputs or HeadOutputs.LOGITS
         self.passes: PassesPlan = plan_passes(options, self.context)
         if (self.context + spare_slots(self.kv_form, self.passes.t_max)) * options.sequences > MOST_SLOTS:
             raise RequestError(

@@ -12,7 +12,7 @@ from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Channels, Homes, Outputs, ShardRunner, Tensor
 from anespec.runtime.passes import PassPlan, PassResult, PoolShape, RowLogits, StateLostError, VerifierShape
 from anespec.runtime.rows import pad_rows
-from anespec.runtime.sampling.row_logits import row_logits
+from anespec.runtime.sampling.row_logits import best_of_slices, row_logits
 from anespec.system.errors import ArtifactError
 
 
@@ -27,7 +27,8 @@ class LayerStage:
 
 @dataclass(frozen=True)
 class HeadStage:
-    """A runner of one or several head shards; `outputs` are its logits in vocabulary order."""
+    """A runner of one or several head shards; `outputs` are its logits, or best tokens, in vocabulary
+    order."""
 
     runner: ShardRunner
     outputs: tuple[str, ...]
@@ -48,7 +49,11 @@ def head_runs(plan: PassPlan, manifest: Manifest) -> list[list[int]]:
 
 
 def shape_of(
-    manifest: Manifest, *, partial_spans: bool = False, sequences: int | None = None
+    manifest: Manifest,
+    *,
+    partial_spans: bool = False,
+    sequences: int | None = None,
+    finds_best: bool = False,
 ) -> VerifierShape:
     """Return the sizes of an artifact's verifier, for every backend.
 
@@ -65,6 +70,7 @@ def shape_of(
         ),
         partial_spans=partial_spans,
         side_by_side=manifest.kv_form is KVForm.AT_POSITION,
+        finds_best=finds_best,
     )
 
 
@@ -74,7 +80,8 @@ class ArtifactVerifier:
     The head runs on as many rows as the layers, and only what is wanted is read back: a row's bits are those
     that the exactness gate measured at that width. A pass wider than a block of which no more than a block's
     rows are wanted gathers those and runs the head at the block's width, which the gate measured too. Where
-    the head has no function of the pass's width, it runs on the wanted rows, a block at a time.
+    the head has no function of the pass's width, it runs on the wanted rows, a block at a time. Where nothing
+    but the best token of each row is wanted, heads that find it return that alone.
     """
 
     def __init__(
@@ -84,8 +91,11 @@ class ArtifactVerifier:
         layers: Sequence[LayerStage],
         heads: Sequence[HeadStage],
         sequences: int | None = None,
+        best: Sequence[HeadStage] = (),
     ) -> None:
         """Put the stages together, for so many sequences (see `shape_of`).
+
+        `best` are the stages of the manifest's `best_heads`.
 
         Raises:
             ArtifactError: a state is in none of the manifest's pools.
@@ -95,8 +105,12 @@ class ArtifactVerifier:
         self.pass_inputs = PassInputs(manifest, homes=all(stage.runner.takes_homes for stage in layers))
         self.layers = tuple(layers)
         self.heads = tuple(heads)
+        self.best = tuple(best)
+        self._slices = [tokens for head in manifest.best_heads for tokens in head.slices]
         partial_spans = all(stage.runner.partial_spans for stage in layers)
-        self._shape = shape_of(manifest, partial_spans=partial_spans, sequences=sequences)
+        self._shape = shape_of(
+            manifest, partial_spans=partial_spans, sequences=sequences, finds_best=bool(best)
+        )
         self._plan: PassPlan | None = None
         self._inputs: dict[str, Tensor | Homes] = {}
         pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]
@@ -170,13 +184,16 @@ class ArtifactVerifier:
     def _logits(self, plan: PassPlan, lanes: Sequence[int], hidden: Tensor) -> dict[int, RowLogits]:
         """What is wanted of these lanes, after one run of the heads over them."""
         found: list[tuple[HeadStage, Outputs]] = []
-        for head in self.heads:
+        is_best = bool(self.best) and plan.wants_best_alone
+        for head in self.best if is_best else self.heads:
             head.runner.start({HIDDEN_IN: hidden})
             found.append((head, head.runner.finish()))
 
         def reduced(lane: int) -> RowLogits:
             at = lanes.index(lane)
             row: list[Channels] = [outs.lane(name, at) for head, outs in found for name in head.outputs]
+            if is_best:
+                return self._best(row)
             if (length := sum(map(len, row))) != self._shape.vocabulary:
                 raise ArtifactError(
                     f"the head shards return {length} logits, not {self._shape.vocabulary}; "
@@ -185,6 +202,17 @@ class ArtifactVerifier:
             return row_logits(row, plan.wanted[lane])
 
         return {lane: reduced(lane) for lane in dict.fromkeys(lanes) if lane in plan.wanted}
+
+    def _best(self, found: Sequence[Channels]) -> RowLogits:
+        # What is beyond fp16 becomes an infinity, which the sampler names.
+        with np.errstate(over="ignore"):
+            numbers = np.concatenate([part.astype(np.float16) for part in found])
+        try:
+            return best_of_slices(numbers, self._slices)
+        except ValueError as error:
+            raise ArtifactError(
+                f"the head shards return no best token ({error}); convert the model again"
+            ) from None
 
     def commit(self, region: int, rows: int) -> None:
         """Nothing to do for K/V per position; see Verifier."""
@@ -208,6 +236,6 @@ class ArtifactVerifier:
 
     def close(self) -> None:
         """Release every runner and the embedding."""
-        for runner in (*(s.runner for s in self.layers), *(s.runner for s in self.heads)):
+        for runner in (*(s.runner for s in self.layers), *(s.runner for s in (*self.heads, *self.best))):
             runner.close()
         self.embedding.close()

@@ -3,11 +3,13 @@
 A row may come in several slices of the vocabulary, and in f32; the result is that of the whole row in fp16.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.manifests.schema import BEST_CHANNELS, BEST_DIGIT, BEST_FIRST
 from anespec.runtime.passes import Candidate, Logits, Need, RowLogits
 
 VocabularySlice = NDArray[np.float16] | NDArray[np.float32]
@@ -26,6 +28,27 @@ def row_logits(row: VocabularySlice | Sequence[VocabularySlice], need: Need) -> 
         top=_top(slices, need.top) if need.top else (),
         chosen=tuple(_logit(slices, token) for token in need.chosen),
     )
+
+
+def best_of_slices(found: VocabularySlice, slices: Sequence[int]) -> RowLogits:
+    """Return the best logit of a row, of which the head found those of slices of so many tokens.
+
+    `found` has BEST_CHANNELS numbers for each slice (see schema.BestHead).
+
+    Raises:
+        ValueError: it does not, or names a token that its slice does not have.
+    """
+    candidates, before = [], 0
+    numbers = to_fp16(found).reshape(-1, BEST_CHANNELS).tolist()
+    for (logit, first, second, is_finite), tokens in zip(numbers, slices, strict=True):
+        token, best = 0.0, math.nan
+        if is_finite == 1:
+            token, best = (BEST_FIRST - first) * BEST_DIGIT + BEST_DIGIT - second, logit
+        if not 0 <= token < tokens:
+            raise ValueError(f"a slice of {tokens} tokens has no token {token:g}")
+        candidates.append(Candidate(before + int(token), best))
+        before += tokens
+    return RowLogits(best=_best_candidate(candidates))
 
 
 def best_token(logits: Logits) -> int:
@@ -78,6 +101,10 @@ def _best(slices: Sequence[VocabularySlice]) -> Candidate:
         best = _best_of(piece)
         found.append(Candidate(first + best.token, best.logit))
         first += len(piece)
+    return _best_candidate(found)
+
+
+def _best_candidate(found: Sequence[Candidate]) -> Candidate:
     strange = [candidate for candidate in found if not np.isfinite(candidate.logit)]
     return strange[0] if strange else max(found, key=lambda candidate: candidate.logit)
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from converting import build
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.schema import Manifest, Target
@@ -99,7 +100,9 @@ def changes(
 ) -> Iterator[tuple[Field, Steps, Any]]:
     """Every field below `facts`, where it stands, and another value for it; of many alike the ends."""
     for name, info in model.model_fields.items():
-        value, field, place = facts[name], (model.__name__, name), (*path, name)
+        # What is left out where it is as usual is bound too.
+        value = facts[name] if name in facts else to_jsonable_python(info.default)
+        field, place = (model.__name__, name), (*path, name)
         for other in other_values(info.annotation, value):
             if other != value or type(other) is not type(value):
                 yield field, place, other

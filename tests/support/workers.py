@@ -22,7 +22,8 @@ EACH_ALONE = 1
 
 def stages(artifact: Artifact) -> tuple[Stage, ...]:
     """An artifact's stages; stand-ins for compiled shards lie beside it."""
-    shards = artifact.manifest.shards
+    manifest = artifact.manifest
+    shards = [way for shard in manifest.shards for way in manifest.ways_through(shard)]
     return stages_of(
         artifact.manifest, shards, {shard.path: compiled(artifact, shard.path) for shard in shards}
     )

@@ -13,7 +13,16 @@ import numpy as np
 
 from anespec.runtime.engine.planner import least_spans
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.passes import ALL_LOGITS, Need, PassPlan, Row, RowKind, RowSlots, VerifierShape
+from anespec.runtime.passes import (
+    ALL_LOGITS,
+    BEST_LOGIT,
+    Need,
+    PassPlan,
+    Row,
+    RowKind,
+    RowSlots,
+    VerifierShape,
+)
 from anespec.system.formatting import counted
 
 
@@ -292,6 +301,7 @@ class _Wanted(Enum):
     OF_THE_PROBE = auto()
     OF_ONE_ROW = auto()
     REDUCED = auto()
+    BEST_ALONE = auto()
 
 
 def combined(probe: Probe, shape: VerifierShape, longest: int, rng: np.random.Generator) -> InvarianceCase:
@@ -317,7 +327,8 @@ class _Plan:
         self._sizes = _shuffled(range(1, min(shape.block, longest) + 1), rng)
         beside = [each for each in _Beside if each is not _Beside.ANOTHER_SEQUENCE or shape.sequences > 1]
         self._beside = _shuffled(beside, rng)
-        self._wants = _shuffled([*_Wanted], rng)
+        wants = [each for each in _Wanted if each is not _Wanted.BEST_ALONE or shape.finds_best]
+        self._wants = _shuffled(wants, rng)
         self._elsewhere = 0
         self._reduced = 0
 
@@ -381,6 +392,8 @@ class _Plan:
                 return dict.fromkeys(recorded, ALL_LOGITS)
             case _Wanted.OF_ONE_ROW:
                 return {int(self._rng.choice(recorded)): ALL_LOGITS}
+            case _Wanted.BEST_ALONE:
+                return dict.fromkeys(recorded, BEST_LOGIT)
         return {lane: self._next_reduced() for lane in recorded}
 
     def _next_reduced(self) -> Need:

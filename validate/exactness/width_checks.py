@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anespec.runtime.passes import ALL_LOGITS, VerifierShape
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, VerifierShape
 from anespec.validate.exactness.bit_comparison import Difference, Recording, compare
 from anespec.validate.exactness.case_runner import CaseRunner
 from anespec.validate.exactness.effort import Effort
@@ -63,7 +63,20 @@ def measure_widths(
     for width in runner.shape.wide_widths[1:]:
         if width not in refuted and not wide.measure(width):
             break
-    return WidthFindings(found | wide.found, wide.wanted)
+    found |= wide.found
+    for width in found if runner.shape.finds_best else ():
+        if found[width].equal:
+            found[width] += _best_alone(runner, probe, known, width)
+    return WidthFindings(found, wide.wanted)
+
+
+def _best_alone(runner: CaseRunner, probe: Probe, known: Recording, width: int) -> Difference:
+    """Passes of the rows that are known, of which nothing but the best tokens is wanted."""
+    most = min(width, runner.map.longest_run)
+    part = probe.part(0, min(len(known.rows), max(most, NARROW_PASSES * width)))
+    case = wanting(cut(part, [most], width), dict.fromkeys(range(width), BEST_LOGIT), "best tokens alone")
+    runner.restore()
+    return compare(known, runner.run(case, part), case.name)
 
 
 def _narrow(

@@ -5,12 +5,22 @@ difference does not hide later ones, and all prompts go through its layers toget
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.passes import Logits, RowKind, Verifier, run_rows
+from anespec.runtime.passes import (
+    BEST_LOGIT,
+    Logits,
+    Row,
+    RowKind,
+    Verifier,
+    run_pass,
+    run_rows,
+    whole_plan,
+)
 from anespec.runtime.rows import chain_rows
 from anespec.system.progress import StepReport
 from anespec.validate.golden.closeness import Floats, logits_closeness
@@ -76,6 +86,7 @@ def _run(
     block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
     total = len(prompt) + max(0, greedy_tokens - 1)
     found: list[Logits] = []
+    rows: list[Row] = []
     for run in region_map.runs(range(len(prompt)), block):
         progress(f"{name}, {run.start} of {total} tokens")
         rows = chain_rows(region_map, 0, run.start, RowKind.PROMPT, prompt[run.start : run.stop])
@@ -85,7 +96,18 @@ def _run(
         if greedy:
             position = len(prompt) + len(greedy) - 1
             progress(f"{name}, {position} of {total} tokens")
-            carry = chain_rows(region_map, 0, position, RowKind.CARRY, greedy[-1:])
-            found.append(run_rows(verifier, carry, block))
-        greedy.append(int(np.nan_to_num(found[-1][-1]).argmax()))
+            rows = chain_rows(region_map, 0, position, RowKind.CARRY, greedy[-1:])
+            found.append(run_rows(verifier, rows, block))
+        greedy.append(_best(verifier, rows, found[-1][-1]))
     return PromptRun(prompt, tuple(greedy), np.concatenate(found))
+
+
+def _best(verifier: Verifier, rows: Sequence[Row], logits: NDArray[np.float16]) -> int:
+    """The best token of the last of these rows; where a pass finds it without logits, what that pass says."""
+    if verifier.shape.finds_best:
+        plan = whole_plan(verifier.shape, rows, width=verifier.shape.block)
+        last = len(rows) - 1
+        best = run_pass(verifier, replace(plan, wanted={last: BEST_LOGIT}))[last].best
+        if best is not None and np.isfinite(best.logit):
+            return best.token
+    return int(np.nan_to_num(logits).argmax())

@@ -160,7 +160,7 @@ def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: Plann
     planned = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for number, function in enumerate(manifest.functions_of(shard)):
+        for number, function in enumerate(manifest.package_functions(shard)):
             asked = package if number == 0 else folder / f"{number}.mlpackage"
             try:
                 if number:

@@ -58,7 +58,7 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
             f"{path}: was asked for T = {plan.block}, but this artifact runs {manifest.block} rows; "
             "record it again with --record-plan"
         )
-    functions = {shard.path: manifest.functions_of(shard) for shard in manifest.shards}
+    functions = {shard.path: manifest.package_functions(shard) for shard in manifest.shards}
     for shard in plan.shards:
         declared = {each.name: each.rows or manifest.default_rows for each in functions[shard.shard]}
         found_rows = {function.name: function.rows for function in shard.functions}

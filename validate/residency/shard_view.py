@@ -208,7 +208,7 @@ def view_declared(manifest: Manifest, shard: Shard, package: Path) -> ShardView:
     """Look at the package of a shard, whose functions the manifest declares; raises like `view_artifact`."""
     read, is_head = read_package(package), isinstance(shard, HeadShard)
     view = _view(read.functions, read.description, shard.path, shard.sha256, manifest.block, is_head)
-    rows = {each.name: each.rows or manifest.default_rows for each in manifest.functions_of(shard)}
+    rows = {each.name: each.rows or manifest.default_rows for each in manifest.package_functions(shard)}
     return replace(
         view,
         default_rows=manifest.default_rows,

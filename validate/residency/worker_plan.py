@@ -64,7 +64,8 @@ class WorkerPlans:
             return refused(shard, reason)
         try:
             functions = tuple(
-                self._function(manifest, shard, each, view, compiled) for each in manifest.functions_of(shard)
+                self._function(manifest, shard, each, view, compiled)
+                for each in manifest.package_functions(shard)
             )
         except CommandFailedError as error:
             return refused(shard, error_sentence(str(error)))

@@ -48,6 +48,11 @@ UNTRIED = (
         because="one, for no step cuts a head otherwise; anespec tune does, with your model",
         measured=False,
     ),
+    ChoiceReason(
+        choice="head_outputs",
+        because="logits, for no step finds the best tokens in the head; anespec tune does, with your model",
+        measured=False,
+    ),
 )
 """Choices that stay as they are by default, and why."""
 

@@ -10,7 +10,16 @@ from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.planning.shard_limits import HEAD_CHANNELS
 from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
-from anespec.manifests.schema import AttentionShape, Count, KVForm, Record, Shapes, Target, WeightFormat
+from anespec.manifests.schema import (
+    AttentionShape,
+    Count,
+    HeadOutputs,
+    KVForm,
+    Record,
+    Shapes,
+    Target,
+    WeightFormat,
+)
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.system.errors import RequestError
 
@@ -34,16 +43,18 @@ class Candidate(Record):
     reshape_hint: ReshapeHint | None = None
     shard_bytes: Count
     head_shards: Count
+    head_outputs: HeadOutputs = HeadOutputs.LOGITS
 
     def __str__(self) -> str:
         prefill = f"+{self.prefill_block}" if self.prefill_block is not None else ""
         default = ", the block by default" if self.range_default is RangeDefault.BLOCK else ""
         hinted = self.reshape_hint not in (None, ReshapeHint.NONE)
         hint = f", hint {self.reshape_hint}" if hinted else ""
+        best = ", which finds the best tokens" if self.head_outputs is HeadOutputs.ARGMAX else ""
         return (
             f"{self.weights}, {self.kv_form}, {self.attention}, {self.layout}, "
             f"{self.shapes} of {self.block}{prefill} rows{default}{hint}, "
-            f"shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head"
+            f"shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head{best}"
         )
 
     @property
@@ -82,6 +93,7 @@ class Space:
     head_shards: Sequence[int]
     range_default: Sequence[RangeDefault] = (RangeDefault.ONE,)
     reshape_hint: Sequence[ReshapeHint] = (ReshapeHint.NONE,)
+    head_outputs: Sequence[HeadOutputs] = (HeadOutputs.LOGITS,)
 
     @property
     def start(self) -> Candidate:
@@ -137,6 +149,7 @@ KNOWN = Space(
     head_shards=(1,),
     range_default=tuple(RangeDefault),
     reshape_hint=tuple(ReshapeHint),
+    head_outputs=tuple(HeadOutputs),
 )
 """The one table of choices, the best known value first, for `anespec tune` and for the self-test.
 
@@ -161,7 +174,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
     if not weights:
         raise RequestError("there is no weight format to try; give --weights one, or leave it out")
     vocabulary = plan.model.facts.vocabulary
-    # A processor's library knows neither default shapes nor hints.
+    # A processor's library knows neither default shapes nor hints, and its logits are near.
     on_engine = plan.options.target is not Target.CPU
     planned, slices = len(plan.topology.heads), -(-vocabulary // HEAD_CHANNELS)
     return Space(
@@ -176,6 +189,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
         head_shards=list(dict.fromkeys((planned, min(2 * planned, vocabulary), max(planned, slices)))),
         range_default=KNOWN.range_default if on_engine else (RangeDefault.ONE,),
         reshape_hint=KNOWN.reshape_hint if on_engine else (ReshapeHint.NONE,),
+        head_outputs=KNOWN.head_outputs if on_engine else (HeadOutputs.LOGITS,),
     )
 
 

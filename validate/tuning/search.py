@@ -22,6 +22,7 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("block", "prefill_block"),
     ("shard_bytes",),
     ("head_shards",),
+    ("head_outputs",),
 )
 EVERYTHING_THAT_PLACES = ("weights", "kv_form", "attention", "shapes")
 """Tried in all combinations where no stage finds a single candidate that runs."""

@@ -78,6 +78,7 @@ def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOpt
         reshape_hint=candidate.reshape_hint,
         shard_bytes=candidate.shard_bytes,
         head_shards=candidate.head_shards,
+        head_outputs=candidate.head_outputs,
         preset="none",
     )
 

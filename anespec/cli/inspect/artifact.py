@@ -9,7 +9,8 @@ from rich.table import Table
 
 from anespec.cli.console import out
 from anespec.cli.inspect.plan import size_range_facts
-from anespec.manifests.schema import Shapes
+from anespec.manifests.head_traffic import head_bytes, head_sentence
+from anespec.manifests.schema import Manifest, Shapes
 from anespec.manifests.store import damage_sentence
 from anespec.models.inspection import ArtifactInspection
 from anespec.models.verdict_summary import unreadable_line, verdict_table, why_unjudged
@@ -51,11 +52,19 @@ def describe_artifact(found: ArtifactInspection) -> dict[str, Any]:
             }
             for shard in manifest.head_shards
         ],
+        "head_outputs": manifest.head_outputs.value,
+        "head_bytes": head_bytes(*_head_sizes(manifest)),
         "damage": [damage.path for damage in found.damage],
         "gates": [dataclasses.asdict(verdict) for verdict in found.verdicts],
     } | manifest.model_dump(
-        mode="json", exclude={"layer_shards", "head_shards", "ropes"}
+        mode="json", exclude={"layer_shards", "head_shards", "head_outputs", "ropes"}
     )  # fmt: skip
+
+
+def _head_sizes(manifest: Manifest) -> tuple[int, int, int]:
+    """Rows of a decoding pass, tokens, and slices of them."""
+    slices = sum(len(shard.slices) for shard in manifest.head_shards)
+    return manifest.block, manifest.hyperparameters.vocabulary, slices
 
 
 def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mapping[str, Any]) -> None:
@@ -85,6 +94,7 @@ def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mappin
     elif manifest.t_min != manifest.t_max:
         widths = f"{manifest.t_min} to {widths}, default {manifest.default_rows}"
     written = f"{manifest.attention.value} attention, K/V {manifest.kv_form.value}, {listed([*layouts])}"
+    table.add_row("head", head_sentence(*_head_sizes(manifest), manifest.head_outputs))
     table.add_row("passes", f"block {manifest.block}, {widths}, {written}")
     table.add_row(
         "context",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.cli.console import out
+from anespec.manifests.head_traffic import head_bytes, head_sentence
 from anespec.manifests.schema import Target
 from anespec.system.formatting import bytes_text, counted, listed
 
@@ -79,6 +80,8 @@ def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
         "head_shards": [
             {"tokens": [row.part.start, row.part.stop]} | _size(row) for row in report.head_shards
         ],
+        "head_outputs": plan.head_outputs.value,
+        "head_bytes": head_bytes(*_head_sizes(plan)),
         "weight_bytes": report.total_bytes,
         "process_bytes": report.process_bytes,
         "state_bytes": plan.state_bytes(),
@@ -128,11 +131,25 @@ def show_plan(plan: "ConversionPlan") -> None:
     out().print()
     out().print(_kv_table(plan))
     out().print()
-    for sentence in (_memory_sentence(plan, report), *report.reasons, _first_use(plan)):
+    for sentence in (_memory_sentence(plan, report), *report.reasons, _head(plan), _first_use(plan)):
         if sentence is not None:
             out().print(f"- {sentence}")
     for warning in report.warnings:
         out().print(f"warning: {warning}", style="yellow")
+
+
+def _head_sizes(plan: "ConversionPlan") -> tuple[int, int, int]:
+    """Rows of a decoding pass, tokens, and slices of them."""
+    from anespec.convert.planning.topology import head_slices
+
+    slices = sum(len(head_slices(tokens)) for tokens in plan.topology.heads)
+    return plan.options.block, plan.model.facts.vocabulary, slices
+
+
+def _head(plan: "ConversionPlan") -> str | None:
+    """What comes back of a pass; a processor's logits are in its memory anyway."""
+    on_engine = plan.options.target is not Target.CPU
+    return head_sentence(*_head_sizes(plan), plan.head_outputs) if on_engine else None
 
 
 def _first_use(plan: "ConversionPlan") -> str | None:

@@ -1,9 +1,9 @@
 """The backend that has Core ML run an artifact's shards: each a model of its own, one pass through all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from anespec.manifests.schema import HIDDEN_OUT, LayerShard, Shard
+from anespec.manifests.schema import HIDDEN_OUT, BestHead, HeadShard, LayerShard, Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
@@ -16,6 +16,9 @@ from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
 from anespec.system.packages import missing_package
+
+Way = tuple[str, bool]
+"""A way through a shard: its path, and whether it leads to the best tokens alone."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,9 @@ class CoreMLBackend:
         return ArtifactVerifier(
             manifest,
             embedding,
-            [LayerStage(runners[shard.path], HIDDEN_OUT, shard.states) for shard in manifest.layer_shards],
-            [
-                HeadStage(runners[shard.path], tuple(spec.name for spec in shard.outputs))
-                for shard in manifest.head_shards
-            ],
+            [LayerStage(runners[_way(shard)], HIDDEN_OUT, shard.states) for shard in manifest.layer_shards],
+            [_head_stage(runners, shard) for shard in manifest.head_shards],
+            best=[_head_stage(runners, shard) for shard in manifest.best_heads],
         )
 
     def open_again(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
@@ -71,19 +72,27 @@ class CoreMLBackend:
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend, and `open`."""
-        return self._runners(artifact, (shard,))[shard.path]
+        return self._runners(artifact, (shard,))[_way(shard)]
 
-    def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[str, ShardRunner]:
+    def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[Way, ShardRunner]:
         manifest, pools = artifact.manifest, artifact.manifest.pools
-        runners: dict[str, ShardRunner] = {}
+        runners: dict[Way, ShardRunner] = {}
         for shard, models in self._loader(artifact).load(shards):
             layouts = {function.rows: function.layout for function in manifest.functions_of(shard)}
             runner = CoreMLRunner(shard, models, layouts)
             caches = empty_caches(shard.states, pools) if isinstance(shard, LayerShard) else {}
-            runners[shard.path] = HostCachesRunner(runner, caches) if caches else runner
+            runners[_way(shard)] = HostCachesRunner(runner, caches) if caches else runner
         return runners
 
     def _loader(self, artifact: Artifact) -> ShardLoader:
         return ShardLoader(
             artifact, self.core_ml, self.units, command=self.contact_command, seconds=self.contact_seconds
         )
+
+
+def _way(shard: Shard) -> Way:
+    return shard.path, isinstance(shard, BestHead)
+
+
+def _head_stage(runners: Mapping[Way, ShardRunner], shard: HeadShard) -> HeadStage:
+    return HeadStage(runners[_way(shard)], tuple(spec.name for spec in shard.outputs))

@@ -27,23 +27,28 @@ from anespec.runtime.backends.coreml.start_times import Starts
 _log = logging.getLogger(__name__)
 
 Models = Mapping[int | None, LoadedModel]
+"""By the T that they run."""
+
+ModelsByName = Mapping[str | None, LoadedModel]
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a shard: the T that it runs (ANY_WIDTH: any), its name where it needs one, and the layout
-    of its channel tensors."""
+    """A function of a shard: the T that it runs (ANY_WIDTH: any), its name where it needs one, the layout of
+    its channel tensors, and its outputs."""
 
     rows: int | None
     name: str | None
     layout: ChannelLayout
+    outputs: tuple[TensorSpec, ...]
 
 
 def functions_of(manifest: Manifest, shard: Shard) -> tuple[Function, ...]:
     """The functions that are loaded of a shard, the block's first."""
     return tuple(
-        Function(each.rows, manifest.loaded_name(shard, each), each.layout)
-        for each in manifest.functions_of(shard)
+        Function(each.rows, manifest.loaded_name(way, each), each.layout, way.program_outputs)
+        for way in manifest.ways_through(shard)
+        for each in manifest.functions_of(way)
     )
 
 
@@ -70,14 +75,17 @@ class ShardLoader:
         self._seconds = seconds
 
     def load(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Models]]:
-        """The models of each shard; all are compiled and tried before the first is loaded.
+        """The models of each way through each shard; all are compiled and tried before the first is loaded.
 
         Raises:
             ArtifactError: Core ML refuses a shard, fails in it or is killed by it.
             StorageError: there is no room for the compiled shards.
         """
         for compiled in self._met([self._compiled(shard) for shard in shards]):
-            yield compiled.shard, self._loaded(compiled)
+            models, manifest = self._loaded(compiled), self._artifact.manifest
+            for way in manifest.ways_through(compiled.shard):
+                functions = manifest.functions_of(way)
+                yield way, {each.rows: models[manifest.loaded_name(way, each)] for each in functions}
 
     def forget(self, shards: Sequence[Shard]) -> None:
         """Remove what is kept of compiled shards, and that they were tried.
@@ -117,7 +125,7 @@ class ShardLoader:
                         raise refused(compiled, outcome.error, compiled.doubt)
         return list(met.values())
 
-    def _loaded(self, compiled: CompiledShard) -> Models:
+    def _loaded(self, compiled: CompiledShard) -> ModelsByName:
         try:
             return self._started(compiled)
         # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
@@ -130,12 +138,11 @@ class ShardLoader:
         except Exception as error:
             raise refused(compiled, str(error)) from error
 
-    def _started(self, compiled: CompiledShard) -> Models:
+    def _started(self, compiled: CompiledShard) -> ModelsByName:
         """The models of a shard, each of whose widths has been run once."""
         models, times = start_shard(self._contact(compiled), self._core_ml)
         remember_start(compiled, self._place(compiled), times)
-        functions = functions_of(self._artifact.manifest, compiled.shard)
-        return {function.rows: models[function.name] for function in functions}
+        return models
 
     def _again(self, compiled: CompiledShard) -> CompiledShard:
         _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
@@ -184,5 +191,5 @@ def _tried(shard: Shard, function: Function, rows: int) -> TriedPass:
         function=function.name,
         rows=rows,
         inputs=shapes(shard.program_inputs),
-        outputs=shapes(shard.program_outputs),
+        outputs=shapes(function.outputs),
     )

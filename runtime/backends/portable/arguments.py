@@ -109,6 +109,11 @@ class Arguments(Generic[ValueT]):
             raise self.refused(f"has an unknown mode {mode!r}")
         return known[mode]
 
+    def require_cast_to_fp16(self) -> None:
+        """Raise ArtifactError unless this casts to fp16."""
+        if self._constant("dtype") != "fp16":
+            raise self.refused("casts to another type than fp16")
+
     def require_pointwise_conv(self) -> None:
         """Raise ArtifactError unless this is a 1x1 convolution, stride 1, no padding, one group."""
         weight_free = (

@@ -95,6 +95,8 @@ class PortableBackend:
         manifest = artifact.manifest
         body = chain([load_declared(artifact, s) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
         head = merge([load_declared(artifact, s) for s in manifest.head_shards])
+        found = [load_declared(artifact, each) for each in manifest.best_heads]
+        best = [merge(found)] if found else []
         embedding = open_embedding(artifact)
         states = tuple(state for shard in manifest.layer_shards for state in shard.states)
         pools = tuple(
@@ -113,6 +115,7 @@ class PortableBackend:
             [LayerStage(self._runner(body, threads, manifest, states, pools), body.outputs[0], states)],
             [HeadStage(self.runner()(head, threads, ()), head.outputs)],
             artifact.sequences,
+            [HeadStage(self.runner()(each, threads, ()), each.outputs) for each in best],
         )
 
     def open_again(self, artifact: Artifact, threads: int) -> None:

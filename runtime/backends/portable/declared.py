@@ -37,15 +37,18 @@ ANY = -1
 """What a reshape is given for T."""
 
 
-def declared_function(package: MILPackage, declared: Sequence[ShardFunction]) -> Function:
-    """Return one function for all those that a manifest declares of the package, the default first.
+def declared_function(
+    package: MILPackage, every: Sequence[ShardFunction], declared: Sequence[ShardFunction]
+) -> Function:
+    """Return one function for those that are `declared` as the same graph.
 
-    If there are several, a dimension that is T in each of them is None.
+    `every` are all that a manifest declares of the package, the default first. If several are the same
+    graph, a dimension that is T in each of them is None.
 
     Raises:
         ArtifactError: the package has other functions, or another default, or two are not the same graph.
     """
-    names = [function.name for function in declared]
+    names = [function.name for function in every]
     if {*names} != package.functions.keys():
         raise _refused(package, f"has the functions {_named(package.functions)}, not {_named(names)}")
     if (default := package.default_function) != names[0]:
@@ -167,9 +170,10 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
         ArtifactError: the shard is missing or damaged, or has other functions, inputs, outputs or states.
     """
     package = read_package(artifact.shard_path(shard))
-    functions = artifact.manifest.functions_of(shard)
-    program = program_of(package, declared_function(package, functions))
-    width, layout = _fixed_width(artifact.manifest, shard), functions[0].layout
+    manifest, functions = artifact.manifest, artifact.manifest.functions_of(shard)
+    whole = next(each for each in manifest.shards if each.path == shard.path)
+    program = program_of(package, declared_function(package, manifest.package_functions(whole), functions))
+    width, layout = _fixed_width(manifest, shard), functions[0].layout
     for kind, declared, found in (
         ("input", _shapes(shard.program_inputs, width, layout), program.inputs),
         ("output", _shapes(shard.program_outputs, width, layout), _outputs(program)),

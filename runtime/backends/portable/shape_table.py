@@ -61,6 +61,11 @@ def _softmax(a: Arguments[Shape]) -> Shape:
     return shape
 
 
+def _cast(a: Arguments[Shape]) -> Shape:
+    a.require_cast_to_fp16()
+    return a.value("x")
+
+
 def _rsqrt(a: Arguments[Shape]) -> Shape:
     a.number("epsilon", 0.0)
     return a.value("x")
@@ -223,18 +228,22 @@ def result_shapes(a: Arguments[Shape], states: Mapping[str, Shape]) -> tuple[Sha
 TABLE: Mapping[str, Rule] = {
     "abs": _unary,
     "add": _binary,
+    "cast": _cast,
     "concat": _concat,
     "constexpr_blockwise_shift_scale": _dequantise,
     "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
+    "equal": _binary,
     "gelu": _gelu,
     "identity": _unary,
+    "less_equal": _binary,
     "matmul": _matmul,
     "maximum": _binary,
     "mul": _binary,
     "real_div": _binary,
     "reduce_max": _reduce,
     "reduce_mean": _reduce,
+    "reduce_min": _reduce,
     "reduce_sum": _reduce,
     "reshape": _reshape,
     "rsqrt": _rsqrt,

@@ -84,8 +84,7 @@ class WorkerBackend:
         manifest, program = artifact.manifest, self._program()
 
         def load(stages: Sequence[Stage]) -> WorkerRunner:
-            (stage,) = stages
-            return WorkerRunner(stage, manifest, program, self.limits)
+            return WorkerRunner(stages[0], manifest, program, self.limits)
 
         return self._loader(artifact).load((shard,), load)
 

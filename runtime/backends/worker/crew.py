@@ -14,7 +14,7 @@ from typing import Any
 
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.schema import Manifest
-from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
+from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes, added_up
 from anespec.runtime.backends.worker.arena import Arena
 from anespec.runtime.backends.worker.process import (
     Refusal,
@@ -243,7 +243,10 @@ class Crew:
             reply = worker.reply(self._limits.load_seconds)
         except WorkerLostError as lost:
             raise LoadLostError(lost, paths) from lost
-        self.starts |= dict(zip(paths, map(_start_of, reply.get("stages", ())), strict=False))
+        starts: dict[str, list[StartTimes]] = {}
+        for path, told in zip(paths, reply.get("stages", ()), strict=False):
+            starts.setdefault(path, []).append(_start_of(told))
+        self.starts |= {path: times for path, each in starts.items() if (times := added_up(each)) is not None}
 
     def _share_of(self, worker: WorkerProcess) -> tuple[Stage, ...]:
         return self.shares[self._workers.index(worker)]

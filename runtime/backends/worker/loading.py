@@ -128,9 +128,10 @@ class WorkerLoader:
                 remember_start(compiled, self._place(compiled), start)
 
     def _failure_alone(self, compiled: CompiledShard) -> str | None:
-        (stage,) = self._stages([compiled])
+        manifest = self._artifact.manifest
         try:
-            WorkerRunner(stage, self._artifact.manifest, self._compiler.program, self._limits).close()
+            for stage in self._stages([compiled]):
+                WorkerRunner(stage, manifest, self._compiler.program, self._limits).close()
         except ShardRefusedError as error:
             return error.text
         except WorkersDieError as error:
@@ -148,8 +149,10 @@ class WorkerLoader:
         return compiled_shard(self._artifact, shard, self._compiler, _log.info)
 
     def _stages(self, shards: Sequence[CompiledShard]) -> tuple[Stage, ...]:
+        manifest = self._artifact.manifest
         paths = {compiled.shard.path: compiled.path.absolute() for compiled in shards}
-        return stages_of(self._artifact.manifest, [compiled.shard for compiled in shards], paths)
+        ways = [way for compiled in shards for way in manifest.ways_through(compiled.shard)]
+        return stages_of(manifest, ways, paths)
 
 
 def _path(compiled: CompiledShard) -> str:

@@ -52,13 +52,13 @@ def usual_loading(memory: int) -> Loading:
 def shared_out(sizes: Sequence[int], budget: int) -> tuple[range, ...]:
     """Consecutive stages of these sizes, dealt to as few workers as go within the budget: one range each.
 
-    A stage that alone is larger has a worker for itself. Stages stay in order, so a pass goes through each
-    worker once.
+    A stage that alone is larger has a worker for itself; one of no size goes with the stage before it. Stages
+    stay in order, so a pass goes through each worker once.
     """
     workers: list[range] = []
     held = 0
     for index, size in enumerate(sizes):
-        if workers and held + size <= budget:
+        if workers and (not size or held + size <= budget):
             workers[-1] = range(workers[-1].start, index + 1)
             held += size
         else:

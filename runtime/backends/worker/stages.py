@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.schema import (
     HIDDEN_IN,
+    BestHead,
     HeadShard,
     LayerShard,
     Manifest,
@@ -86,10 +87,13 @@ class StageCache(StageState):
 
 @dataclass(frozen=True)
 class Stage:
-    """One shard as a worker runs it. `bytes` are those of its weights, about, which its functions share."""
+    """One shard as a worker runs it. `bytes` are those of its weights, about, which its functions share.
+
+    The kind `best` is a head through its functions that find the best tokens; its weights are the head's.
+    """
 
     path: str
-    kind: Literal["layers", "head"]
+    kind: Literal["layers", "head", "best"]
     first_token: int
     functions: tuple[StageFunction, ...]
     inputs: tuple[Port, ...]
@@ -127,9 +131,10 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
         for spec in (shard.states if isinstance(shard, LayerShard) else ())
     ]
     taken = f"hidden.{min(number, layers)}"
+    is_best = isinstance(shard, BestHead)
     return Stage(
         path=path,
-        kind="head" if isinstance(shard, HeadShard) else "layers",
+        kind="best" if is_best else "head" if isinstance(shard, HeadShard) else "layers",
         first_token=shard.first_token if isinstance(shard, HeadShard) else 0,
         functions=_functions(manifest, shard),
         inputs=tuple(_port(spec, taken if spec.name == HIDDEN_IN else spec.name) for spec in shard.inputs),
@@ -139,7 +144,7 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
         ),
         states=tuple(state for state in states if not isinstance(state, StageCache)),
         caches=tuple(state for state in states if isinstance(state, StageCache)),
-        bytes=shard.bytes,
+        bytes=0 if is_best else shard.bytes,
     )
 
 

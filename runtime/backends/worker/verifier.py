@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from anespec.manifests.channel_layout import row_of
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.embedding import Embedding
@@ -20,6 +21,7 @@ from anespec.runtime.backends.worker.slots import SlotTransfer
 from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts, integer_parts
 from anespec.runtime.passes import Candidate, Logits, Need, PassPlan, PassResult, RowLogits, VerifierShape
 from anespec.runtime.rows import pad_rows
+from anespec.runtime.sampling.row_logits import best_of_slices
 from anespec.system.errors import AnespecError, ArtifactError
 
 # Merge the workers' results for their slices of the vocabulary into those of the whole row (see
@@ -109,7 +111,7 @@ class WorkerVerifier:
         """
         self.manifest = manifest
         self.embedding = embedding
-        self._shape = shape_of(manifest)
+        self._shape = shape_of(manifest, finds_best=bool(manifest.best_heads))
         widths, vocabulary = self._shape.widths, self._shape.vocabulary
         parts = arena_parts(stages, vocabulary)
         self.arena = Arena(parts, program.expected_build, integer_parts(stages))
@@ -123,6 +125,8 @@ class WorkerVerifier:
             self._release()
             raise
         self._slots = SlotTransfer(self.crew, self.arena)
+        self._best = [port for stage in stages if stage.kind == "best" for port in stage.outputs]
+        self._slices = [tokens for head in manifest.best_heads for tokens in head.slices]
         self._plan: PassPlan | None = None
 
     @property
@@ -163,6 +167,7 @@ class WorkerVerifier:
                 "logits": index if need.logits else None,
             }
             for index, (lane, need) in enumerate(plan.wanted.items())
+            if not self._finds_best(plan)
         ]
         head = self._head(plan) if plan.wanted else None
         self._plan = plan
@@ -181,6 +186,8 @@ class WorkerVerifier:
         replies = self.crew.finish_pass()
         if not plan.wanted:
             return {}
+        if self._finds_best(plan):
+            return self._best_tokens(plan)
         heads = [
             reply
             for reply, share in zip(replies, self.crew.shares, strict=True)
@@ -201,7 +208,28 @@ class WorkerVerifier:
     def _head(self, plan: PassPlan) -> Mapping[str, Any]:
         """Return the number of rows of each run of the head, and the pass's lane for each row of all runs."""
         runs = head_runs(plan, self.manifest)
-        return {"rows": len(runs[0]), "lanes": [lane for lanes in runs for lane in lanes]}
+        told: dict[str, Any] = {"rows": len(runs[0]), "lanes": [lane for lanes in runs for lane in lanes]}
+        return told | ({"best": True} if self._finds_best(plan) else {})
+
+    def _finds_best(self, plan: PassPlan) -> bool:
+        """Whether the heads return the best tokens alone, which lie in the arena after one run of theirs."""
+        wants = bool(self._best) and plan.wants_best_alone
+        return wants and len(head_runs(plan, self.manifest)) == 1
+
+    def _best_tokens(self, plan: PassPlan) -> PassResult:
+        (lanes,) = head_runs(plan, self.manifest)
+        parts = [self.arena.tensor(port.part(len(lanes))) for port in self._best]
+        try:
+            return {
+                lane: best_of_slices(
+                    np.concatenate([row_of(part, lanes.index(lane)) for part in parts]), self._slices
+                )
+                for lane in plan.wanted
+            }
+        except ValueError as error:
+            raise AnespecError(
+                f"the head shards return no best token ({error}); convert the model again"
+            ) from None
 
     def _row_of_logits(self, index: int, need: Need) -> Tensor | None:
         return self._logits[index].copy() if need.logits else None

@@ -66,8 +66,8 @@ struct LoadRequest: Equatable {
         vocabulary = try fields.integer("vocabulary", 1...Shape.largest)
         stages = try specs(try fields.array("stages"), "stage", StageSpec.init)
         guard !stages.isEmpty else { throw WorkerError(.request, "there is no stage to load") }
-        let firstHead = stages.firstIndex { $0.kind == .head } ?? stages.count
-        guard stages[firstHead...].allSatisfy({ $0.kind == .head }) else {
+        let firstHead = stages.firstIndex { $0.kind != .layers } ?? stages.count
+        guard stages[firstHead...].allSatisfy({ $0.kind != .layers }) else {
             throw WorkerError(.request, "a head stands before layers")
         }
     }
@@ -79,6 +79,8 @@ struct PassRequest: Equatable {
     struct Head: Equatable {
         let rows: Int
         let lanes: [Int]
+        /// Whether the stages of the kind `best` run in place of the heads; the host reads their entries.
+        let best: Bool
 
         /// The lanes of each run.
         var runs: [[Int]] { stride(from: 0, to: lanes.count, by: rows).map { Array(lanes[$0..<$0 + rows]) } }
@@ -104,6 +106,9 @@ struct PassRequest: Equatable {
         homes = try homesOf(try fields.required("homes"), rows)
         head = try PassRequest.head(fields.optional("head"), rows)
         wanted = try specs(try fields.array("wanted"), "wanted row", Wanted.init)
+        guard wanted.isEmpty || head?.best != true else {
+            throw WorkerError(.request, "the head finds the best tokens alone, and \(wanted.count) rows are wanted")
+        }
         let lanes = Set(head?.lanes ?? [])
         for row in wanted where !lanes.contains(row.lane) {
             throw WorkerError(.request, "lane \(row.lane) is wanted and not among the head's lanes")
@@ -115,14 +120,18 @@ struct PassRequest: Equatable {
         var fields = try Fields(value, "\"head\"")
         let count = try fields.integer("rows", 1...widest)
         let lanes = try fields.integers("lanes", 0...rows - 1)
+        let best = try fields.optionalBool("best") ?? false
         try fields.finish()
+        guard !best || lanes.count == count else {
+            throw WorkerError(.request, "best tokens are wanted of \(lanes.count) lanes in runs of \(count)")
+        }
         guard !lanes.isEmpty, lanes.count % count == 0 else {
             throw WorkerError(.request, "the head has \(count) rows and \(lanes.count) lanes")
         }
         guard count != rows || lanes == Array(0..<rows) else {
             throw WorkerError(.request, "the head is as wide as the pass, and its lanes are not those of the pass in order")
         }
-        return Head(rows: count, lanes: lanes)
+        return Head(rows: count, lanes: lanes, best: best)
     }
 }
 

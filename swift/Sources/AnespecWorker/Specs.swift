@@ -97,7 +97,8 @@ struct FunctionSpec: Equatable {
 /// One shard.
 struct StageSpec: Equatable {
     enum Kind: String {
-        case layers, head
+        /// `best` is a head through its functions that find the best tokens.
+        case layers, head, best
     }
 
     let path: String
@@ -136,7 +137,7 @@ struct StageSpec: Equatable {
         }
         guard !outputs.isEmpty else { throw WorkerError(.request, "\(what) has no output") }
         guard outputs.allSatisfy({ $0.element == .fp16 }) else { throw WorkerError(.request, "\(what) has an output that is not fp16") }
-        guard kind == .head else { return }
+        guard kind != .layers else { return }
         guard states.isEmpty, caches.isEmpty, inputs.count == 1, inputs[0].element == .fp16, inputs[0].shape.sizes.filter({ $0 == nil }).count == 1 else {
             throw WorkerError(.request, "\(what) is a head and takes more than a hidden state")
         }

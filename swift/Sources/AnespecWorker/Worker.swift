@@ -10,8 +10,12 @@ public final class Worker {
     }
 
     private let arena: Arena
+    /// In the order of the host, which is that of a pass.
+    private var stages: [Stage] = []
     private var layers: [Stage] = []
     private var heads: Heads
+    /// The heads through their functions that find the best tokens.
+    private var best: Heads
     private var passes = 0
     private var milliseconds = 0.0
     /// Of reading and writing messages, this one left out.
@@ -20,6 +24,7 @@ public final class Worker {
     public init(arena: Arena) {
         self.arena = arena
         heads = Heads(stages: [], vocabulary: 0, arena: arena)
+        best = heads
     }
 
     /// Answer one message. What cannot be read ends the worker.
@@ -55,8 +60,6 @@ public final class Worker {
     private static func failure(_ id: JSON, _ error: WorkerError) -> [UInt8] {
         JSON.object(["id": id, "ok": .bool(false), "error": error.json]).encoded
     }
-
-    private var stages: [Stage] { layers + heads.stages }
 
     private func carryOut(_ request: Request) throws(WorkerError) -> [String: JSON] {
         switch request {
@@ -97,8 +100,10 @@ public final class Worker {
                 "first_passes": .array(first.map { .object(["rows": .integer($0.rows), "milliseconds": .number($0.milliseconds)]) }),
             ]))
         }
+        stages = loaded
         layers = loaded.filter { $0.spec.kind == .layers }
         heads = Heads(stages: loaded.filter { $0.spec.kind == .head }, vocabulary: load.vocabulary, arena: arena)
+        best = Heads(stages: loaded.filter { $0.spec.kind == .best }, vocabulary: load.vocabulary, arena: arena)
         return [
             "seconds": .number(seconds.reduce(0, +)),
             "stages": .array(told),
@@ -122,7 +127,12 @@ public final class Worker {
             }
             try stage.check(homes: pass.homes)
         }
-        try heads.check(pass)
+        let findsBest = pass.head?.best ?? false
+        guard !findsBest || best.stages.count == heads.stages.count else {
+            throw WorkerError(.request, "no function that finds the best tokens was loaded")
+        }
+        let (asked, resting) = findsBest ? (best, heads) : (heads, best)
+        try asked.check(pass)
         let start = AnespecWorker.milliseconds()
         var spent: [Double] = []
         for stage in layers {
@@ -130,13 +140,14 @@ public final class Worker {
             try stage.requireNumbers(pass.rows)
         }
         for stage in layers { try stage.writeCaches(pass.rows, homes: pass.homes) }
-        let (headSpent, rows) = try heads.run(pass)
+        let (headSpent, rows) = try asked.run(pass)
+        let nothing = resting.stages.map { _ in 0.0 }
         let total = AnespecWorker.milliseconds() - start
         passes += 1
         milliseconds += total
         return [
             "milliseconds": .number(total),
-            "stages": .array((spent + headSpent).map(JSON.number)),
+            "stages": .array((spent + (findsBest ? nothing + headSpent : headSpent + nothing)).map(JSON.number)),
             "rows": .array(rows),
         ]
     }

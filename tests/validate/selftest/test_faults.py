@@ -44,9 +44,9 @@ def test_a_healthy_machine_takes_the_defaults(monkeypatch: pytest.MonkeyPatch, f
     assert chosen.weights == "int8-channel"
     assert chosen.machine == "Apple M4 Max, macOS 26.1"
     untried = {option: why for option, value, why in choice_rows(chosen) if value == "default"}
-    assert untried.keys() == {"--attention", "--head-shards"}
+    assert untried.keys() == {"--attention", "--head-outputs", "--head-shards"}
     assert all("anespec tune" in why for why in untried.values())
-    assert (chosen.attention, chosen.head_shards) == (None, None)
+    assert (chosen.attention, chosen.head_outputs, chosen.head_shards) == (None, None, None)
     told = said(records, "plans")
     assert all(texts[0].startswith("ok:") for name, texts in told.items() if name != "int4-block32")
     assert told["int4-block32"][0].startswith("not here:")

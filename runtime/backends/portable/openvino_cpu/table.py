@@ -164,21 +164,39 @@ def _round_to_fp16(x: Output) -> Output:
     return out(opset15.subtract(shifter, opset15.subtract(shifter, x)))
 
 
+def _cast(a: Arguments[Value]) -> Value:
+    a.require_cast_to_fp16()
+    return elementwise(lambda x: opset15.convert(x, Type.f32), a.value("x"))
+
+
+def _comparison(make: Callable[[Output, Output], Node]) -> Lowering:
+    """Of numbers as fp16 holds them: what differs in f32 alone is equal there."""
+
+    def compared(x: Output, y: Output) -> Node:
+        return make(_round_to_fp16(x), _round_to_fp16(y))
+
+    return lambda a: elementwise(compared, a.value("x"), a.value("y"))
+
+
 TABLE: Mapping[str, Lowering] = {
     "abs": _unary(opset15.abs),
     "add": _binary(opset15.add),
+    "cast": _cast,
     "concat": lambda a: out(opset15.concat([planar(v) for v in a.values("values")], a.integer("axis"))),
     "constexpr_blockwise_shift_scale": _dequantise,
     "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
+    "equal": _comparison(opset15.equal),
     "gelu": _gelu,
     "identity": lambda a: a.value("x"),
+    "less_equal": _comparison(opset15.less_equal),
     "matmul": _matmul,
     "maximum": _binary(opset15.maximum),
     "mul": _binary(opset15.multiply),
     "real_div": _binary(opset15.divide),
     "reduce_max": _reduce(opset15.reduce_max),
     "reduce_mean": _reduce(opset15.reduce_mean),
+    "reduce_min": _reduce(opset15.reduce_min),
     "reduce_sum": _reduce(opset15.reduce_sum),
     "reshape": lambda a: out(opset15.reshape(planar(a.value("x")), integers(a.integers("shape")), False)),
     RMS_NORM: _rms_norm,

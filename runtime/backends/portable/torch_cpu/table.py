@@ -108,21 +108,30 @@ def _slice_update(a: Arguments[Tensor]) -> Tensor:
     return updated
 
 
+def _cast(a: Arguments[Tensor]) -> Tensor:
+    a.require_cast_to_fp16()
+    return a.value("x").half()
+
+
 TABLE: Mapping[str, Lowering] = {
     "abs": _unary(torch.abs),
     "add": _binary(torch.add),
+    "cast": _cast,
     "concat": lambda a: torch.cat(a.values("values"), dim=a.integer("axis")),
     "constexpr_blockwise_shift_scale": _dequantise,
     "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
+    "equal": _binary(torch.eq),
     "gelu": _gelu,
     "identity": _unary(lambda x: x),
+    "less_equal": _binary(torch.le),
     "matmul": _matmul,
     "maximum": _binary(torch.maximum),
     "mul": _binary(torch.mul),
     "real_div": _binary(torch.div),
     "reduce_max": _reduce(torch.amax),
     "reduce_mean": _reduce(torch.mean),
+    "reduce_min": _reduce(torch.amin),
     "reduce_sum": _reduce(torch.sum),
     "reshape": lambda a: a.value("x").reshape(a.integers("shape")),
     "rsqrt": lambda a: torch.rsqrt(a.value("x").float() + a.number("epsilon", 1e-12)).half(),
