@@ -31,10 +31,10 @@ from anespec.convert.options import ConvertOptions
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
-from anespec.runtime.drafters.memory import owner_memory
+from anespec.runtime.drafters.memory import tenant_memory
 from anespec.runtime.drafters.memory.learner import Learner
-from anespec.runtime.drafters.memory.owner_memory import SNAPSHOT_TOKENS, OwnerMemory
-from anespec.runtime.drafters.memory.shelf import vocabulary_key
+from anespec.runtime.drafters.memory.store import vocabulary_key
+from anespec.runtime.drafters.memory.tenant_memory import SNAPSHOT_TOKENS, TenantMemory
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.traits import traits_of
@@ -95,7 +95,7 @@ def lengthen_journal(folder: Path, learner: Learner, key: str, size: int, texts:
     memory.close()
 
 
-def learning(owner: OwnerMemory, texts: Texts, done: Callable[[], bool]) -> Timing:
+def learning(owner: TenantMemory, texts: Texts, done: Callable[[], bool]) -> Timing:
     """Of requests that end one after another, until it is done."""
     samples = []
     while not done() or not samples:
@@ -107,7 +107,7 @@ def learning(owner: OwnerMemory, texts: Texts, done: Callable[[], bool]) -> Timi
 
 def held(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> tuple[Timing, Timing, Timing]:
     """Learning while nothing is written, at the worst while each of some snapshots is, and writing those."""
-    owner_memory.SNAPSHOT_SECONDS = float("inf")
+    tenant_memory.SNAPSHOT_SECONDS = float("inf")
     memory = VocabularyMemory(learner, size, key, folder)
     owner = memory.of("")
     end = time.monotonic() + 3

@@ -1,6 +1,6 @@
 """The folder of drafting's memory: next to the cache of converted models, or the folder that an option names.
 
-CACHE/anespec/memory/VOCABULARY/OWNER/   see runtime/drafters/memory/shelf.py
+CACHE/anespec/memory/VOCABULARY/   see runtime/drafters/memory/store.py
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ def open_memory(
     Where there is no home folder it lives in memory alone.
     """
     from anespec.runtime.drafters.memory.memories import Place
-    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.store import vocabulary_key
     from anespec.runtime.drafters.memory.used_models import Model
 
     folder: Path | None = None
@@ -51,7 +51,7 @@ def open_memory(
 def memory_for_measuring(vocabulary_hash: str, options: "LoadOptions", learner: "Learner") -> "Memory":
     """A memory that begins empty and is kept nowhere, or that of a folder where one was named."""
     from anespec.runtime.drafters.memory.memories import Memories, Place
-    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.store import vocabulary_key
 
     folder = options.draft_memory if options.draft_memory != NOT_KEPT else None
     place = Place(vocabulary_key(vocabulary_hash), folder, options.draft_memory_size)

@@ -78,15 +78,8 @@ class Folder:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Hold a lock for reading and replacing a file; without the lock if the file system has none."""
-        deadline = time.monotonic() + LONGEST_WAIT
-        # A descriptor of its own, since a lock goes with that.
-        descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
-        try:
-            while not _locked(descriptor) and time.monotonic() < deadline:
-                time.sleep(SECONDS_BETWEEN_TRIES)
+        with self._locked(fcntl.LOCK_EX, LONGEST_WAIT):
             yield
-        finally:
-            os.close(descriptor)
 
     @contextlib.contextmanager
     def create(self, relative: str, mode: int = 0o666) -> Iterator[BinaryIO]:
@@ -210,17 +203,25 @@ class Folder:
         return _mode(name, self._descriptor)
 
     @contextlib.contextmanager
-    def alone(self, work: str) -> Iterator[None]:
+    def alone(self, work: str, *, wait: float = 0.0, shared: bool = False) -> Iterator[None]:
         """Lock out other processes that use this lock, until the block or this process ends.
 
-        Raises:
-            StorageError: one is in; `work` says what it does, e.g. `another self-test`.
+        `wait` is in seconds; a `shared` lock does not lock out others that are shared. Raises StorageError
+        where one is in; `work` says what it does, e.g. `another self-test`.
         """
-        descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
-        try:
-            if not _locked(descriptor):
+        with self._locked(fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait) as is_locked:
+            if not is_locked:
                 raise StorageError(f"{self.path}: {work} is running there; let it end, or end it")
             yield
+
+    @contextlib.contextmanager
+    def _locked(self, kind: int, wait: float) -> Iterator[bool]:
+        deadline = time.monotonic() + wait  # the descriptor is its own, since a lock goes with that
+        descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
+        try:
+            while not (is_locked := _locked(descriptor, kind)) and time.monotonic() < deadline:
+                time.sleep(SECONDS_BETWEEN_TRIES)
+            yield is_locked
         finally:
             os.close(descriptor)
 
@@ -422,12 +423,12 @@ def _is_private_group(group: int) -> bool:
     return user.pw_uid != 0 and is_named_alike and set(found.gr_mem) <= {user.pw_name}
 
 
-def _locked(descriptor: int) -> bool:
+def _locked(descriptor: int, kind: int) -> bool:
     """Return whether to stop waiting: the folder is locked now, or the file system has no locks. filelock
     would lock a file that it finds by its path; this locks the open folder itself, which cannot be swapped,
     and leaves no file in it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

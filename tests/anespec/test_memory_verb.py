@@ -2,7 +2,9 @@
 
 import json
 import resource
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from anespec.cli.memory.file import TextFile
 from anespec.embedded import model_path
 from anespec.models.draft_memory import memory_folder
 from anespec.models.vocabularies import read_tokenizer
-from anespec.runtime.drafters.memory.records import Lesson
-from anespec.runtime.drafters.memory.shelf import MemoryShelf, vocabulary_key
+from anespec.runtime.drafters.memory.request_record import RequestRecord
+from anespec.runtime.drafters.memory.store import DraftMemoryStore, vocabulary_key
 from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.system.errors import StorageError
@@ -60,12 +62,12 @@ def shown(*arguments: object) -> list[dict[str, Any]]:
 
 
 def texts_of(gguf: Path, owner: str = "") -> list[str]:
-    tokenizer, shelf = read_tokenizer(gguf), MemoryShelf(memory_folder())
+    tokenizer, store = read_tokenizer(gguf), DraftMemoryStore(memory_folder())
     return [
-        tokenizer.decode(lesson.text.tolist())
-        for kept in shelf.kept()
-        if (kept.vocabulary, kept.owner) == (key_of(gguf), owner)
-        for lesson in shelf.contents(kept).texts
+        tokenizer.decode(request.text.tolist())
+        for kept in store.kept()
+        if (kept.vocabulary, kept.name) == (key_of(gguf), owner)
+        for request in store.requests(kept)
     ]
 
 
@@ -112,7 +114,7 @@ def test_it_is_removed_of_one_or_of_all(gguf: Path, other: Path) -> None:
     assert [each["vocabulary"] for each in shown()] == [key_of(gguf)]
     assert run("memory", "clear", "--all", "-y").code == 0
     assert shown() == []
-    assert not list(memory_folder().rglob("*.*")) and not list(memory_folder().rglob("snapshot"))
+    assert not list(memory_folder().rglob("*.*"))
     assert run("memory", "clear", "--all", "-y", "--json").json == {"removed": [], "bytes": 0}
 
 
@@ -151,7 +153,6 @@ def test_sessions_are_learnt_answer_by_answer(gguf: Path, other: Path, tmp_path:
     assert run("memory", "import", file, other, "--owner", "bob", "--json").json["requests"] == 4
     first, second = texts_of(other, "bob 0a1b2c3d")[:2]
     assert first.endswith("two") and "three" not in first
-    assert not list(memory_folder().rglob("snapshot")), "little is left for the next run to learn"
     assert second.endswith("four") and "two" in second
 
 
@@ -168,7 +169,6 @@ def test_much_is_learnt_at_once(other: Path, tmp_path: Path) -> None:
     assert kept["requests"] == 40 and kept["nodes"] > 1000
     assert kept["models"] == [other.stem]
     assert run("memory", "export", kept["vocabulary"], tmp_path / "out").code == 0
-    assert not list(memory_folder().rglob("journal-*"))
 
 
 @pytest.mark.parametrize(
@@ -243,14 +243,16 @@ def test_what_is_no_memory_is_in_nobodys_way_and_is_removed(gguf: Path, tmp_path
     learnt(gguf, "bob")
     place = memory_folder() / key_of(gguf)
     (memory_folder() / "0123456789abcdef").write_text("no folder")
-    (place / ("a" * 32)).write_text("no folder")
+    damaged = memory_folder() / ("f" * 16) / "memory.sqlite"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"no database")
     (place / ("b" * 32)).symlink_to(tmp_path)
-    (place / ("c" * 32) / "snapshot").mkdir(parents=True)
-    (tmp_path / "mine").touch()
-    assert [each["owner"] for each in shown() if each["requests"]] == ["bob"]
-    assert len(shown()) == 4
+    assert [(each["owner"], each["requests"], each["bytes"] > 0) for each in shown()] == [
+        ("bob", 1, True), ("", 0, True),
+    ]  # fmt: skip
+    refused(run("memory", "export", "f" * 16, tmp_path / "out"), 6, "memory.sqlite: is damaged; remove it")
     assert run("memory", "clear", "--all", "-y").code == 0
-    assert shown() == [] and (tmp_path / "mine").exists()
+    assert shown() == [] and not damaged.exists()
 
 
 def test_a_folder_that_a_person_names_is_left_as_it_is(gguf: Path, tmp_path: Path) -> None:
@@ -274,31 +276,33 @@ def test_of_a_long_session_the_last_answers_are_learnt(
     messages = [{"role": "assistant", "content": f"answer {number}"} for number in range(400)]
     (tmp_path / "long.jsonl").write_text(json.dumps({"messages": messages}))
     tokenizer = read_tokenizer(gguf)
-    found = list(TextFile(tmp_path / "long.jsonl").lessons(key_of(gguf), tokenizer))
+    found = list(TextFile(tmp_path / "long.jsonl").requests(key_of(gguf), tokenizer))
     assert 1 <= len(found) <= 3
     assert [tokenizer.decode(each.text[each.answer :].tolist()) for each in found[-1:]] == ["answer 399"]
     monkeypatch.setattr(memory_file, "LONGEST_PROMPT", 100)
-    (cut, *_) = TextFile(tmp_path / "long.jsonl").lessons(key_of(gguf), tokenizer)
+    (cut, *_) = TextFile(tmp_path / "long.jsonl").requests(key_of(gguf), tokenizer)
     assert cut.answer <= 100
 
 
-def test_a_full_disk_leaves_nothing_of_an_import(gguf: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing_of_an_import(gguf: Path) -> None:
     learnt(gguf)
-    before = sorted(memory_folder().rglob("*"))
-    shelf = MemoryShelf(memory_folder())
-    lesson = Lesson(np.arange(500, dtype=np.int32), 1)
+    store = DraftMemoryStore(memory_folder())
+    record = RequestRecord(np.arange(50_000, dtype=np.int32), 1)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limit[1]))
+    size = max(path.stat().st_size for path in memory_folder().rglob("memory.*"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 250_000, limit[1]))
     try:
-        with pytest.raises(StorageError, match="cannot be written"):
-            shelf.add(key_of(gguf), "", [lesson, lesson])
+        with pytest.raises(StorageError, match="cannot be used"):
+            store.add(key_of(gguf), "", [record, record])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert sorted(memory_folder().rglob("*")) == before
+    assert texts_of(gguf) == [QUESTION + ANSWER]
 
 
 def test_a_model_that_cannot_be_is_none(gguf: Path, tmp_path: Path) -> None:
     learnt(gguf)
-    noted = memory_folder() / key_of(gguf) / "models.json"
-    noted.write_text(json.dumps({"models": [{"name": "a", "path": "\0"}]}))
+    with closing(sqlite3.connect(memory_folder() / key_of(gguf) / "memory.sqlite")) as database, database:
+        database.execute(
+            "UPDATE info SET models = ?", (json.dumps({"models": [{"name": "a", "path": "\0"}]}),)
+        )
     refused(run("memory", "export", key_of(gguf), tmp_path / "out"), 7, "none of the models that used")

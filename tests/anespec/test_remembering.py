@@ -54,7 +54,7 @@ def test_a_command_remembers_in_the_users_cache_what_was_asked_before_its_drafte
 
 def test_a_memory_that_cannot_be_costs_no_answer(trained: Path, memory: Path) -> None:
     right = answer(trained, memory)[0]
-    next(memory.rglob("journal-*")).write_bytes(b"nonsense")
+    next(memory.rglob("memory.sqlite")).write_bytes(b"nonsense")
     assert answer(trained, memory)[0] == right
     (memory / "file").write_text("no folder")
     outcome = run("generate", trained, *ASKED, "--draft-memory", memory / "file")

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from anespec.manifests.schema import Index
-from anespec.runtime.drafters.memory.owner_memory import TEXT_BYTES
-from anespec.runtime.drafters.memory.records import LONGEST_TEXT, Lesson
+from anespec.runtime.drafters.memory.request_record import LONGEST_TEXT, TEXT_BYTES, RequestRecord
 from anespec.system.errors import AnespecError, RequestError, StorageError
 from anespec.system.formatting import bytes_text
 from anespec.system.safe_files import Folder, open_file
@@ -61,7 +60,7 @@ class _Session(_Line):
     messages: list[_Message]
 
 
-def write_texts(path: Path, key: str, texts: Sequence[Lesson], tokenizer: "Tokenizer") -> int:
+def write_texts(path: Path, key: str, texts: Sequence[RequestRecord], tokenizer: "Tokenizer") -> int:
     """Write requests for this user alone; how many bytes that are.
 
     Raises:
@@ -69,13 +68,13 @@ def write_texts(path: Path, key: str, texts: Sequence[Lesson], tokenizer: "Token
         StorageError: the file cannot be written.
     """
     lines = [json.dumps({"anespec_memory": FORMAT, "vocabulary": key})]
-    for lesson in texts:
-        prompt, output = lesson.text[: lesson.answer].tolist(), lesson.text[lesson.answer :].tolist()
+    for request in texts:
+        prompt, output = request.text[: request.answer].tolist(), request.text[request.answer :].tolist()
         facts = {
             "prompt": tokenizer.decode(prompt, skip_special=False),
             "output": tokenizer.decode(output, skip_special=False, continues=bool(prompt)),
-            "tokens": base64.b64encode(lesson.text.astype("<i4").tobytes()).decode(),
-            "answer": lesson.answer,
+            "tokens": base64.b64encode(request.tokens).decode(),
+            "answer": request.answer,
         }
         lines.append(json.dumps(facts))
     parts = [f"{line}\n".encode() for line in lines]
@@ -113,7 +112,7 @@ class TextFile:
                 '{"messages": [{"role", "content"}, …]} with texts for both'
             )
 
-    def lessons(self, key: str, tokenizer: "Tokenizer") -> Iterator[Lesson]:
+    def requests(self, key: str, tokenizer: "Tokenizer") -> Iterator[RequestRecord]:
         """Its requests as tokens of the tokenizer, whose vocabulary has this key.
 
         Raises:
@@ -128,7 +127,7 @@ class TextFile:
                 yield _direct(_required(_Text, line, place), place, tokenizer.vocabulary_size)
             elif self.vocabulary is not None:
                 text = _required(_Text, line, place)
-                yield from _lesson(tokenizer, text.prompt, text.output)
+                yield from _request(tokenizer, text.prompt, text.output)
             else:
                 yield from _answers(tokenizer, _required(_Session, line, place))
 
@@ -158,7 +157,7 @@ def _required(kind: type[LineT], line: bytes, place: str) -> LineT:
     return found
 
 
-def _direct(text: _Text, place: str, size: int) -> Lesson:
+def _direct(text: _Text, place: str, size: int) -> RequestRecord:
     try:
         data = base64.b64decode(text.tokens, validate=True)
         tokens = np.frombuffer(data, "<i4").astype(np.int32)
@@ -166,29 +165,29 @@ def _direct(text: _Text, place: str, size: int) -> Lesson:
         raise RequestError(f"{place} holds no tokens; it is damaged") from None
     if not len(tokens) or tokens.min() < 0 or tokens.max() >= size or text.answer > len(tokens):
         raise RequestError(f"{place} holds tokens that cannot be; it is damaged")
-    return Lesson.of(tokens, text.answer)
+    return RequestRecord.of(tokens, text.answer)
 
 
-def _lesson(tokenizer: "Tokenizer", prompt: str, output: str) -> Iterator[Lesson]:
+def _request(tokenizer: "Tokenizer", prompt: str, output: str) -> Iterator[RequestRecord]:
     """The tokens of a prompt, markers among them, and of its output; nothing for an empty text."""
     ids = tokenizer.encode(prompt, add_special=False, parse_special=True) if prompt else []
     answer = len(ids)
     if output:
         ids += tokenizer.encode(output, add_special=False, parse_special=True, continues=bool(ids))
     if ids:
-        yield Lesson.of(np.array(ids, np.int32), answer)
+        yield RequestRecord.of(np.array(ids, np.int32), answer)
 
 
-def _answers(tokenizer: "Tokenizer", session: _Session) -> Iterator[Lesson]:
+def _answers(tokenizer: "Tokenizer", session: _Session) -> Iterator[RequestRecord]:
     """Each answer of the assistant behind what came before it, as many of the last ones as are kept."""
-    found: list[Lesson] = []
+    found: list[RequestRecord] = []
     left = TEXT_BYTES
     for number in range(len(session.messages) - 1, 0, -1):
         message = session.messages[number]
         if message.role == "assistant" and left > 0:
             prompt = _prompt(tokenizer, session.messages[:number])[-LONGEST_PROMPT:]
-            found += _lesson(tokenizer, prompt, message.content)
-            left = TEXT_BYTES - sum(lesson.text.nbytes for lesson in found)
+            found += _request(tokenizer, prompt, message.content)
+            left = TEXT_BYTES - sum(request.text.nbytes for request in found)
     yield from reversed(found)
 
 

@@ -12,7 +12,7 @@ from anespec.system.errors import AnespecError, RequestError
 from anespec.system.formatting import quoted
 
 if TYPE_CHECKING:
-    from anespec.runtime.drafters.memory.shelf import MemoryShelf
+    from anespec.runtime.drafters.memory.store import DraftMemoryStore
     from anespec.runtime.drafters.memory.used_models import Model
     from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -40,7 +40,7 @@ class Chosen:
         return self.tokenizer
 
 
-def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
+def chosen_vocabulary(store: "DraftMemoryStore", text: str) -> Chosen:
     """Return the vocabulary of MODEL, a path or a name in the cache, or of KEY, the beginning of a
     vocabulary's key.
 
@@ -48,11 +48,11 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
         RequestError: it is neither.
         AnespecError: the model cannot be read.
     """
-    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.store import vocabulary_key
     from anespec.runtime.drafters.memory.used_models import Model
 
-    if (key := known_key(shelf, text)) is not None:
-        return Chosen(key, next(_tokenizers(shelf, key), None))
+    if (key := known_key(store, text)) is not None:
+        return Chosen(key, next(_tokenizers(store, key), None))
     path = Path(text)
     tokenizer = read_tokenizer(
         path, "is no model, and nothing is remembered under that name (`anespec memory show`)"
@@ -61,7 +61,7 @@ def chosen_vocabulary(shelf: "MemoryShelf", text: str) -> Chosen:
     return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer, model)
 
 
-def known_key(shelf: "MemoryShelf", text: str) -> str | None:
+def known_key(store: "DraftMemoryStore", text: str) -> str | None:
     """Return the vocabulary with kept memory that matches a key, or the name of a model that used it.
 
     None if there is no match, or if there is a path of that name.
@@ -73,18 +73,18 @@ def known_key(shelf: "MemoryShelf", text: str) -> str | None:
         return None
     found = [
         key
-        for key in shelf.vocabularies()
+        for key in store.vocabularies()
         if (len(text) >= SHORTEST_KEY and key.startswith(text))
-        or text.removesuffix(".gguf") in {model.name for model in shelf.models(key)}
+        or text.removesuffix(".gguf") in {model.name for model in store.models(key)}
     ]
     if len(found) > 1:
         raise RequestError(f"{quoted(text)} means several vocabularies; say which: {', '.join(found)}")
     return found[0] if found else None
 
 
-def known_owner(shelf: "MemoryShelf", name: str) -> str:
+def known_owner(store: "DraftMemoryStore", name: str) -> str:
     """The owner that a person means; raises RequestError where nothing is remembered of any such."""
-    found = sorted({each.owner for each in shelf.kept() if each.is_of(name)})
+    found = sorted({each.name for each in store.kept() if each.is_of(name)})
     if not name or name in found:
         return name
     if not found:
@@ -97,11 +97,11 @@ def known_owner(shelf: "MemoryShelf", name: str) -> str:
     return found[0]
 
 
-def _tokenizers(shelf: "MemoryShelf", key: str) -> Iterator["Tokenizer"]:
+def _tokenizers(store: "DraftMemoryStore", key: str) -> Iterator["Tokenizer"]:
     """Of the models that used a vocabulary and still have it."""
-    from anespec.runtime.drafters.memory.shelf import vocabulary_key
+    from anespec.runtime.drafters.memory.store import vocabulary_key
 
-    for model in shelf.models(key):
+    for model in store.models(key):
         try:
             tokenizer = read_tokenizer(Path(model.path))
         except AnespecError:

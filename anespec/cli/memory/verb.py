@@ -27,8 +27,8 @@ from anespec.system.progress import Watcher
 
 if TYPE_CHECKING:
     from anespec.cli.memory.models import Chosen
-    from anespec.runtime.drafters.memory.records import Lesson
-    from anespec.runtime.drafters.memory.shelf import Kept, MemoryShelf
+    from anespec.runtime.drafters.memory.request_record import RequestRecord
+    from anespec.runtime.drafters.memory.store import DraftMemoryStore, Kept
 
 NOBODY = "(no key)"
 """Whose requests come without a key: the command line's, and those of a daemon that asks for none."""
@@ -69,13 +69,13 @@ def show(folder: Path | None, as_json: bool) -> None:
     Example:
       anespec memory show
     """
-    shelf = _shelf(folder)
-    kept = shelf.kept()
+    store = _store(folder)
+    kept = store.kept()
     if as_json:
-        print_json({"folder": str(shelf.root), "memories": [_facts(shelf, each) for each in kept]})
+        print_json({"folder": str(store.root), "memories": [_facts(store, each) for each in kept]})
         return
     if not kept:
-        out().print(f"Nothing is remembered ({shelf.root}).")
+        out().print(f"Nothing is remembered ({store.root}).")
         return
     table = Table(box=None)
     table.add_column("models", overflow="fold")
@@ -84,9 +84,9 @@ def show(folder: Path | None, as_json: bool) -> None:
     for each in kept:
         nodes = f"{each.nodes} ({each.nodes / each.room:.0%})" if each.room else ""
         table.add_row(
-            named(_names(shelf, each.vocabulary), 3), each.vocabulary[:SHORT_KEY],
-            printable(each.owner or NOBODY), str(each.requests), nodes, bytes_text(each.bytes),
-            f"{each.written:%Y-%m-%d %H:%M}",
+            named(_names(store, each.vocabulary), 3), each.vocabulary[:SHORT_KEY],
+            printable(each.name or NOBODY), str(each.requests), nodes, bytes_text(each.bytes),
+            f"{each.last_written:%Y-%m-%d %H:%M}",
         )  # fmt: skip
     out().print(table)
 
@@ -113,17 +113,17 @@ def clear(
         raise click.UsageError("name a model or a key, or pass --all; not both")
     if as_json and not yes:
         raise click.UsageError("--json asks no questions; pass --yes too")
-    shelf = _shelf(folder)
-    chosen = _chosen(shelf, model, owner)
+    store = _store(folder)
+    chosen = _chosen(store, model, owner)
     freed = sum(each.bytes for each in chosen)
     if chosen and not yes:
-        lines = (f"  {each.vocabulary[:SHORT_KEY]} {printable(each.owner or NOBODY)}" for each in chosen)
+        lines = (f"  {each.vocabulary[:SHORT_KEY]} {printable(each.name or NOBODY)}" for each in chosen)
         notes().print("\n".join(lines))
         confirm_removal(f"Forget {counted(sum(each.requests for each in chosen), 'request')}?")
     for each in chosen:
-        shelf.remove(each)
+        store.remove(each)
     if as_json:
-        print_json({"removed": [_facts(shelf, each) for each in chosen], "bytes": freed})
+        print_json({"removed": [_facts(store, each) for each in chosen], "bytes": freed})
     else:
         out().print(f"{counted(len(chosen), 'memory', 'memories')} removed, {bytes_text(freed)} freed.")
 
@@ -153,10 +153,10 @@ def export_memory(
 
     if file.exists() and not force:
         raise UsageError(f"{file}: is there already; pass --force to replace it")
-    shelf = _shelf(folder)
-    chosen = chosen_vocabulary(shelf, str(model))
-    found = [each for each in shelf.kept() if each.vocabulary == chosen.key and each.is_of(owner or "")]
-    texts = [lesson for each in reversed(found) for lesson in shelf.contents(each).texts]
+    store = _store(folder)
+    chosen = chosen_vocabulary(store, str(model))
+    found = [each for each in store.kept() if each.vocabulary == chosen.key and each.is_of(owner or "")]
+    texts = [request for each in reversed(found) for request in store.requests(each)]
     if not texts:
         whose = f"of {quoted(owner)}" if owner else "of yours"
         raise RequestError(
@@ -190,54 +190,54 @@ def import_memory(
     from anespec.cli.memory.file import TextFile
     from anespec.cli.memory.models import chosen_vocabulary, known_owner
 
-    texts, shelf = TextFile(file), _shelf(folder)
+    texts, store = TextFile(file), _store(folder)
     if model is None and texts.vocabulary is None:
         raise UsageError(f"{file}: holds sessions, which are learnt for a model; name one behind it")
-    if model is None and texts.vocabulary not in shelf.vocabularies():
+    if model is None and texts.vocabulary not in store.vocabularies():
         raise UsageError(
             f"{file}: is of a vocabulary that no model here has used yet; name a model behind it"
         )
-    chosen = chosen_vocabulary(shelf, str(model or texts.vocabulary))
-    whose = known_owner(shelf, owner or "")
+    chosen = chosen_vocabulary(store, str(model or texts.vocabulary))
+    whose = known_owner(store, owner or "")
     with timed_progress("import", shown=not as_json, announced=False) as report:
-        lessons = texts.lessons(chosen.key, chosen.require_tokenizer())
-        learnt = shelf.add(chosen.key, whose, _reported(lessons, report))
+        requests = texts.requests(chosen.key, chosen.require_tokenizer())
+        learnt = store.add(chosen.key, whose, _reported(requests, report))
         report(f"learning {counted(learnt.tokens, 'token')}")
-        _learn(shelf, chosen, whose, Watcher(note=report.note))
+        _learn(store, chosen, whose, Watcher(note=report.note))
     if as_json:
         print_json({"vocabulary": chosen.key, "requests": learnt.requests, "tokens": learnt.tokens})
     else:
         out().print(f"{counted(learnt.requests, 'request')} of {counted(learnt.tokens, 'token')} learnt.")
 
 
-def _reported(lessons: "Iterable[Lesson]", report: TimedReport) -> "Iterator[Lesson]":
-    """The lessons as they are read."""
-    for number, lesson in enumerate(lessons, start=1):
+def _reported(requests: "Iterable[RequestRecord]", report: TimedReport) -> "Iterator[RequestRecord]":
+    """Return the requests, and report each as it is read."""
+    for number, request in enumerate(requests, start=1):
         report(f"reading, {counted(number, 'request')}")
-        yield lesson
+        yield request
 
 
-def _shelf(folder: Path | None) -> "MemoryShelf":
-    from anespec.runtime.drafters.memory.shelf import MemoryShelf
+def _store(folder: Path | None) -> "DraftMemoryStore":
+    from anespec.runtime.drafters.memory.store import DraftMemoryStore
 
-    return MemoryShelf(memory_folder(folder))
+    return DraftMemoryStore(memory_folder(folder))
 
 
-def _chosen(shelf: "MemoryShelf", model: Path | None, owner: str | None) -> "list[Kept]":
+def _chosen(store: "DraftMemoryStore", model: Path | None, owner: str | None) -> "list[Kept]":
     """Return the kept memories of a model, or of all models, and of an owner, or of all owners."""
     from anespec.cli.memory.models import chosen_vocabulary, known_key
 
     key = None
     if model is not None:
-        key = known_key(shelf, str(model)) or chosen_vocabulary(shelf, str(model)).key
+        key = known_key(store, str(model)) or chosen_vocabulary(store, str(model)).key
     return [
         each
-        for each in shelf.kept()
+        for each in store.kept()
         if key in (None, each.vocabulary) and (owner is None or each.is_of(owner))
     ]
 
 
-def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str, watch: Watcher) -> None:
+def _learn(store: "DraftMemoryStore", chosen: "Chosen", owner: str, watch: Watcher) -> None:
     """Learn now what was added, so that no run has to."""
     from anespec.models.loading import tell_of_compiling
     from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -245,26 +245,26 @@ def _learn(shelf: "MemoryShelf", chosen: "Chosen", owner: str, watch: Watcher) -
 
     tell_of_compiling("mix", watch)
     learner = learner_of(chosen.require_tokenizer())
-    memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, shelf.root, model=chosen.model)
+    memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, store.root, model=chosen.model)
     memory.of(owner)
     memory.close()
 
 
-def _names(shelf: "MemoryShelf", vocabulary: str) -> list[str]:
+def _names(store: "DraftMemoryStore", vocabulary: str) -> list[str]:
     """Return the names of a vocabulary's models, each once: a GGUF and its artifact may share one."""
-    return list(dict.fromkeys(model.name for model in shelf.models(vocabulary)))
+    return list(dict.fromkeys(model.name for model in store.models(vocabulary)))
 
 
-def _facts(shelf: "MemoryShelf", kept: "Kept") -> dict[str, Any]:
+def _facts(store: "DraftMemoryStore", kept: "Kept") -> dict[str, Any]:
     return {
         "vocabulary": kept.vocabulary,
-        "models": _names(shelf, kept.vocabulary),
-        "owner": kept.owner,
+        "models": _names(store, kept.vocabulary),
+        "owner": kept.name,
         "requests": kept.requests,
         "nodes": kept.nodes,
         "room": kept.room,
         "bytes": kept.bytes,
-        "written": kept.written.isoformat(timespec="seconds"),
+        "written": kept.last_written.isoformat(timespec="seconds"),
     }
 
 

@@ -1,4 +1,4 @@
-"""The memory of a draft source for one owner: an image of bytes, and the learner that interprets it."""
+"""The memory of a draft source for one tenant: an image of bytes, and the learner that interprets it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -59,7 +59,7 @@ class Learner(Protocol):
     def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return the part of an image that is learnt at every pass, as a view; few bytes, or none.
 
-        A journal of finished requests cannot restore this part, so it is stored in addition to them.
+        Finished requests cannot restore this part, so it is stored in addition to them.
         """
         ...
 
@@ -80,18 +80,18 @@ def fold_whole(learner: Learner, image: NDArray[np.uint8], text: NDArray[np.int3
 
 
 class Remembered(Protocol):
-    """The memory of one owner."""
+    """The memory of one tenant."""
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """Shared by all sessions of the owner, and learnt in place; the same array as long as it is open."""
+        """Shared by all sessions of the tenant, and learnt in place; the same array as long as it is open."""
         ...
 
     @property
     def lock(self) -> AbstractContextManager[object]:
         """The lock for reading or changing the image; `fold` acquires it itself.
 
-        Models of one vocabulary share the image, each on a thread of its own, and a snapshot copies it.
+        Models of one vocabulary share the image, each on a thread of its own, and it is copied to be written.
         """
         ...
 
@@ -101,14 +101,14 @@ class Remembered(Protocol):
 
 
 class Memory(Protocol):
-    """The memory, separate for each owner. Safe for use from several threads."""
+    """The memory, separate for each tenant. Safe for use from several threads."""
 
-    def of(self, owner: str) -> Remembered:
-        """Return the memory of `owner`, initially empty."""
+    def of(self, tenant: str) -> Remembered:
+        """Return the memory of `tenant`, initially empty."""
         ...
 
-    def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
-        """Keep a finished request, which is learnt before `owner` is next asked for.
+    def keep(self, tenant: str, text: NDArray[np.int32], answer: int) -> None:
+        """Keep a finished request, which is learnt before `tenant` is next asked for.
 
         `text` is its prompt and, from index `answer` on, its output.
         """

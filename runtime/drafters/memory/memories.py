@@ -1,8 +1,8 @@
-"""The memories of a process: models of one vocabulary draw from one, which has one writer."""
+"""The memories of a process: models of one vocabulary draw from one."""
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 class Place:
     """The requested memory: its vocabulary, its folder (None: in RAM only) and its size.
 
-    `vocabulary` is its key (shelf.vocabulary_key), an owner's image has at most `size` bytes, `model` is the
+    `vocabulary` is its key (store.vocabulary_key), a tenant's image has at most `size` bytes, `model` is the
     one that draws from it.
     """
 
@@ -27,15 +27,8 @@ class Place:
     model: Model | None = None
 
 
-@dataclass(frozen=True)
-class _Sameness:
-    """The properties that must be equal for two models to share a memory."""
-
-    vocabulary: str
-    folder: Path | None
-    size: int
-    learner: str
-    version: int
+_Key = tuple[Place, str, int]
+"""What models that share a memory have in common: the place without the model, and the learner."""
 
 
 @dataclass
@@ -49,28 +42,28 @@ class Memories:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._open: dict[_Sameness, _Shared] = {}
+        self._open: dict[_Key, _Shared] = {}
 
     def open(self, place: Place, learner: Learner) -> Memory:
         """The memory of a place, whose close ends this use of it; the last one closes it for all."""
-        sameness = _Sameness(place.vocabulary, place.folder, place.size, learner.name, learner.version)
+        key = (replace(place, model=None), learner.name, learner.version)
         with self._guard:
-            if sameness not in self._open:
+            if key not in self._open:
                 memory = VocabularyMemory(
                     learner, place.size, place.vocabulary, place.folder, model=place.model
                 )
-                self._open[sameness] = _Shared(memory)
-            shared = self._open[sameness]
+                self._open[key] = _Shared(memory)
+            shared = self._open[key]
             shared.users += 1
-        return _Use(shared.memory, lambda: self._let_go(sameness))
+        return _Use(shared.memory, lambda: self._let_go(key))
 
-    def _let_go(self, sameness: _Sameness) -> None:
+    def _let_go(self, key: _Key) -> None:
         with self._guard:
-            shared = self._open[sameness]
+            shared = self._open[key]
             shared.users -= 1
             if not shared.users:
-                del self._open[sameness]
-                # Closed before it is opened again: there is one writer at a time.
+                del self._open[key]
+                # Closed before it is opened again, which then reads all of it.
                 shared.memory.close()
                 return
         shared.memory.flush()
@@ -83,13 +76,13 @@ class _Use:
         self._memory = memory
         self._let_go: Callable[[], None] | None = let_go
 
-    def of(self, owner: str) -> Remembered:
-        """Return the memory of `owner`."""
-        return self._memory.of(owner)
+    def of(self, tenant: str) -> Remembered:
+        """Return the memory of a tenant."""
+        return self._memory.of(tenant)
 
-    def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
+    def keep(self, tenant: str, text: NDArray[np.int32], answer: int) -> None:
         """Keep a finished request (see learner.Memory)."""
-        self._memory.keep(owner, text, answer)
+        self._memory.keep(tenant, text, answer)
 
     def close(self) -> None:
         """End this use of it; called again it does nothing."""

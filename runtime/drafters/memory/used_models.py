@@ -1,19 +1,16 @@
-"""The names of the models that have used a vocabulary, noted in its folder for display."""
+"""The names of the models that have used a vocabulary, noted in its database for display."""
 
-import contextlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, ValidationError
 
 from anespec.manifests.schema import Name, Record
+from anespec.runtime.drafters.memory.database import MemoryDatabase
 from anespec.system.errors import StorageError
-from anespec.system.safe_files import Folder
 
-MODELS_NAME = "models.json"
 MOST_MODELS = 16
-LARGEST_MODELS = 1 << 16
-"""Bytes of the file."""
 
 
 class Model(Record):
@@ -24,7 +21,7 @@ class Model(Record):
 
     @classmethod
     def of(cls, name: str, path: Path) -> Self | None:
-        """The model of this name there; None where it has none, or its path is no text."""
+        """Return the model of this name there; None where it has none, or its path is no text."""
         try:
             return cls(name=name, path=str(path.absolute()))
         except ValidationError:
@@ -37,22 +34,19 @@ class Models(Record):
     models: tuple[Model, ...] = ()
 
 
-def note_model(folder: Folder, model: Model | None) -> None:
-    """Remember in a vocabulary's folder that a model uses it; where that cannot be written it is left."""
-    if model is None:
-        return
-    known = read_models(folder)
-    if known[:1] == (model,):
+def note_model(database: MemoryDatabase, model: Model | None) -> None:
+    """Note that a model uses a vocabulary, unless the database cannot be written."""
+    known = noted_models(database)
+    if model is None or known[:1] == (model,):
         return
     latest = (model, *(each for each in known if each != model))[:MOST_MODELS]
-    with contextlib.suppress(OSError, StorageError):
-        text = Models(models=latest).model_dump_json().encode()
-        folder.replace_parts(MODELS_NAME, [text], durable=False, mode=0o600)
+    with suppress(StorageError):
+        database.models = Models(models=latest).model_dump_json()
 
 
-def read_models(folder: Folder) -> tuple[Model, ...]:
-    """Those that are noted in a vocabulary's folder, the latest first; none where they cannot be read."""
+def noted_models(database: MemoryDatabase) -> tuple[Model, ...]:
+    """Return the models that used a vocabulary, the latest first; none where the note cannot be read."""
     try:
-        return Models.model_validate_json(folder.read(MODELS_NAME, LARGEST_MODELS)).models
-    except (OSError, StorageError, ValidationError):
+        return Models.model_validate_json(database.models).models
+    except ValidationError:
         return ()

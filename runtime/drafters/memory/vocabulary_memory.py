@@ -1,43 +1,31 @@
-"""The memories of all owners for one vocabulary: the Memory that draft sources get."""
+"""The memories of all tenants for one vocabulary: the Memory that draft sources get."""
 
-import logging
 import threading
-import time
 import weakref
 from collections import OrderedDict
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.runtime.drafters.memory.database import MemoryDatabase
+from anespec.runtime.drafters.memory.database_access import DatabaseAccess
 from anespec.runtime.drafters.memory.learner import Learner
-from anespec.runtime.drafters.memory.owner_files import OwnerFiles, owner_folder
-from anespec.runtime.drafters.memory.owner_memory import OwnerMemory
-from anespec.runtime.drafters.memory.records import Head, Lesson, lessons, shown_owner
-from anespec.runtime.drafters.memory.request_journal import RequestJournal
-from anespec.runtime.drafters.memory.shelf import FILE_BYTES, trim
-from anespec.runtime.drafters.memory.used_models import Model, note_model
-from anespec.system.errors import StorageError
-from anespec.system.safe_files import Folder
-from anespec.system.user_folders import private_folder
+from anespec.runtime.drafters.memory.request_record import LatestRequests, RequestRecord
+from anespec.runtime.drafters.memory.store import STORE_BYTES, DraftMemoryStore
+from anespec.runtime.drafters.memory.tables import Tenant, tenant_key
+from anespec.runtime.drafters.memory.tenant_memory import MOST_WAITING, TenantMemory
+from anespec.runtime.drafters.memory.used_models import Model
 
 MOST_IN_RAM = 8
-"""Owners whose images stay in memory; one more, and the one asked for longest ago goes to its files."""
-
-SECONDS_BETWEEN_TRIES = 30.0
-"""Seconds between attempts to become the writer, after another process was."""
-
-_log = logging.getLogger(__name__)
+"""Tenants whose images stay in memory; one more, and the one asked for longest ago is written and let go."""
 
 
 class VocabularyMemory:
-    """Owners' memories under one folder, or in memory alone (see learner.Memory).
+    """Tenants' memories in a database under one folder, or in memory alone (see learner.Memory).
 
-    Safe from several threads.
-
-    One process writes; others read, and keep new knowledge in RAM while that process runs. Errors of files
-    are never raised.
+    Safe for use from several threads, and of one folder from several processes. Errors of files are never
+    raised.
     """
 
     def __init__(
@@ -49,7 +37,7 @@ class VocabularyMemory:
         *,
         model: Model | None = None,
         most_in_ram: int = MOST_IN_RAM,
-        most_on_disk: int = FILE_BYTES,
+        most_on_disk: int = STORE_BYTES,
     ) -> None:
         """An image has at most `size` bytes; `folder` is that of all vocabularies, None for no files.
 
@@ -59,153 +47,88 @@ class VocabularyMemory:
         self._size = size
         self._vocabulary = vocabulary
         self._root = folder
-        self._model = model
+        self._access = DatabaseAccess(None if folder is None else folder / vocabulary, model)
         self._most_in_ram = most_in_ram
         self._most_on_disk = most_on_disk
         self._guard = threading.Lock()
-        self._stack = ExitStack()
-        self._folder: Folder | None = None
-        self._writes = False
-        self._opened = False
-        self._tried = 0.0
-        self._recent: OrderedDict[str, OwnerMemory] = OrderedDict()
-        # Who is used by a session stays the only one of its owner, also after it is none of the recent ones.
-        self._alive: weakref.WeakValueDictionary[str, OwnerMemory] = weakref.WeakValueDictionary()
+        self._recent: OrderedDict[str, TenantMemory] = OrderedDict()
+        # What a session uses stays the only one of its tenant, also after it is none of the recent ones.
+        self._alive: weakref.WeakValueDictionary[str, TenantMemory] = weakref.WeakValueDictionary()
         self._flushing: list[threading.Thread] = []
-        # Requests of owners whose memory is not open yet: on disk, or waiting to be written.
-        self._unlearnt: OrderedDict[str, RequestJournal] = OrderedDict()
+        # Requests of tenants whose memory is not open, which could not be written yet.
+        self._waiting: dict[str, LatestRequests] = {}
 
-    def of(self, owner: str) -> OwnerMemory:
-        """Return the memory of `owner`. Raises RequestError if an image's size is too small."""
+    def of(self, tenant: str) -> TenantMemory:
+        """Return the memory of a tenant. Raises RequestError if an image's size is too small."""
         with self._guard:
-            self._open()
-            found = self._alive.get(owner)
+            found = self._alive.get(tenant)
             if found is None:
-                found = self._opened_memory(owner)
-                self._alive[owner] = found
-            self._recent[owner] = found
-            self._recent.move_to_end(owner)
+                waiting = self._waiting.get(tenant)
+                records = () if waiting is None else waiting.records
+                found = TenantMemory(tenant, self._learner, self._size, self._access, records)
+                self._waiting.pop(tenant, None)
+                self._alive[tenant] = found
+            self._recent[tenant] = found
+            self._recent.move_to_end(tenant)
             if len(self._recent) > self._most_in_ram:
                 self._flush_aside(self._recent.popitem(last=False)[1])
             return found
 
-    def keep(self, owner: str, text: NDArray[np.int32], answer: int) -> None:
-        """Keep a finished request in the owner's journal; it is learnt when the memory is opened.
-
-        Where it is open already, it is learnt now.
-        """
+    def keep(self, tenant: str, text: NDArray[np.int32], answer: int) -> None:
+        """Write a finished request, which is learnt when the tenant's memory is opened, or now if it is."""
         with self._guard:
-            self._open()
-            found = self._alive.get(owner)
+            found = self._alive.get(tenant)
             if found is None:
-                self._journal_of(owner).write(Lesson.of(text, answer).record())
+                waiting = self._waiting.setdefault(tenant, LatestRequests(MOST_WAITING))
+                waiting.add(RequestRecord.of(text, answer))
+                self._write_waiting()
                 return
         found.fold(text, answer)
 
     def flush(self) -> None:
-        """See to it that nothing learnt is lost when the process ends."""
+        """Write all that was learnt."""
         with self._guard:
-            for journal in self._unlearnt.values():
-                journal.try_again()
-        for memory in self._all():
+            self._write_waiting(now=True)
+            alive, flushing = list(self._alive.values()), self._flushing
+        for thread in flushing:
+            thread.join()
+        for memory in alive:
             memory.flush()
         self._trim()
 
     def close(self) -> None:
-        """Write what is to last, and let another process write; called again it does nothing."""
+        """Write all that was learnt; from now on it stays in memory. Called again it does nothing."""
         self.flush()
-        for memory in self._all():
-            memory.close()
+        self._access.close()
         with self._guard:
-            for journal in self._unlearnt.values():
-                journal.end()
-            self._unlearnt.clear()
             self._recent.clear()
-            self._stack.close()
-            self._root, self._folder, self._writes = None, None, False
+            self._root = None
 
-    def _all(self) -> list[OwnerMemory]:
-        """Those in memory, none of them at being written."""
-        with self._guard:
-            alive, flushing = list(self._alive.values()), self._flushing
-        for thread in flushing:
-            thread.join()
-        return alive
+    def _write_waiting(self, now: bool = False) -> None:
+        """Write the requests of tenants whose memory is not open."""
 
-    def _open(self) -> None:
-        """Open the folder, and become its writer if no other process is."""
-        if self._root is None or (self._opened and self._writes):
-            return
-        now = time.monotonic()
-        if self._opened and now - self._tried < SECONDS_BETWEEN_TRIES:
-            return
-        is_first, self._opened, self._tried = not self._opened, True, now
-        try:
-            if self._folder is None:
-                self._folder = self._stack.enter_context(private_folder(self._root / self._vocabulary))
-            self._stack.enter_context(self._folder.alone("another anespec"))
-        except (OSError, StorageError) as error:
-            if self._folder is None:
-                _log.warning("%s; what drafting learns is kept in memory alone", error)
-                self._root = None
-            elif is_first:
-                _log.info("%s: another process writes there; what this one learns is in memory", self._root)
-            return
-        self._writes = True
-        note_model(self._folder, self._model)
-        for memory in list(self._alive.values()):
-            memory.take_over()
-        for journal in self._unlearnt.values():
-            journal.writes = True
+        def add_to(database: MemoryDatabase) -> bool:
+            for name, waiting in list(self._waiting.items()):
+                database.add(Tenant.of(name), waiting.records)
+                del self._waiting[name]
+            return True
 
-    def _files(self, owner: str) -> OwnerFiles | None:
-        return None if self._folder is None else OwnerFiles(self._folder, owner_folder(owner))
-
-    def _opened_memory(self, owner: str) -> OwnerMemory:
-        """Open an owner's memory, which learns what was kept of its requests."""
-        kept = self._unlearnt.get(owner)
-        if kept is not None:
-            kept.try_again()
-        memory = OwnerMemory(
-            self._learner, self._size, self._head(owner), self._files(owner), writes=self._writes
-        )
-        if kept is not None:
-            del self._unlearnt[owner]
-            kept.end()
-            for lesson in lessons(b"".join(kept.take())):
-                memory.fold(lesson.text, lesson.answer)
-        return memory
-
-    def _journal_of(self, owner: str) -> RequestJournal:
-        """Return the journal of an owner whose memory is not open."""
-        journal = self._unlearnt.get(owner)
-        if journal is None:
-            journal = RequestJournal(self._files(owner), self._head(owner), writes=self._writes)
-            self._unlearnt[owner] = journal
-        self._unlearnt.move_to_end(owner)
-        if len(self._unlearnt) > self._most_in_ram:
-            # An open file each would be too many; the next request of that owner begins another.
-            list(self._unlearnt.values())[-1 - self._most_in_ram].end()
-        return journal
-
-    def _head(self, owner: str) -> Head:
-        return Head(
-            vocabulary=self._vocabulary,
-            owner=shown_owner(owner),
-            learner=self._learner.name,
-            version=self._learner.version,
-        )
+        if self._waiting:
+            self._access.write(add_to, now=now)
 
     def _trim(self) -> None:
-        """Keep all files together within their bound."""
+        """Keep all memories together within their bound."""
         with self._guard:
-            root, folder = self._root, self._folder
-            in_use = {owner_folder(name) for name in (*self._alive, *self._unlearnt)}
-        if root is not None and folder is not None and self._writes:
-            trim(root, self._most_on_disk, folder, in_use)
+            in_use = {tenant_key(name) for name in (*self._alive, *self._waiting)}
+            root = self._root
+        if root is not None and self._access.is_open:
+            store = DraftMemoryStore(root)
+            self._access.write(
+                lambda mine: store.trim(self._most_on_disk, mine, self._vocabulary, in_use), now=True
+            )
 
-    def _flush_aside(self, memory: OwnerMemory) -> None:
-        """Write what an owner has left unwritten while the caller goes on."""
+    def _flush_aside(self, memory: TenantMemory) -> None:
+        """Write what is not written of a tenant while the caller goes on."""
 
         def flush() -> None:
             memory.flush()

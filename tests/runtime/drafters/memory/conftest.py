@@ -1,15 +1,18 @@
-"""The folder of a vocabulary, which owners' memories lie in."""
+"""The folder of a vocabulary, which does not exist yet."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from anespec.system.safe_files import Folder
+import anespec.runtime.drafters.memory.tenant_memory as tenant_memory
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    (tmp_path / "vocabulary").mkdir(mode=0o700)
-    with Folder.open(tmp_path / "vocabulary") as place:
-        yield place
+def vocabulary(tmp_path: Path) -> Path:
+    return tmp_path / "vocabulary"
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is written at every flush."""
+    monkeypatch.setattr(tenant_memory, "SNAPSHOT_TOKENS", 1)

@@ -1,7 +1,6 @@
-"""Owners stay apart, memory and disk are bounded, and of several processes one writes."""
+"""Tenants stay apart, memory and disk are bounded, and several processes use one vocabulary."""
 
 import gc
-import logging
 import os
 import subprocess
 import sys
@@ -14,12 +13,10 @@ from numpy.typing import NDArray
 from toy_learner import ToyLearner
 from toy_memory import SIZE, text
 
-import anespec.runtime.drafters.memory.owner_memory as owner_memory
-import anespec.runtime.drafters.memory.vocabulary_memory as vocabulary_memory
+import anespec.runtime.drafters.memory.database as database_module
 from anespec.runtime.drafters.memory.memories import Memories, Place
-from anespec.runtime.drafters.memory.owner_files import owner_folder
-from anespec.runtime.drafters.memory.records import Lesson
-from anespec.runtime.drafters.memory.shelf import Added, MemoryShelf
+from anespec.runtime.drafters.memory.request_record import RequestRecord
+from anespec.runtime.drafters.memory.store import Added, DraftMemoryStore
 from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.system.errors import RequestError, StorageError
@@ -58,16 +55,16 @@ def test_owners_with_any_names_stay_apart(root: Path) -> None:
     assert [requests(again, name) for name in NAMES] == [*range(len(NAMES))]
     again.close()
     assert sorted(path.name for path in root.iterdir()) == [KEY]
-    assert len(list((root / KEY).iterdir())) == len(NAMES) - 1
+    assert len(DraftMemoryStore(root).kept()) == len(NAMES) - 1
 
 
-def test_nothing_is_made_before_something_is_learnt(root: Path) -> None:
+def test_nothing_is_kept_before_something_is_learnt(root: Path) -> None:
     opened(root).close()
     assert not root.exists()
     memory = opened(root)
     memory.of("one")
     memory.close()
-    assert list((root / KEY).iterdir()) == []
+    assert DraftMemoryStore(root).kept() == []
 
 
 class NotCompiled(ToyLearner):
@@ -95,17 +92,14 @@ def test_a_request_is_kept_before_there_is_a_learner_and_counts_once(root: Path)
     assert (requests(again, "one"), requests(again, "two")) == (5, 1)
 
 
-def test_a_request_is_kept_behind_what_a_snapshot_contains(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+@pytest.mark.usefixtures("often")
+def test_a_request_is_kept_behind_what_an_image_contains(root: Path) -> None:
     for count in (1, 3, 5):
         memory = opened(root)
         memory.keep("one", text(count), 1)
         assert requests(memory, "one") == count
         memory.of("one").fold(text(9), 1)
         memory.close()
-        assert [path.name for path in (root / KEY / owner_folder("one")).iterdir()] == ["snapshot"]
 
 
 def test_without_a_folder_requests_wait_for_the_learner(tmp_path: Path) -> None:
@@ -117,31 +111,20 @@ def test_without_a_folder_requests_wait_for_the_learner(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_requests_kept_while_another_process_writes_are_written_when_it_has_ended(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+def test_requests_that_cannot_be_written_wait_for_the_learner_and_the_disk(
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = opened(root), opened(root)
-    first.of("one").fold(text(1), 1)
-    second.keep("one", text(2), 1)
-    second.keep("two", text(3), 1)
-    assert requests(second, "one") == 2, "its own, and what the other has written"
-    first.close()
-    monkeypatch.setattr(vocabulary_memory, "SECONDS_BETWEEN_TRIES", 0.0)
-    second.keep("one", text(4), 1)
-    second.keep("two", text(5), 1)
+    root.mkdir(parents=True)
+    (root / KEY).write_text("in the way")
+    memory = opened(root)
+    memory.keep("one", text(2), 1)
+    memory.keep("two", text(3), 1)
+    assert requests(memory, "one") == 1
+    assert len(caplog.messages) == 1
+    (root / KEY).unlink()
+    memory.flush()
     seen = opened(root)
-    assert (requests(seen, "one"), requests(seen, "two")) == (3, 2)
-
-
-def test_many_owners_before_there_is_a_learner_have_few_files_open(root: Path) -> None:
-    memory = VocabularyMemory(NotCompiled(), SIZE, KEY, root, most_in_ram=2)
-    for _ in range(2):
-        for number in range(5):
-            memory.keep(str(number), text(number), 1)
-    held = [journal._files._journal for journal in memory._unlearnt.values()]  # type: ignore[union-attr]
-    assert sum(each is not None for each in held) == 2
-    seen = opened(root)
-    assert [requests(seen, str(number)) for number in range(5)] == [2] * 5
+    assert (requests(seen, "one"), requests(seen, "two"), requests(memory, "two")) == (1, 1, 1)
 
 
 def test_without_a_folder_it_lives_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,13 +136,13 @@ def test_without_a_folder_it_lives_in_memory(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_few_owners_are_in_memory_and_all_come_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+@pytest.mark.usefixtures("often")
+def test_few_tenants_are_in_memory_and_all_come_back(root: Path) -> None:
     memory = opened(root, most_in_ram=2)
     held = memory.of("0")
     for number in range(6):
         memory.of(str(number)).fold(text(number, number), 1)
-    assert memory.of("0") is held, "who is still used is the only one of its owner"
+    assert memory.of("0") is held, "who is still used is the only one of its tenant"
     for thread in memory._flushing:
         thread.join()
     gc.collect()
@@ -169,23 +152,15 @@ def test_few_owners_are_in_memory_and_all_come_back(root: Path, monkeypatch: pyt
     memory.close()
 
 
-def test_one_process_writes_and_the_next_one_goes_on_after_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(vocabulary_memory, "SECONDS_BETWEEN_TRIES", 0.0)
-    caplog.set_level(logging.INFO)
+def test_several_processes_write_and_learn_from_each_other(root: Path) -> None:
     first, second = opened(root), opened(root)
     first.of("one").fold(text(1, 2), 1)
-    mine = second.of("one")
+    second.keep("two", text(3), 1)
     for _ in range(3):
         second.of("one").fold(text(3, 4), 1)
-    assert len([message for message in caplog.messages if "another process writes" in message]) == 1
-    assert requests(second, "one") == 4
-    assert requests(opened(root), "one") == 1
     first.of("one").fold(text(5, 6), 1)
+    assert (requests(second, "one"), requests(first, "one"), requests(first, "two")) == (4, 5, 1)
     first.close()
-    assert second.of("one") is mine
-    assert requests(second, "one") == 5
     second.close()
     assert requests(opened(root), "one") == 5
 
@@ -232,34 +207,35 @@ def test_where_no_folder_can_be_it_is_said_once_and_goes_on(
     assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_all_files_together_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+@pytest.mark.usefixtures("often")
+def test_all_memories_together_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(1000))
+    monkeypatch.setattr(database_module, "unix_seconds", lambda: next(seconds))
     other = VocabularyMemory(ToyLearner(), SIZE, "f" * 16, root)
     other.of("old").fold(text(1), 0)
     other.close()
-    os.utime(root / ("f" * 16) / owner_folder("old") / "snapshot", (1, 1))
     memory = opened(root, most_on_disk=3 * (SIZE + 1000))
     for number in range(5):
         memory.of(str(number)).fold(text(number), 0)
         memory.of(str(number)).flush()
-        os.utime(root / KEY / owner_folder(str(number)) / "snapshot", (number + 2, number + 2))
     memory.close()
-    kept = MemoryShelf(root).kept()
-    assert "old" not in [each.owner for each in kept]
+    store = DraftMemoryStore(root)
+    assert "old" not in [each.name for each in store.kept()]
     fresh = opened(root, most_on_disk=3 * (SIZE + 1000))
     fresh.of("new").fold(text(1), 0)
     fresh.close()
-    assert [each.owner for each in MemoryShelf(root).kept()] == ["new", "4", "3"]
+    assert [each.name for each in store.kept()] == ["new", "4", "3"]
+    assert [len(store.requests(each)) for each in store.kept()] == [1, 1, 1]
 
 
-def test_files_are_bounded_while_owners_come_and_go(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_memory, "SNAPSHOT_TOKENS", 1)
+@pytest.mark.usefixtures("often")
+def test_memories_are_bounded_while_tenants_come_and_go(root: Path) -> None:
     memory = opened(root, most_in_ram=1, most_on_disk=4 * (SIZE + 1000))
     for number in range(12):
         memory.of(str(number)).fold(text(number), 0)
         for thread in memory._flushing:
             thread.join()
-    assert sum(each.bytes for each in MemoryShelf(root).kept()) <= 5 * (SIZE + 1000)
+    assert sum(each.bytes for each in DraftMemoryStore(root).kept()) <= 5 * (SIZE + 1000)
     memory.close()
 
 
@@ -274,7 +250,7 @@ def test_after_its_end_nothing_is_written_any_more(root: Path) -> None:
     assert memory.of("two") is not held
     memory.of("two").fold(text(1), 0)
     memory.close()
-    assert [(each.owner, each.requests) for each in MemoryShelf(root).kept()] == [("one", 1)]
+    assert [(each.name, each.requests) for each in DraftMemoryStore(root).kept()] == [("one", 1)]
 
 
 def test_a_size_too_small_is_said(root: Path) -> None:
@@ -299,7 +275,7 @@ def test_models_of_one_vocabulary_share_what_is_learnt(root: Path) -> None:
     third.of("a").fold(text(1, 2), 1)
     third.close()
     assert requests(opened(root), "a") == 3
-    assert MemoryShelf(root).models(KEY) == (Model(name="one", path="one.anespec"),)
+    assert DraftMemoryStore(root).models(KEY) == (Model(name="one", path="one.anespec"),)
 
 
 def test_many_threads_learn_at_once(root: Path) -> None:
@@ -319,21 +295,41 @@ def test_many_threads_learn_at_once(root: Path) -> None:
     assert [requests(again, str(number)) for number in range(4)] == [60] * 4
 
 
-def test_the_shelf_tells_what_is_there_and_removes_it(root: Path) -> None:
-    shelf = MemoryShelf(root)
-    assert shelf.kept() == []
+def test_the_store_tells_what_is_there_and_removes_it(root: Path) -> None:
+    store = DraftMemoryStore(root)
+    assert store.kept() == []
     memory = opened(root, model=Model(name="m", path="/m"))
     memory.of("bob").fold(text(1, 2, 3), 1)
     memory.of("bob").fold(text(4, 5), 1)
-    (kept,) = shelf.kept()
-    assert (kept.vocabulary, kept.owner, kept.requests) == (KEY, "bob", 2)
-    assert [lesson.text.tolist() for lesson in shelf.contents(kept).texts] == [[1, 2, 3], [4, 5]]
-    for refused in (lambda: shelf.remove(kept), lambda: shelf.add(KEY, "bob", [])):
+    (kept,) = store.kept()
+    assert (kept.vocabulary, kept.name, kept.requests) == (KEY, "bob", 2)
+    assert [request.text.tolist() for request in store.requests(kept)] == [[1, 2, 3], [4, 5]]
+    for refused in (lambda: store.remove(kept), lambda: store.add(KEY, "bob", [])):
         with pytest.raises(StorageError, match=r"another anespec .* is running there"):
             refused()
     memory.close()
-    assert shelf.add(KEY, "bob", [Lesson(text(7, 8), 1)]) == Added(1, 2)
-    assert requests(opened(root), "bob") == 3
-    shelf.remove(kept)
-    assert shelf.kept() == []
+    assert store.add(KEY, "bob", [RequestRecord(text(7, 8), 1)]) == Added(1, 2)
+    seen = opened(root)
+    assert requests(seen, "bob") == 3
+    seen.close()
+    store.remove(kept)
+    assert store.kept() == []
     assert list((root / KEY).iterdir()) == []
+
+
+@pytest.mark.usefixtures("often")
+def test_nothing_of_a_removed_tenant_is_left_in_the_file(root: Path) -> None:
+    memory = opened(root)
+    secret = np.full(5000, 0x1EC12E, np.int32)
+    for number in range(9):
+        memory.of("bob" if number % 2 else "eve").fold(secret if number % 2 else text(number, 7), 1)
+    memory.close()
+    store = DraftMemoryStore(root)
+
+    def has_secret() -> bool:
+        return any(secret[:3].tobytes() in path.read_bytes() for path in (root / KEY).iterdir())
+
+    assert has_secret()
+    store.remove(next(each for each in store.kept() if each.name == "bob"))
+    assert not has_secret()
+    assert requests(opened(root), "eve") == 5

@@ -1,0 +1,483 @@
+"""The draft memory of one vocabulary on disk: an SQLite file with the requests and images of all tenants.
+
+    VOCABULARY/memory.sqlite    beside it SQLite's own -wal and -shm
+
+Every process appends the requests that end in it, and an image says up to which request it has learnt. So any
+process can go on from the last image and the requests after it, whatever ended the one before. An image is
+written in parts, a transaction each, so that nobody waits long; it counts when all parts are there.
+
+The file may hold anything: its schema is compared before it is used, values are checked, and nothing in it is
+run. It is opened by SQLite alone: to close another descriptor of it would drop its locks.
+"""
+
+import errno
+import logging
+import os
+import secrets
+import sqlite3
+import stat
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import cache
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from anespec.manifests.schema import Record
+from anespec.runtime.drafters.memory.learner import MemoryFacts
+from anespec.runtime.drafters.memory.request_record import TEXT_BYTES, RequestRecord
+from anespec.runtime.drafters.memory.tables import (
+    LARGEST_NUMBER,
+    OLD_REQUESTS,
+    PART_BITS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    TENANTS,
+    Position,
+    StoredImage,
+    Tenant,
+    TenantFacts,
+    Weights,
+)
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
+
+NAME = "memory.sqlite"
+LOG_NAME = f"{NAME}-wal"
+FILES = (NAME, LOG_NAME, f"{NAME}-shm", f"{NAME}-journal")
+MOST_UNLEARNT = 16 << 20
+"""Bytes of the requests behind an image that are read."""
+
+PAGE_BYTES = 1 << 16
+PART_BYTES = 1 << 19
+BETWEEN_PARTS = 0.001
+"""Seconds in which the end of a request gets its turn."""
+
+LARGEST_VALUE = 1 << 22
+"""Bytes of one value: the file may claim any length."""
+
+LONGEST_LOG = 1 << 22
+"""Bytes of the log that are left to the next process."""
+
+SETTINGS = (
+    "trusted_schema = OFF", "synchronous = NORMAL", "secure_delete = FAST", "wal_autocheckpoint = 2000",
+)  # fmt: skip
+"""A log of 2,000 pages is moved to the file by the request that makes it so long. NORMAL: what a process has
+written outlives it; a crash of the system may lose the latest requests."""
+
+BUSY_SECONDS = 1.0
+"""How long a write waits for another process."""
+
+LONGEST_STATEMENT = 10.0
+"""Seconds: in a damaged file the pages may lead in circles."""
+
+MOST_TENANTS = 100_000
+_STEPS = 100_000
+"""Of SQLite's machine between two looks at the clock."""
+
+_DAMAGED = {
+    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT
+}  # fmt: skip
+_NOT_WRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+
+_log = logging.getLogger(__name__)
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def unix_seconds() -> int:
+    """Return the time in seconds since 1970."""
+    return int(time.time())
+
+
+class UnusableDatabaseError(StorageError):
+    """A file that is damaged, or no draft memory of this version; no later try will find it usable."""
+
+
+class MemoryDatabase:
+    """The file of one vocabulary. Safe for use from several threads and processes.
+
+    Every method raises StorageError, with a sentence that names the file, where it is damaged or busy or the
+    disk is full, and OSError where the file system refuses.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        """Open the file in a folder, or make it. A file that cannot be written is only read."""
+        self._folder = folder
+        self._path = folder.path / NAME
+        self._lock = threading.RLock()
+        self._deadline = 0.0
+        for name in FILES:
+            _make_private(folder, name)
+        if folder.mode(NAME) is None:
+            with suppress(FileExistsError):
+                folder.new_file(NAME, 0o600).close()
+        self._file = folder.status(NAME)
+        self._connection = self._opened()
+
+    def close(self) -> None:
+        """Close the file; called again it does nothing.
+
+        SQLite would flush the log to the disk, which the next process reads in a millisecond. The last
+        connection to be closed decides that, and one that only reads cannot.
+        """
+        reader = None
+        with self._lock, suppress(sqlite3.Error, OSError):
+            if self._folder.status(LOG_NAME).st_size < LONGEST_LOG:
+                reader = self._connect("mode=ro")
+                reader.execute("SELECT 1 FROM info").fetchall()
+        with self._lock, suppress(sqlite3.Error):
+            self._connection.close()
+            if reader is not None:
+                reader.close()
+
+    def require_there(self) -> None:
+        """Raise OSError or StorageError if the file was removed or replaced since it was opened."""
+        if not os.path.samestat(self._folder.status(NAME), self._file):
+            raise StorageError(f"{self._path}: is another file than before")
+
+    @contextmanager
+    def at_once(self, kind: str = "IMMEDIATE") -> Iterator[None]:
+        """Have all that is written in the block be kept, or nothing of it; `DEFERRED` for reading alone."""
+        with self._lock, self._faults_named():
+            if self._connection.in_transaction:
+                yield
+                return
+            self._execute(f"BEGIN {kind}")
+            try:
+                yield
+                self._execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.rollback()
+                raise
+
+    def position(self, tenant: Tenant) -> Position:
+        """Return the place before a tenant's first request."""
+        rows = self._rows("SELECT id FROM tenants WHERE key = ?", tenant.key)
+        return Position(self._number(rows[0][0]) if rows else 0)
+
+    def image(self, at: Position) -> StoredImage | None:
+        """Return the facts of a tenant's latest whole image."""
+        names = ", ".join(StoredImage.model_fields)
+        rows = self._rows(f"SELECT {names} FROM images WHERE tenant = ? AND whole = 1 LIMIT 1", at.tenant)
+        return self._record(StoredImage, rows[0]) if rows else None
+
+    def read_image(self, stored: StoredImage, into: NDArray[np.uint8]) -> bool:
+        """Read an image into an array of its size; return False, with nonsense in it, if it is damaged."""
+        view, checksum = into.data, 0
+        with self._lock, self._faults_named():
+            for number, start in enumerate(range(0, into.nbytes, PART_BYTES)):
+                place = (stored.id << PART_BITS) + number
+                try:
+                    with self._connection.blobopen("parts", "content", place, readonly=True) as part:
+                        if len(part) != min(PART_BYTES, into.nbytes - start):
+                            return False
+                        content = part.read()
+                    view[start : start + PART_BYTES] = content
+                    checksum = zlib.crc32(content, checksum)
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                        raise
+                    return False  # the part is missing, or holds a number
+        return checksum == stored.crc
+
+    def weights(self, at: Position) -> Weights | None:
+        """Return the weights that were stored after a tenant's image."""
+        for learner, version, content in self._rows(
+            "SELECT learner, version, weights FROM tenants WHERE id = ?", at.tenant
+        ):
+            if isinstance(learner, str) and isinstance(version, int) and isinstance(content, bytes):
+                return Weights(learner, version, content)
+        return None
+
+    def requests(
+        self, at: Position, upto: int = LARGEST_NUMBER, most: int = MOST_UNLEARNT
+    ) -> tuple[list[RequestRecord], Position]:
+        """Return the requests after a place up to a number, the oldest first, and the place after them.
+
+        Of more than `most` bytes of tokens these are the last ones. Rows that hold no request are left out.
+        """
+        found: list[RequestRecord] = []
+        last = at.number
+        with self._lock, self._faults_named():
+            for number, answer, tokens in self._execute(
+                "SELECT number, answer, tokens FROM requests WHERE tenant = ? AND number > ? AND number <= ? "
+                "ORDER BY number DESC", at.tenant, at.number, upto,
+            ):  # fmt: skip
+                last = max(last, self._number(number))
+                most -= len(tokens) if isinstance(tokens, bytes) else PAGE_BYTES
+                if most < 0:
+                    break
+                if (record := RequestRecord.of_bytes(tokens, answer)) is not None:
+                    found.append(record)
+        return found[::-1], replace(at, number=last)
+
+    def add(
+        self, tenant: Tenant, records: Sequence[RequestRecord], after: Position | None = None
+    ) -> tuple[Position, list[RequestRecord]]:
+        """Append requests; return the place after them, and the requests of other processes before them.
+
+        These begin at the place `after`; without one they are not looked for.
+        """
+        with self.at_once():
+            self._rows(
+                "INSERT OR IGNORE INTO tenants(id, key, name) VALUES(?, ?, ?)",
+                1 + secrets.randbelow(LARGEST_NUMBER), tenant.key, tenant.name,
+            )  # fmt: skip
+            here = self.position(tenant)
+            others: list[RequestRecord] = []
+            if after is not None:
+                others, _ = self.requests(
+                    here if after.is_elsewhere(here) else replace(here, number=after.number)
+                )
+            ((last,),) = self._rows("SELECT max(number) FROM requests WHERE tenant = ?", here.tenant)
+            number = self._number(last or 0)
+            for record in records:
+                number += 1
+                self._rows(
+                    "INSERT INTO requests VALUES(?, ?, ?, ?, ?)",
+                    here.tenant, number, unix_seconds(), record.answer, record.tokens,
+                )  # fmt: skip
+        return replace(here, number=number), others
+
+    def save_weights(self, tenant: Tenant, weights: Weights) -> bool:
+        """Store the weights of a tenant's learner; return True."""
+        self._rows(
+            "UPDATE tenants SET learner = ?, version = ?, weights = ? WHERE key = ?",
+            weights.learner, weights.version, weights.content, tenant.key,
+        )  # fmt: skip
+        return True
+
+    def save_image(
+        self, image: NDArray[np.uint8], at: Position, learner: str, version: int, facts: MemoryFacts
+    ) -> bool:
+        """Replace a tenant's image by one that has learnt the requests up to a place.
+
+        Requests beyond the latest TEXT_BYTES, which only older images lacked, are removed. Return False, and
+        leave the earlier image, if the tenant was removed or another process wrote an image meanwhile.
+        """
+        # Facts of an untrusted image may be out of range, and must not invalidate the memory.
+        counts = [min(max(int(value), 0), LARGEST_NUMBER) for value in asdict(facts).values()]
+        checksum = zlib.crc32(image.data)
+        with self._lock, self._faults_named():
+            new = self._execute(
+                "INSERT INTO images(tenant, whole, upto, learner, version, size, crc, nodes, room, requests, "
+                "tokens) VALUES(?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                at.tenant, at.number, learner, version, image.nbytes, checksum, *counts,
+            ).lastrowid  # fmt: skip
+        first = self._number(new) << PART_BITS
+        for start in range(0, image.nbytes, PART_BYTES):
+            part = image[start : start + PART_BYTES].data
+            self._rows("INSERT INTO parts VALUES(?, ?)", first + start // PART_BYTES, part)
+            time.sleep(BETWEEN_PARTS)
+        with self.at_once():
+            ((written,),) = self._rows(
+                "SELECT total(length(content)) FROM parts WHERE id >= ? AND id < ?",
+                first, first + (1 << PART_BITS),
+            )  # fmt: skip
+            current = self.image(at)
+            is_saved = written == image.nbytes and bool(
+                self._rows("SELECT 1 FROM tenants WHERE id = ?", at.tenant)
+            )
+            if is_saved and (current is None or current.upto <= at.number):
+                self._rows("UPDATE images SET whole = (id = ?) WHERE tenant = ?", new, at.tenant)
+                self._rows("UPDATE tenants SET weights = NULL WHERE id = ?", at.tenant)
+                self._rows(OLD_REQUESTS, at.tenant, at.number, TEXT_BYTES)
+        current = self.image(at)
+        self._drop_images(at.tenant, 0 if current is None else current.id)
+        self._move_log()
+        return is_saved
+
+    def tenants(self) -> list[TenantFacts]:
+        """Return what is kept of each tenant, in any order."""
+        return [self._record(TenantFacts, row) for row in self._rows(TENANTS, MOST_TENANTS)]
+
+    def remove(self, key: str) -> None:
+        """Remove a tenant, by its key, with all that is kept of it."""
+        tenant = self.position(Tenant(key, "")).tenant
+        with self.at_once():
+            self._rows("DELETE FROM requests WHERE tenant = ?", tenant)
+            self._rows("DELETE FROM tenants WHERE id = ?", tenant)
+        self._drop_images(tenant)
+
+    def shrink(self) -> None:
+        """Return the room of what was removed to the file system."""
+        with self._lock, self._faults_named():
+            self._deadline = time.monotonic() + 60 * LONGEST_STATEMENT
+            # A script, since each page is a step of its own.
+            self._connection.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
+
+    @property
+    def models(self) -> str:
+        """The text that was noted last about the models of this vocabulary."""
+        rows = self._rows("SELECT models FROM info LIMIT 1")
+        return rows[0][0] if rows and isinstance(rows[0][0], str) else ""
+
+    @models.setter
+    def models(self, text: str) -> None:
+        self._rows("UPDATE info SET models = ?", text)
+
+    def _opened(self) -> sqlite3.Connection:
+        """Return a connection to a file with the right schema, for reading alone if it cannot be written."""
+        # The last one is for a file without a log, where none can be made.
+        modes = ["mode=rw", "mode=ro", "mode=ro&immutable=1"]
+        deadline = time.monotonic() + BUSY_SECONDS
+        with self._faults_named():
+            while True:
+                try:
+                    return self._checked(self._connect(modes[0]))
+                except sqlite3.OperationalError as error:
+                    if _code(error) == sqlite3.SQLITE_BUSY and time.monotonic() < deadline:
+                        time.sleep(BUSY_SECONDS / 100)  # another process makes the file
+                    elif _code(error) in _NOT_WRITABLE and len(modes) > 1:
+                        del modes[0]
+                    else:
+                        raise
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(os.fsencode(self._path))}?{mode}",
+            uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
+        )  # fmt: skip
+        # The folder may have been replaced by another one of its path.
+        if not os.path.samestat(os.lstat(self._path), self._file):
+            connection.close()
+            raise StorageError(f"{self._path}: was moved; try again")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
+        connection.text_factory = lambda data: data.decode(errors="replace")
+        self._deadline = time.monotonic() + LONGEST_STATEMENT
+        connection.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS)
+        return connection
+
+    def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Make the schema of an empty file, and compare that of any other one before it is used."""
+        try:
+            for setting in SETTINGS:
+                connection.execute(f"PRAGMA {setting}").fetchall()
+            if not _schema(connection):
+                self._make_schema(connection)
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if (version, _schema(connection)) != (SCHEMA_VERSION, _right_schema()):
+                raise UnusableDatabaseError(
+                    f"{self._path}: is no draft memory, or one of another version of anespec; remove it"
+                )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _make_schema(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            _log.warning(
+                "%s: this file system shares no memory between processes, so the end of each request waits "
+                "for the disk; --draft-memory names another folder", self._path,
+            )  # fmt: skip
+        connection.execute("BEGIN IMMEDIATE")
+        if not _schema(connection):
+            for statement in SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO info VALUES('')")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+
+    def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+        self._deadline = time.monotonic() + LONGEST_STATEMENT
+        return self._connection.execute(statement, values)
+
+    def _rows(self, statement: str, *values: object) -> list[Any]:
+        with self._lock, self._faults_named():
+            return self._execute(statement, *values).fetchall()
+
+    def _number(self, value: object) -> int:
+        """Return a number of a row or a tenant. Raises StorageError where it is none."""
+        if not isinstance(value, int) or not 0 <= value <= LARGEST_NUMBER:
+            raise self._damaged()
+        return value
+
+    def _record(self, kind: type[RecordT], row: tuple[object, ...]) -> RecordT:
+        try:
+            return kind.model_validate(dict(zip(kind.model_fields, row, strict=True)), strict=True)
+        except ValidationError:
+            raise self._damaged() from None
+
+    def _drop_images(self, tenant: int, kept: int = 0) -> None:
+        """Remove a tenant's images except for one, also those that an ended process has not completed."""
+        for (image,) in self._rows("SELECT id FROM images WHERE tenant = ? AND id != ?", tenant, kept):
+            first = self._number(image) << PART_BITS
+            for (part,) in self._rows(
+                "SELECT id FROM parts WHERE id >= ? AND id < ?", first, first + (1 << PART_BITS)
+            ):
+                self._rows("DELETE FROM parts WHERE id = ?", part)
+                time.sleep(BETWEEN_PARTS)
+            self._rows("DELETE FROM images WHERE id = ?", image)
+
+    def _move_log(self) -> None:
+        """Move the log to the file, on another connection: requests are written while it waits for the
+        disk."""
+        with self._faults_named():
+            connection = self._connect("mode=rw")
+            try:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            finally:
+                connection.close()
+
+    def _damaged(self) -> UnusableDatabaseError:
+        return UnusableDatabaseError(f"{self._path}: is damaged; remove it")
+
+    @contextmanager
+    def _faults_named(self) -> Iterator[None]:
+        try:
+            yield
+        except OverflowError as error:
+            raise self._damaged() from error
+        except sqlite3.Error as error:
+            if _code(error) in _DAMAGED:
+                raise self._damaged() from error
+            reason = os.strerror(errno.ENOSPC) if _code(error) == sqlite3.SQLITE_FULL else error
+            raise StorageError(f"{self._path}: cannot be used ({reason})") from error
+
+
+def _make_private(folder: Folder, name: str) -> None:
+    """Remove all permissions of other users on a file, if it is there, without opening it.
+
+    Raises StorageError if it belongs to another user than this one or root, or is no file.
+    """
+    if folder.mode(name) is None:
+        return
+    status, path = folder.status(name), folder.path / name
+    if not stat.S_ISREG(status.st_mode):
+        raise StorageError(f"{path}: is a link, or no file; remove it")
+    if status.st_uid not in (0, os.geteuid()):
+        raise StorageError(f"{path}: belongs to another user; remove it")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        path.chmod(0o600)
+
+
+def _code(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code, or 0 for an error of its Python module."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _schema(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    return connection.execute(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name LIMIT 20"
+    ).fetchall()
+
+
+@cache
+def _right_schema() -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(":memory:")
+    for statement in SCHEMA:
+        connection.execute(statement)
+    return _schema(connection)

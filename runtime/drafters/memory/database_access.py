@@ -1,0 +1,128 @@
+"""The database of a vocabulary while a process uses it: opened when needed, and again after a fault."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TypeVar
+
+from anespec.runtime.drafters.memory.database import MemoryDatabase, UnusableDatabaseError
+from anespec.runtime.drafters.memory.earlier_files import old_tenants, take_over
+from anespec.runtime.drafters.memory.used_models import Model, note_model
+from anespec.system.errors import StorageError
+from anespec.system.safe_files import Folder
+from anespec.system.user_folders import private_folder
+
+SECONDS_BETWEEN_TRIES = 5.0
+"""After a fault, so that a full disk does not cost every request a failed write."""
+
+LONGEST_WAIT = 0.2
+"""Seconds for a process that is alone in the folder, and usually soon done."""
+
+IN_USE = "another anespec (`anespec ps` shows the daemons)"
+
+ResultT = TypeVar("ResultT")
+
+_log = logging.getLogger(__name__)
+
+
+def prepare(folder: Folder) -> None:
+    """Move the files of earlier versions in a vocabulary's folder to its database.
+
+    Raises OSError and StorageError.
+    """
+    if old_tenants(folder):
+        with folder.alone(IN_USE, wait=LONGEST_WAIT), closing(MemoryDatabase(folder)) as database:
+            take_over(folder, database)
+
+
+class DatabaseAccess:
+    """Do work on a vocabulary's database. Safe for use from several threads.
+
+    A fault is logged once when it begins and once when writing works again, and never raised: the work is not
+    done, and the database is opened anew SECONDS_BETWEEN_TRIES later or at the end. A damaged one is not.
+    """
+
+    def __init__(
+        self, path: Path | None, model: Model | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Open nothing yet. `path` is the vocabulary's folder, None for none; `clock` gives seconds."""
+        self._path = path
+        self._model = model
+        self._clock = clock
+        self._guard = threading.RLock()
+        self._next_try = 0.0
+        self._database: MemoryDatabase | None = None
+        self._stack = ExitStack()
+        self.is_failing = False
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a database; False after the end, and once it is known to be damaged."""
+        return self._path is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the database is open."""
+        return self._database is not None
+
+    def read(self, work: Callable[[MemoryDatabase], ResultT], *, now: bool = False) -> ResultT | None:
+        """Return the result of reading, or None if that failed; `now`: also soon after a fault."""
+        if self._path is None or (not now and self._clock() < self._next_try):
+            return None
+        try:
+            done = work(self._opened())
+        except (OSError, StorageError) as error:
+            self._fail(error)
+            return None
+        self._next_try = 0.0
+        return done
+
+    def write(self, work: Callable[[MemoryDatabase], ResultT], *, now: bool = False) -> ResultT | None:
+        """Return the result of writing, as `read` does."""
+        done = self.read(work, now=now)
+        if done is not None and self.is_failing:
+            self.is_failing = False
+            _log.warning("%s: the draft memory is written again", self._path)
+        return done
+
+    def close(self) -> None:
+        """Close the database for good; called again it does nothing."""
+        with self._guard:
+            self._let_go()
+            self._path = None
+
+    def _opened(self) -> MemoryDatabase:
+        with self._guard:
+            if self._database is None:
+                assert self._path is not None
+                folder = self._stack.enter_context(private_folder(self._path))
+                prepare(folder)
+                self._stack.enter_context(folder.alone(IN_USE, wait=LONGEST_WAIT, shared=True))
+                self._database = MemoryDatabase(folder)
+                self._stack.callback(self._database.close)
+                note_model(self._database, self._model)
+            self._database.require_there()
+            return self._database
+
+    def _let_go(self) -> None:
+        self._stack.close()
+        self._database = None
+
+    def _fail(self, error: OSError | StorageError) -> None:
+        with self._guard:
+            self._next_try = self._clock() + SECONDS_BETWEEN_TRIES
+            self._let_go()
+            if self._path is None:
+                return
+            reason = f"{self._path}: {error.strerror}" if isinstance(error, OSError) else error
+            if isinstance(error, UnusableDatabaseError):
+                self._path = None
+                _log.warning("%s; what drafting learns is kept in memory alone", reason)
+            elif not self.is_failing:
+                self.is_failing = True
+                _log.warning(
+                    "%s; what drafting learns is kept in memory alone, and written when that works", reason
+                )
