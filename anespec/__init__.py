@@ -32,6 +32,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "Validation": "anespec.checking.validation",
         "GGUFInspection": "anespec.models.inspection",
         "ArtifactInspection": "anespec.models.inspection",
+        "ProgressCallbacks": "anespec.system.progress",
         "Watcher": "anespec.system.progress",
         "ConvertOptions": "anespec.convert.options",
         "ValidateOptions": "anespec.validate.options",
@@ -64,6 +65,7 @@ __all__ = [
     "LoadOptions",
     "Message",
     "Model",
+    "ProgressCallbacks",
     "Target",
     "ValidateOptions",
     "Validation",
@@ -99,6 +101,7 @@ if TYPE_CHECKING:
     from anespec.runtime.sampling.parameters import GrammarKind as GrammarKind
     from anespec.runtime.text.chat import Message as Message
     from anespec.system.errors import AnespecError as AnespecError
+    from anespec.system.progress import ProgressCallbacks as ProgressCallbacks
     from anespec.system.progress import Watcher as Watcher
     from anespec.validate.options import ValidateOptions as ValidateOptions
 else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from anespec.model import Model, load_model
 from anespec.models.conversion import default_output, open_plan
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.checking.validation import Validation
@@ -32,7 +32,7 @@ SECONDS_BETWEEN_LINES = 0.2
 BAR = 20
 
 
-def watcher_of(progress: bool | ProgressCallback) -> Watcher:
+def watcher_of(progress: bool | ProgressCallback) -> ProgressCallbacks:
     """Return the callbacks for progress: those of the function; for True those of this terminal or notebook;
     for False none."""
     if callable(progress):
@@ -51,7 +51,7 @@ def watcher_of(progress: bool | ProgressCallback) -> Watcher:
     return SILENT
 
 
-def _calling(report: ProgressCallback, end: Callable[[], None] = lambda: None) -> Watcher:
+def _calling(report: ProgressCallback, end: Callable[[], None] = lambda: None) -> ProgressCallbacks:
     """Calls `report` after each step, and `end` after each piece of work."""
 
     @contextlib.contextmanager
@@ -70,7 +70,7 @@ def _calling(report: ProgressCallback, end: Callable[[], None] = lambda: None) -
         finally:
             end()
 
-    return Watcher(steps=steps, shares=shares)
+    return ProgressCallbacks(steps=steps, shares=shares)
 
 
 def _line() -> tuple[ProgressCallback, Callable[[], None]]:
@@ -131,7 +131,7 @@ def convert(
     *,
     replace: bool = False,
     jobs: int | None = None,
-    watch: Watcher = SILENT,
+    watch: ProgressCallbacks = SILENT,
 ) -> "Conversion":
     """Convert a GGUF into an artifact's folder: `output`, or NAME.anespec in the current folder.
 
@@ -168,7 +168,11 @@ def convert(
 
 
 def validate(
-    artifact: PathLike, options: "ValidateOptions | None" = None, *, watch: Watcher = SILENT, **changes: Any
+    artifact: PathLike,
+    options: "ValidateOptions | None" = None,
+    *,
+    watch: ProgressCallbacks = SILENT,
+    **changes: Any,
 ) -> "Validation":
     """Run an artifact's gates, and write its report page. `require` of the result raises if a gate fails the
     run.
@@ -192,7 +196,7 @@ def load(
     artifact: PathLike,
     options: "LoadOptions | None" = None,
     *,
-    watch: Watcher | None = None,
+    watch: ProgressCallbacks | None = None,
     progress: "bool | ProgressCallback" = True,
     **changes: Any,
 ) -> Model:

@@ -14,7 +14,7 @@ from anespec.runtime.text.chat import ChatPrompt, Conversation, read_conversatio
 from anespec.served import GREEDY, ServedArtifact
 from anespec.system.errors import RequestError
 from anespec.system.formatting import named
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.checking.background import Checks
@@ -215,7 +215,7 @@ def _options(options: GenerationOptions | None, changes: dict[str, Any]) -> Gene
 def load_model(
     path: Path,
     options: LoadOptions,
-    watch: Watcher,
+    watch: ProgressCallbacks,
     check: Callable[[Model], None] | None = None,
     name: str | None = None,
     memories: "Memories | None" = None,
@@ -253,7 +253,7 @@ def load_model(
     return model
 
 
-def _tell_of_missing_tokens(model: Model, options: LoadOptions, watch: Watcher) -> None:
+def _tell_of_missing_tokens(model: Model, options: LoadOptions, watch: ProgressCallbacks) -> None:
     """Say where a chat template was chosen that the vocabulary was not made for."""
     from anespec.runtime.text.built_in_templates import missing_tokens
 

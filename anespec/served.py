@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Self
 from anespec.checking.background import Checks
 from anespec.checking.proven_service import ProvenService
 from anespec.models.draft_memory import open_memory
-from anespec.models.loading import Opened, start_source
+from anespec.models.loading import OpenedModel, start_source
 from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Choice, Completion
 from anespec.runtime.engine.requests import Caller
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.system.formatting import counted, listed
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
@@ -90,7 +90,7 @@ class ServedArtifact:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedModel,
         options: LoadOptions,
         memories: "Memories | None" = None,
         preset: Preset = NO_PRESET,
@@ -132,7 +132,7 @@ class ServedArtifact:
             f"{counted(self.sequences, 'sequence')}; proven: {held}>"
         )
 
-    def prove(self, watch: Watcher = SILENT, beside: bool = True) -> None:
+    def prove(self, watch: ProgressCallbacks = SILENT, beside: bool = True) -> None:
         """Use the features that the gates have proven here.
 
         Gates without a verdict run now, if the options say so. Without `beside`, the caller must call
@@ -143,7 +143,7 @@ class ServedArtifact:
         """
         self._running.prove(watch, beside)
 
-    def close_and_check(self, watch: Watcher = SILENT) -> None:
+    def close_and_check(self, watch: ProgressCallbacks = SILENT) -> None:
         """Release the model's memory, and run the gates that have no verdict here; ^C stops them.
 
         Raises:

@@ -27,7 +27,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Written:
+class BytesWritten:
     """So many more bytes of the weights of a task, given by its number, are written."""
 
     task: int
@@ -48,5 +48,5 @@ class Finished:
     shared: int
 
 
-Answer = Written | Finished | Exception
+Answer = BytesWritten | Finished | Exception
 """An exception is why the job failed, as the run is to raise it."""

@@ -28,7 +28,7 @@ from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.storage import TAKEN_AWAY, storage_errors
 from anespec.convert.worker_count import suitable_workers
-from anespec.convert.worker_pool import WorkerPool
+from anespec.convert.worker_pool import ConversionWorkers
 from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.schema import (
     HeadOutputs,
@@ -110,7 +110,7 @@ def convert(
     """
     started = time.monotonic()
     output = resolve_output(output)
-    with contextlib.closing(WorkerPool(plan, process_count(plan, jobs), early)) as workers:
+    with contextlib.closing(ConversionWorkers(plan, process_count(plan, jobs), early)) as workers:
         source = plan.model.source()
         recipe = _recipe(plan, source, "artifact")
         before = output_stat(output)
@@ -191,7 +191,7 @@ class _Run:
         plan: ConversionPlan,
         source: SourceFile,
         work: Path,
-        workers: WorkerPool,
+        workers: ConversionWorkers,
         on_progress: Callable[[ShardProgress], None],
         on_bytes: Callable[[int], None],
     ) -> None:

@@ -20,7 +20,7 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Lock
 from threading import Thread
 
-from anespec.convert.messages import Answer, Finished, Job, Task, Written
+from anespec.convert.messages import Answer, BytesWritten, Finished, Job, Task
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.shard_units import write_checkpoint
 from anespec.convert.source.model import SourceModel
@@ -55,7 +55,7 @@ class Builder:
         from anespec.convert.build import build_unit
 
         def on_written(count: int) -> None:
-            self._say(Written(number, count))
+            self._say(BytesWritten(number, count))
 
         try:
             entry = build_unit(self._plan, task.unit, task.path, task.recipe, self.job.threads, on_written)

@@ -6,7 +6,7 @@ The process that builds opens the GGUF and plans for itself, so that only names 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from anespec.convert.messages import Finished, Job, Task, Written
+from anespec.convert.messages import BytesWritten, Finished, Job, Task
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.shard_units import Entry, read_checkpoint, write_checkpoint
 from anespec.convert.storage import TAKEN_AWAY
@@ -18,7 +18,7 @@ OnWritten = Callable[[Task, int], None]
 """Told of a task and of how many more bytes of its weights are written."""
 
 
-class WorkerPool:
+class ConversionWorkers:
     """Builds units; with more than one worker, in processes that start working towards it at once."""
 
     def __init__(self, plan: ConversionPlan, workers: int, early: WorkerProcess | None = None) -> None:
@@ -80,7 +80,7 @@ class WorkerPool:
         missing = len(tasks)
         while missing:
             match process.answer():
-                case Written(number, count):
+                case BytesWritten(number, count):
                     on_written(tasks[number], count)
                 case Finished(number, worker, own, shared):
                     task, self._own[worker], self._shared = tasks[number], own, shared

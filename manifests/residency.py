@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from anespec.manifests.schema import Count, Index, Record
-from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
+from anespec.manifests.verdicts import RunEnvironment, Status, Verdict, VerdictFile
 from anespec.system.formatting import shape_text
 
 MOST_NAMED = 20
@@ -109,7 +109,7 @@ class Plan(Record):
 
     schema_version: Literal[1] = 1
     source: PlanSource
-    circumstances: Circumstances
+    circumstances: RunEnvironment
     block: Count
     shards: tuple[ShardComputePlan, ...]
 
@@ -257,11 +257,11 @@ class ResidencyVerdict(Verdict):
         return bool(self.shards) and not self.off_ane
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Status:
         """The outcome as people read it; a prediction is a report."""
         if self.source is PlanSource.PREDICTED:
-            return Standing.REPORTED
-        return Standing.PASS if self.passed else Standing.FAIL
+            return Status.REPORTED
+        return Status.PASS if self.passed else Status.FAIL
 
     @property
     def off_ane(self) -> tuple[ShardResidency, ...]:

@@ -37,7 +37,7 @@ OPTIONAL = tuple(invariance for invariance in Invariance if invariance not in RE
 """The gate passes without them. docs/DESIGN.md, section 5, says what each of them permits."""
 
 
-class Circumstances(Record):
+class RunEnvironment(Record):
     """The circumstances of a verdict: another backend, library version or processor needs its own."""
 
     backend: str
@@ -69,7 +69,7 @@ class Ranked(StrEnum):
         return next(iter(cls.ranked(found)), otherwise)
 
 
-class Standing(Ranked):
+class Status(Ranked):
     """The status of a gate or of one of its checks: the same words in messages and data everywhere.
 
     `no cases`: there was nothing to compare, as for region with one sequence, which is neither for nor
@@ -84,10 +84,10 @@ class Standing(Ranked):
     REPORTED = "reported"
 
 
-def invariance_words(invariance: Invariance, standing: Standing) -> str:
+def invariance_words(invariance: Invariance, standing: Status) -> str:
     """Return an invariance's status for people: an optional one that fails is not proven, and does not fail
     the gate."""
-    return "not proven" if standing is Standing.FAIL and invariance in OPTIONAL else standing.value
+    return "not proven" if standing is Status.FAIL and invariance in OPTIONAL else standing.value
 
 
 class InvarianceVerdict(Record):
@@ -108,11 +108,11 @@ class InvarianceVerdict(Record):
         return self.cases > 0 and self.unequal == 0
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Status:
         """The outcome as people read it."""
         if not self.cases:
-            return Standing.NO_CASES
-        return Standing.FAIL if self.unequal else Standing.PASS
+            return Status.NO_CASES
+        return Status.FAIL if self.unequal else Status.PASS
 
 
 Moment = Annotated[
@@ -124,7 +124,7 @@ Moment = Annotated[
 class Verdict(Record):
     """One run of a gate, and where its outcome holds."""
 
-    circumstances: Circumstances
+    circumstances: RunEnvironment
     measured_at: Moment = Field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -139,7 +139,7 @@ class VerdictFile(Record, Generic[VerdictT]):
     schema_version: Literal[1] = 1
     verdicts: tuple[VerdictT, ...] = ()
 
-    def find(self, circumstances: Circumstances) -> VerdictT | None:
+    def find(self, circumstances: RunEnvironment) -> VerdictT | None:
         """The verdict measured under exactly these circumstances."""
         return next((v for v in self.verdicts if v.circumstances == circumstances), None)
 
@@ -198,15 +198,15 @@ class ExactnessVerdict(Verdict):
         """Whether the invariances that speculation needs all hold."""
         return all(self.proves(invariance) for invariance in REQUIRED_FOR_SPECULATION)
 
-    def standing_of(self, invariance: Invariance) -> Standing:
+    def standing_of(self, invariance: Invariance) -> Status:
         """The status of one invariance; a difference in any of its entries counts."""
         found = (v.standing for v in self.invariances if v.invariance is invariance)
-        return Standing.deciding(found, Standing.NOT_RUN)
+        return Status.deciding(found, Status.NOT_RUN)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Status:
         """The outcome for speculation: `pass` where all that it needs was compared and held."""
-        return Standing.deciding(map(self.standing_of, REQUIRED_FOR_SPECULATION), Standing.NOT_RUN)
+        return Status.deciding(map(self.standing_of, REQUIRED_FOR_SPECULATION), Status.NOT_RUN)
 
 
 class ExactnessFile(VerdictFile[ExactnessVerdict]):

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from anespec.manifests.schema import Index, Record
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance
+from anespec.manifests.verdicts import ExactnessVerdict, Invariance, RunEnvironment
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.validate.costs import CostVerdict, kept_costs
@@ -67,7 +67,7 @@ class CheckReport(Record):
     costs: CostVerdict | None = None
 
 
-def missing_parts(artifact: Artifact, here: Circumstances, shape: VerifierShape) -> tuple[Part, ...]:
+def missing_parts(artifact: Artifact, here: RunEnvironment, shape: VerifierShape) -> tuple[Part, ...]:
     """The parts that have no verdict here, and can be asked.
 
     Raises:
@@ -84,7 +84,7 @@ def missing_parts(artifact: Artifact, here: Circumstances, shape: VerifierShape)
     return tuple(parts)
 
 
-def may_ask_golden(artifact: Artifact, here: Circumstances) -> bool:
+def may_ask_golden(artifact: Artifact, here: RunEnvironment) -> bool:
     """Return whether the golden gate has no verdict here, and its GGUF is available."""
     if recorded_golden(artifact, here) is not None:
         return False
@@ -92,7 +92,7 @@ def may_ask_golden(artifact: Artifact, here: Circumstances) -> bool:
     return any(path.is_file() and path.stat().st_size == size for path in source_places(artifact))
 
 
-def require_no_golden_failure(artifact: Artifact, here: Circumstances) -> None:
+def require_no_golden_failure(artifact: Artifact, here: RunEnvironment) -> None:
     """Do nothing where no golden verdict of here says that the artifact computes something else.
 
     Raises:

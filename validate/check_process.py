@@ -18,7 +18,7 @@ from anespec.system.yielding_child import yield_to_others
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
+    from anespec.manifests.verdicts import ExactnessVerdict, RunEnvironment
     from anespec.runtime.passes import Verifier
     from anespec.system.progress import Progress
     from anespec.validate.check_parts import CheckAsked, CheckReport, Part
@@ -96,7 +96,7 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
 
 def _measure(
     artifact: "Artifact",
-    here: "Circumstances",
+    here: "RunEnvironment",
     asked: "CheckAsked",
     clock: Callable[[], float],
     telling: _Telling,
@@ -147,7 +147,7 @@ def _golden(artifact: "Artifact", asked: "CheckAsked", report: "Progress") -> No
 
 
 def _elsewhere(
-    artifact: "Artifact", here: "Circumstances", asked: "CheckAsked"
+    artifact: "Artifact", here: "RunEnvironment", asked: "CheckAsked"
 ) -> "tuple[Elsewhere | None, str | None]":
     from anespec.system.errors import AnespecError
     from anespec.validate.exactness.repeat_process import run_elsewhere
@@ -161,7 +161,7 @@ def _elsewhere(
 def _exactness(
     artifact: "Artifact",
     verifier: "Verifier",
-    here: "Circumstances",
+    here: "RunEnvironment",
     elsewhere: "Elsewhere | None",
     report: "Progress",
 ) -> "ExactnessVerdict":

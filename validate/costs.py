@@ -8,7 +8,7 @@ from pydantic import Field
 
 from anespec.manifests.schema import Count, Record
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
+from anespec.manifests.verdicts import RunEnvironment, Verdict, VerdictFile
 from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import Verifier
@@ -33,7 +33,7 @@ class CostVerdict(Verdict):
     change: float = Field(default=0.0, ge=0, le=86400)
 
     @classmethod
-    def of(cls, costs: PassCosts, here: Circumstances) -> Self:
+    def of(cls, costs: PassCosts, here: RunEnvironment) -> Self:
         """Return the measured costs."""
         figures = [
             WidthFigure(width=cost.width, seconds=max(cost.seconds, 1e-9), per_slot=cost.per_slot)
@@ -54,7 +54,7 @@ class CostFile(VerdictFile[CostVerdict]):
     gate = "costs"
 
 
-def kept_costs(artifact: Artifact, here: Circumstances, proven: Proven) -> PassCosts | None:
+def kept_costs(artifact: Artifact, here: RunEnvironment, proven: Proven) -> PassCosts | None:
     """What was measured of all widths that are proven; None where that was not done here."""
     verdict = artifact.read_verdicts(CostFile).find(here)
     if verdict is None or not {*proven.widths} <= {each.width for each in verdict.widths}:
@@ -65,7 +65,7 @@ def kept_costs(artifact: Artifact, here: Circumstances, proven: Proven) -> PassC
 def recorded_costs(
     artifact: Artifact,
     verifier: Verifier,
-    here: Circumstances,
+    here: RunEnvironment,
     proven: Proven,
     progress: Progress,
     unkept: Callable[[StorageError], None],
@@ -84,7 +84,7 @@ CHANGED = 0.1
 """Of a width's cost: what was learned is not written for less."""
 
 
-def keep_learned(artifact: Artifact, here: Circumstances, learned: PassCosts | None) -> bool:
+def keep_learned(artifact: Artifact, here: RunEnvironment, learned: PassCosts | None) -> bool:
     """Put what use has taught in place of what is recorded; whether it said something else.
 
     For a quiet moment: it reads and writes a file, as one step.

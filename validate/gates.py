@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
@@ -171,7 +171,7 @@ def exactness_of(
 def recorded_exactness(
     artifact: Artifact,
     verifier: Verifier,
-    here: Circumstances,
+    here: RunEnvironment,
     form: Form,
     progress: Progress,
     elsewhere: Elsewhere | None,

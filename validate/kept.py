@@ -8,7 +8,7 @@ from anespec.manifests.coreml_errors import may_pass
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, find_damage
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, VerdictT
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment, VerdictT
 from anespec.system.formatting import counted, listed
 from anespec.validate.exactness.effort import Form
 from anespec.validate.golden.figures import THRESHOLDS, GoldenFile, GoldenVerdict
@@ -32,13 +32,13 @@ def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVer
     return _intact(artifact, verdict) if verdict is not None and verdict.source is source else None
 
 
-def kept_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None:
+def kept_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict | None:
     """The golden verdict of here on all stimuli, judged by today's thresholds."""
     verdict = recorded_golden(artifact, here)
     return None if verdict is None else _intact(artifact, verdict)
 
 
-def recorded_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | None:
+def recorded_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict | None:
     """The same of the files as they were then."""
     verdict = artifact.read_verdicts(GoldenFile).find(here.with_all_sequences())
     if verdict is None or not verdict.complete or verdict.thresholds != dict(THRESHOLDS):
@@ -46,7 +46,7 @@ def recorded_golden(artifact: Artifact, here: Circumstances) -> GoldenVerdict | 
     return verdict
 
 
-def kept_exactness(artifact: Artifact, here: Circumstances, form: Form) -> ExactnessVerdict | None:
+def kept_exactness(artifact: Artifact, here: RunEnvironment, form: Form) -> ExactnessVerdict | None:
     """The exactness verdict of here on all invariances, in this form or the full one, which saw more."""
     verdict = artifact.read_verdicts(ExactnessFile).find(here)
     if verdict is None or not verdict.complete:
@@ -55,7 +55,7 @@ def kept_exactness(artifact: Artifact, here: Circumstances, form: Form) -> Exact
 
 
 def kept_quality(
-    artifact: Artifact, here: Circumstances, task: QualityTask, text_sha256: str
+    artifact: Artifact, here: RunEnvironment, task: QualityTask, text_sha256: str
 ) -> QualityVerdict | None:
     """The figures of here on the same text and as many tokens, judged by the limits that are asked for."""
     verdict = artifact.read_verdicts(QualityFile).find(here)
@@ -71,7 +71,7 @@ def _intact(artifact: Artifact, verdict: VerdictT) -> VerdictT:
     return verdict
 
 
-def why_exactness_is_unknown(artifact: Artifact, here: Circumstances) -> str:
+def why_exactness_is_unknown(artifact: Artifact, here: RunEnvironment) -> str:
     """Why no verdict holds here, by the recorded one whose circumstances are nearest."""
     verdicts = artifact.read_verdicts(ExactnessFile).verdicts
     found = [[*_differences(v.circumstances, here), *_lacks(v)] for v in verdicts]
@@ -86,12 +86,12 @@ def _lacks(verdict: ExactnessVerdict) -> list[str]:
     return [f"without {listed(list(verdict.unmeasured), 'or')}"] if verdict.unmeasured else []
 
 
-def _sequences(of: Circumstances) -> str:
+def _sequences(of: RunEnvironment) -> str:
     """How many run at a time."""
     return "all sequences" if of.sequences is None else counted(of.sequences, "sequence")
 
 
-def _differences(there: Circumstances, here: Circumstances) -> list[str]:
+def _differences(there: RunEnvironment, here: RunEnvironment) -> list[str]:
     """In words, what was other than it is here."""
     if there.backend != here.backend:
         return [f"on {there.backend}, not on {here.backend}"]

@@ -15,7 +15,7 @@ from anespec.convert.weights.stored import AddedError, stored_pieces
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Count, Index, Manifest, Record, StoredTensor, Target, WeightFormat
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, Verdict, VerdictFile
+from anespec.manifests.verdicts import RunEnvironment, Verdict, VerdictFile
 from anespec.manifests.weight_choice import kind_of
 
 ESTIMATE_VERSION = "2"
@@ -50,9 +50,9 @@ class FormatsFile(VerdictFile[FormatEstimates]):
     gate = "formats"
 
 
-def formats_circumstances(artifact: Artifact) -> Circumstances:
+def formats_circumstances(artifact: Artifact) -> RunEnvironment:
     """Where estimates hold: on every machine."""
-    return Circumstances(
+    return RunEnvironment(
         backend="convert",
         library_version=ESTIMATE_VERSION,
         machine="any",

@@ -21,7 +21,7 @@ from anespec.manifests.verdicts import (
     OPTIONAL,
     REQUIRED_FOR_SPECULATION,
     ExactnessVerdict,
-    Standing,
+    Status,
     invariance_words,
 )
 from anespec.system.formatting import counted, listed
@@ -29,11 +29,11 @@ from anespec.validate.golden.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
 
 STYLES = {
-    Standing.PASS: "green",
-    Standing.FAIL: "bold red",
-    Standing.REPORTED: "cyan",
-    Standing.NO_CASES: "dim",
-    Standing.NOT_RUN: "yellow",
+    Status.PASS: "green",
+    Status.FAIL: "bold red",
+    Status.REPORTED: "cyan",
+    Status.NO_CASES: "dim",
+    Status.NOT_RUN: "yellow",
 }
 """How a standing looks in a terminal."""
 
@@ -199,7 +199,7 @@ def equal_widths(verdict: ExactnessVerdict) -> str:
 def exactness_lines(verdict: ExactnessVerdict) -> list[str]:
     """Where each invariance that does not hold was first seen not to, and what is not needed of those."""
     lines = [f"{v.invariance}, the first difference: {v.detail}" for v in verdict.invariances if v.detail]
-    unproven = [i.value for i in OPTIONAL if verdict.standing_of(i) is Standing.FAIL]
+    unproven = [i.value for i in OPTIONAL if verdict.standing_of(i) is Status.FAIL]
     if unproven:
         are = "is" if len(unproven) == 1 else "are"
         lines.append(
@@ -245,7 +245,7 @@ def _plus_minus(error: float | None, form: str) -> str:
 
 
 def _limit(limit: float | None, exceeded: bool, unit: str) -> tuple[str, Text]:
-    return ("-", _mark(Standing.REPORTED)) if limit is None else (f"{limit:g} {unit}", _judged(not exceeded))
+    return ("-", _mark(Status.REPORTED)) if limit is None else (f"{limit:g} {unit}", _judged(not exceeded))
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
@@ -257,11 +257,11 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
     return table
 
 
-def _mark(standing: Standing, needed: bool = True) -> Text:
+def _mark(standing: Status, needed: bool = True) -> Text:
     """A standing in its colour; what nothing needs is no alarm."""
-    styles = STYLES if needed else {**STYLES, Standing.FAIL: "yellow"}
+    styles = STYLES if needed else {**STYLES, Status.FAIL: "yellow"}
     return Text(standing, style=styles[standing])
 
 
 def _judged(good: bool) -> Text:
-    return _mark(Standing.PASS if good else Standing.FAIL)
+    return _mark(Status.PASS if good else Status.FAIL)

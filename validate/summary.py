@@ -9,11 +9,11 @@ from anespec.manifests.schema import Manifest, Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
-    Circumstances,
     ExactnessFile,
     ExactnessVerdict,
     Invariance,
-    Standing,
+    RunEnvironment,
+    Status,
     Verdict,
     VerdictT,
 )
@@ -49,7 +49,7 @@ class Known:
         )
 
     @classmethod
-    def of(cls, artifact: Artifact, circumstances: Circumstances) -> "Known":
+    def of(cls, artifact: Artifact, circumstances: RunEnvironment) -> "Known":
         """The verdicts recorded under these circumstances; on residency the best for this artifact at all."""
         return cls(
             golden=artifact.read_verdicts(GoldenFile).find(circumstances.with_all_sequences()),
@@ -59,7 +59,7 @@ class Known:
         )
 
 
-def summary(artifact: Artifact, circumstances: Circumstances, found: Known | None = None) -> str:
+def summary(artifact: Artifact, circumstances: RunEnvironment, found: Known | None = None) -> str:
     """One sentence on what the artifact computes, may do and costs under these circumstances.
 
     Where a run says what it `found`, of other gates only what is on record is named, as not asked now.
@@ -70,7 +70,7 @@ def summary(artifact: Artifact, circumstances: Circumstances, found: Known | Non
 
 
 def sentence(
-    name: str, manifest: Manifest, where: Circumstances, known: Known, earlier: Known | None = None
+    name: str, manifest: Manifest, where: RunEnvironment, known: Known, earlier: Known | None = None
 ) -> str:
     """The sentence of `summary` on an artifact called `name`, from what is known of it."""
     source = printable(manifest.source.name)
@@ -99,7 +99,7 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
     (allowed if exactness.allows_speculation else denied).extend(["speculate", "reuse prefixes"])
     proven = (manifest.block, *exactness.usable_widths(manifest.block))
     narrowest, widest = min(proven), max(proven)
-    refuted = stands(Invariance.WIDTH) is Standing.FAIL
+    refuted = stands(Invariance.WIDTH) is Status.FAIL
     if narrowest < manifest.block:
         allowed.append(f"decode in passes of {counted(narrowest, 'row')} and more")
     elif refuted and manifest.t_min < manifest.block:
@@ -108,13 +108,13 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
         allowed.append(f"prefill in passes of up to {widest} rows")
     elif refuted and manifest.t_max > manifest.block:
         denied.append(f"prefill in passes wider than {manifest.block} rows")
-    if stands(Invariance.SPAN) is Standing.PASS:
+    if stands(Invariance.SPAN) is Status.PASS:
         allowed.append("look at the slots in use alone")
-    elif stands(Invariance.SPAN) is Standing.FAIL:
+    elif stands(Invariance.SPAN) is Status.FAIL:
         denied.append("look at the slots in use alone")
-    if stands(Invariance.REGION) is Standing.PASS:
+    if stands(Invariance.REGION) is Status.PASS:
         allowed.append(f"serve {manifest.sequences} sequences at once")
-    elif stands(Invariance.REGION) is Standing.FAIL:
+    elif stands(Invariance.REGION) is Status.FAIL:
         denied.append("serve several sequences at once")
     may = f"may {listed(allowed)}" if allowed else ""
     if denied:
@@ -127,13 +127,13 @@ def _reasons(exactness: ExactnessVerdict) -> list[str]:
     """Why something is not allowed: an invariance failed, or one that speculation needs says nothing."""
     needed = {
         standing: [i.value for i in REQUIRED_FOR_SPECULATION if exactness.standing_of(i) is standing]
-        for standing in (Standing.NO_CASES, Standing.NOT_RUN)
+        for standing in (Status.NO_CASES, Status.NOT_RUN)
     }
-    failed = [i.value for i in Invariance if exactness.standing_of(i) is Standing.FAIL]
+    failed = [i.value for i in Invariance if exactness.standing_of(i) is Status.FAIL]
     reasons = [f"bits depend on {listed(failed)}"] if failed else []
-    if names := needed[Standing.NO_CASES]:
+    if names := needed[Status.NO_CASES]:
         reasons.append(f"there were no cases of {listed(names)}")
-    if names := needed[Standing.NOT_RUN]:
+    if names := needed[Status.NOT_RUN]:
         reasons.append(f"{listed(names)} {'was' if len(names) == 1 else 'were'} not measured")
     return reasons
 
@@ -143,9 +143,9 @@ def _cost(quality: QualityVerdict | None) -> list[str]:
         return []
     text, change = printable(quality.text.name), quality.figures.perplexity_change
     match quality.standing:
-        case Standing.FAIL:
+        case Status.FAIL:
             return [f"on {text} it fails, for {listed(quality.failures)}"]
-        case Standing.PASS:
+        case Status.PASS:
             return [f"on {text} it keeps its limits, with a perplexity changed by {change:+.2f} %"]
         case _:
             return [f"on {text} its perplexity changed by {change:+.2f} %, no limit set"]

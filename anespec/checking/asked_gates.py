@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from anespec.manifests.residency import ResidencyVerdict
     from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Standing, Verdict
+    from anespec.manifests.verdicts import ExactnessVerdict, RunEnvironment, Status, Verdict
     from anespec.runtime.backends.worker.sharing import WorkerLimits
     from anespec.system.progress import Progress
     from anespec.validate.exactness.effort import Form
@@ -33,7 +33,7 @@ class Answer:
     """
 
     verdict: "Verdict"
-    standing: "Standing"
+    standing: "Status"
     shown: "Callable[[], Sequence[RenderableType]]"
     require: Callable[[], None]
     decides: bool = True
@@ -61,7 +61,7 @@ class Question:
     workers: "WorkerLimits | None" = None
 
     @property
-    def here(self) -> "Circumstances":
+    def here(self) -> "RunEnvironment":
         """The circumstances of this run's verdicts."""
         from anespec.runtime.backends import circumstances
 
@@ -85,13 +85,13 @@ def residency_gate(
     artifact, coreml = asked.artifact, compute_plan.neural_engine()
 
     def answer(verdict: "ResidencyVerdict") -> Answer:
-        from anespec.manifests.verdicts import Standing
+        from anespec.manifests.verdicts import Status
         from anespec.validate.report import residency_parts
 
         does_decide = decides(verdict, required)
         standing = verdict.standing
         if does_decide:
-            standing = Standing.PASS if verdict.passed else Standing.FAIL
+            standing = Status.PASS if verdict.passed else Status.FAIL
         facts = {"source": verdict.source.value}
 
         def shown() -> "Sequence[RenderableType]":

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from anespec.checking.background import Check, Checks
 from anespec.manifests.verdicts import ExactnessVerdict
-from anespec.models.loading import Opened
+from anespec.models.loading import OpenedModel
 from anespec.models.model_path import model_name
 from anespec.system.errors import AnespecError, GoldenGateError
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.runtime.options import LoadOptions
@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LOOKS = 0.2
 _log = logging.getLogger("anespec.serve")
 
 
-def check_asked(opened: Opened, options: "LoadOptions") -> "CheckAsked | None":
+def check_asked(opened: OpenedModel, options: "LoadOptions") -> "CheckAsked | None":
     """Return the gates that still need a verdict on an open artifact; None if there are none."""
     from anespec.validate.check_parts import CheckAsked, missing_parts
 
@@ -42,14 +42,14 @@ def check_asked(opened: Opened, options: "LoadOptions") -> "CheckAsked | None":
     )
 
 
-def memory_needed(opened: Opened) -> int:
+def memory_needed(opened: OpenedModel) -> int:
     """Bytes that a check takes in addition to the model, approximately: a second copy of it."""
     from anespec.models.memory_limit import memory_of
 
     return memory_of(opened.artifact.manifest, opened.here.backend)
 
 
-def run_check(asked: "CheckAsked", opened: Opened, watch: Watcher) -> None:
+def run_check(asked: "CheckAsked", opened: OpenedModel, watch: ProgressCallbacks) -> None:
     """Ask the gates and wait for them, unless ^C comes.
 
     Raises:
@@ -86,7 +86,7 @@ class ModelCheck:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedModel,
         options: "LoadOptions",
         asked: "CheckAsked",
         exactness: ExactnessVerdict | None,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from anespec.checking.background import Checks
 from anespec.checking.model_check import ModelCheck, check_asked, run_check
-from anespec.models.loading import Opened, ask_while_closed, costs_here, exactness_here, say_inexact
+from anespec.models.loading import OpenedModel, ask_while_closed, costs_here, exactness_here, say_inexact
 from anespec.runtime.options import LoadOptions, WhenGates
 from anespec.system.errors import StorageError
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.runtime.drafters import DraftSource
@@ -29,7 +29,7 @@ class ProvenService:
     service: "Service"
     """The service that runs requests; `prove` replaces it if the gates run first."""
 
-    opened: Opened
+    opened: OpenedModel
     """The open artifact; `prove` replaces it if the gates run first."""
 
     proven: "Proven"
@@ -39,7 +39,7 @@ class ProvenService:
     """Seconds that `prove` spent on gates before the first request could run."""
 
     def __init__(
-        self, opened: Opened, options: LoadOptions, source: "DraftSource | None", checks: Checks
+        self, opened: OpenedModel, options: LoadOptions, source: "DraftSource | None", checks: Checks
     ) -> None:
         """Start without any feature that needs a proof; `prove` adds those.
 
@@ -56,7 +56,7 @@ class ProvenService:
         self._costs: RunningCosts | None = None
         self._start(Proven.nothing(opened.verifier.shape, options.allow_inexact))
 
-    def prove(self, watch: Watcher = SILENT, beside: bool = True) -> None:
+    def prove(self, watch: ProgressCallbacks = SILENT, beside: bool = True) -> None:
         """See ServedArtifact."""
         from anespec.validate.check_parts import require_no_golden_failure
 
@@ -92,7 +92,7 @@ class ProvenService:
         """Release the model's memory, once it is stopped."""
         self.opened.verifier.close()
 
-    def check_closed(self, watch: Watcher) -> None:
+    def check_closed(self, watch: ProgressCallbacks) -> None:
         """Run the gates that have no verdict on this machine, after the service is closed; ^C stops them.
 
         Raises:
@@ -101,7 +101,7 @@ class ProvenService:
         if (asked := check_asked(self.opened, self._options)) is not None:
             run_check(asked, self.opened, watch)
 
-    def _prove_now(self, watch: Watcher) -> None:
+    def _prove_now(self, watch: ProgressCallbacks) -> None:
         """Run the gates that have no verdict here, and set up the engine accordingly."""
         from anespec.runtime.proven import Proven
 
@@ -116,7 +116,7 @@ class ProvenService:
         self._await_source(watch)
         self._start(proven, costs)
 
-    def _prove_later(self, watch: Watcher, beside: bool) -> None:
+    def _prove_later(self, watch: ProgressCallbacks, beside: bool) -> None:
         """Start with the recorded verdicts; begin a check of the others if the options ask for it."""
         from anespec.runtime.proven import Proven
         from anespec.validate.costs import kept_costs
@@ -160,7 +160,7 @@ class ProvenService:
         self.proven = proven
         self._costs = None if costs is None else RunningCosts(costs)
 
-    def _await_source(self, watch: Watcher) -> None:
+    def _await_source(self, watch: ProgressCallbacks) -> None:
         """Wait for the draft source, unless that takes long."""
         from anespec.runtime.drafters.starting import StartingSource
 

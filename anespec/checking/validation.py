@@ -17,11 +17,11 @@ from anespec.checking.asked_gates import (
     quality_gate,
     residency_gate,
 )
-from anespec.manifests.verdicts import Standing
+from anespec.manifests.verdicts import Status
 from anespec.models.cache import is_gguf, resolve_artifact
 from anespec.models.remote import fetched
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Damage
@@ -40,9 +40,9 @@ class GateResult:
     error: Exception | None = None
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Status:
         """The gate's status; a gate that raised counts as not run."""
-        return Standing.NOT_RUN if self.answer is None else self.answer.standing
+        return Status.NOT_RUN if self.answer is None else self.answer.standing
 
     def require(self) -> None:
         """Raise where this gate fails the run."""
@@ -79,9 +79,9 @@ class Validation:
     starts: "Starts | None" = None
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Status:
         """The one of the gates that matters most."""
-        return Standing.deciding((result.standing for result in self.gates), Standing.NOT_RUN)
+        return Status.deciding((result.standing for result in self.gates), Status.NOT_RUN)
 
     @property
     def passed(self) -> bool:
@@ -121,7 +121,7 @@ class Validation:
 def run_validation(
     path: Path,
     options: "ValidateOptions",
-    watch: Watcher = SILENT,
+    watch: ProgressCallbacks = SILENT,
     on_result: Callable[[GateResult], None] = lambda _: None,
 ) -> Validation:
     """Run the gates, one after another, and write the report page; `on_result` is called after each. A gate
@@ -214,7 +214,7 @@ def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[
     return asking
 
 
-def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, watch: Watcher) -> GateResult:
+def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, watch: ProgressCallbacks) -> GateResult:
     started = time.monotonic()
     try:
         gate = make()
@@ -230,7 +230,7 @@ def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, watch: Watcher) 
         return GateResult(name, None, False, time.monotonic() - started, error)
 
 
-def _measure_extras(asked: Question, again: bool, watch: Watcher) -> None:
+def _measure_extras(asked: Question, again: bool, watch: ProgressCallbacks) -> None:
     """Measure the additional content of the page; if that fails, the results of the gates
     remain."""
     from anespec.validate.page.extras import has_extras, measure_extras

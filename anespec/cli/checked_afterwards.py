@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anespec.cli.console import notes
 from anespec.runtime.options import LoadOptions, WhenGates, usual_gates
 from anespec.system.process_exit import keep
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.model import Model
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def loaded_for_once(
     path: Path,
     loading: LoadOptions,
-    watch: Watcher,
+    watch: ProgressCallbacks,
     check: "Callable[[Model], None]",
     shown: bool,
     name: str | None = None,

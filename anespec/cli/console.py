@@ -26,7 +26,7 @@ from anespec.cli.log_file import SAID
 from anespec.cli.word_wrap import wrapped
 from anespec.system.errors import AnespecError, Interrupted, UsageError
 from anespec.system.formatting import bytes_text, duration_text, sanitize_terminal
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.system.progress import StepReport
@@ -222,7 +222,7 @@ def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[
     yield TimedReport(lines.report, out(), console)
 
 
-def watcher(shown: bool) -> Watcher:
+def watcher(shown: bool) -> ProgressCallbacks:
     """Callbacks that show a person the progress of long work: notes always, progress only if it is
     `shown`."""
 
@@ -230,7 +230,7 @@ def watcher(shown: bool) -> Watcher:
         SAID.info("%s", text)
         notes().print(f"note: {text}", style="yellow")
 
-    return Watcher(
+    return ProgressCallbacks(
         note=note,
         steps=lambda title: step_progress(title, shown),
         shares=lambda title: timed_progress(title, shown),

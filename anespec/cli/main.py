@@ -37,7 +37,7 @@ from anespec.cli.verbs.worker import worker
 from anespec.cli.word_wrap import wrapped
 from anespec.system.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.system.formatting import LONGEST_REASON, printable, sanitize_terminal
-from anespec.system.process_exit import Kept, leave
+from anespec.system.process_exit import LiveObjects, leave
 
 EPILOG = f"Exit codes: 0 {EXIT_CODES[0]}, 2 {EXIT_CODES[2]}, 130 {EXIT_CODES[130]}; all: docs/commands.md."
 
@@ -107,7 +107,7 @@ def main() -> None:
     A failure is said on standard error, and with --json also as an object on standard output.
     """
     _settle_streams()
-    kept = Kept()
+    kept = LiveObjects()
     try:
         code = _run(kept)
     except click.ClickException as complaint:
@@ -143,7 +143,7 @@ def _settle_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _run(kept: Kept) -> int:
+def _run(kept: LiveObjects) -> int:
     """Run the verb until all its output is written; return the exit code of an end without a failure.
 
     Raises:

@@ -29,7 +29,7 @@ from anespec.models.fetched import Display
 from anespec.models.remote import fetched
 from anespec.system.errors import ArtifactError, StorageError, UsageError
 from anespec.system.formatting import bytes_text, duration_text, listed, printable, quoted
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.system.safe_files import Folder, open_file
 from anespec.system.user_folders import cache_folder, private_folder
 
@@ -96,7 +96,7 @@ def resolve_artifact(
     context: int | None = None,
     sequences: int | None = None,
     weights: "WeightChoice | None" = None,
-    watch: Watcher = SILENT,
+    watch: ProgressCallbacks = SILENT,
 ) -> Path:
     """Return the artifact for `path`: its own folder, or one of the cache. A remote file is downloaded first.
     A GGUF is converted for this machine if it was not yet. A path that does not exist may be the name of a

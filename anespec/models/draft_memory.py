@@ -11,7 +11,7 @@ from anespec.system.errors import StorageError
 from anespec.system.user_folders import cache_folder
 
 if TYPE_CHECKING:
-    from anespec.models.loading import Opened
+    from anespec.models.loading import OpenedModel
     from anespec.runtime.drafters.memory.learner import Learner, Memory
     from anespec.runtime.drafters.memory.memories import Memories
     from anespec.runtime.options import LoadOptions
@@ -26,7 +26,7 @@ def memory_folder(given: Path | None = None) -> Path:
 
 
 def open_memory(
-    opened: "Opened", options: "LoadOptions", memories: "Memories", learner: "Learner"
+    opened: "OpenedModel", options: "LoadOptions", memories: "Memories", learner: "Learner"
 ) -> "Memory":
     """The memory that a model draws from and learns into.
 

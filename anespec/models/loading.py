@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from anespec.models.cache import is_cached, resolve_artifact, sequences_to_run
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import counted, duration_text
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import Circumstances, ExactnessVerdict
+    from anespec.manifests.verdicts import ExactnessVerdict, RunEnvironment
     from anespec.runtime.drafters import DraftSource
     from anespec.runtime.drafters.memory.learner import OpenMemory
     from anespec.runtime.options import BackendOptions, LoadOptions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """An artifact with its vocabulary and a verifier that holds its shards.
 
     `suggested` is how the model's makers would have it sampled, `elsewhere` what a pass left in a new
@@ -36,13 +36,15 @@ class Opened:
     artifact: "Artifact"
     tokenizer: "Tokenizer"
     verifier: "Verifier"
-    here: "Circumstances"
+    here: "RunEnvironment"
     began: float
     suggested: "SamplingParameters"
     elsewhere: "Elsewhere | None" = None
 
 
-def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: str | None = None) -> Opened:
+def open_artifact(
+    path: Path, options: "BackendOptions", watch: ProgressCallbacks, name: str | None = None
+) -> OpenedModel:
     """Open an artifact's folder, or that of a GGUF, which is converted first where that was never done.
 
     `name` is what a person calls it, None for its path.
@@ -93,7 +95,7 @@ def open_artifact(path: Path, options: "BackendOptions", watch: Watcher, name: s
     started = recorded_starts(artifact, backend)
     if known is None and started is not None and started.is_long:
         watch.note(f"{started}; `anespec doctor {root}` shows it again")
-    return Opened(artifact, tokenizer, verifier, here, began, suggested)
+    return OpenedModel(artifact, tokenizer, verifier, here, began, suggested)
 
 
 def _load_drafting(options: "BackendOptions") -> None:
@@ -115,7 +117,7 @@ def _read_vocabulary(tokens: Path) -> "tuple[Tokenizer, SamplingParameters]":
 
 
 def make_source(
-    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory", watch: Watcher
+    options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory", watch: ProgressCallbacks
 ) -> "DraftSource | None":
     """Return the draft source that the options select for a vocabulary, None for none.
 
@@ -131,7 +133,7 @@ def make_source(
     return open_source(options, tokenizer, open_memory)
 
 
-def tell_of_compiling(drafter: str, watch: Watcher) -> None:
+def tell_of_compiling(drafter: str, watch: ProgressCallbacks) -> None:
     """Report that opening a source of this name takes some time."""
     from anespec.runtime.drafters.kept_code import must_compile
 
@@ -152,7 +154,7 @@ def start_source(
     return registry.start_source(options, tokenizer, open_memory)
 
 
-def ask_while_closed(opened: Opened, options: "BackendOptions", watch: Watcher) -> Opened:
+def ask_while_closed(opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks) -> OpenedModel:
     """Measure what needs other processes: the golden gate of a model in the cache, and the same pass in a new
     process.
 
@@ -177,7 +179,7 @@ def ask_while_closed(opened: Opened, options: "BackendOptions", watch: Watcher) 
     return replace(_opened_again(opened, options, watch, "loading the shards again"), elsewhere=elsewhere)
 
 
-def _require_golden(opened: Opened, options: "BackendOptions", watch: Watcher) -> None:
+def _require_golden(opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks) -> None:
     from anespec.validate.gates import find_source, golden_gate
     from anespec.validate.golden.figures import require_golden
 
@@ -189,7 +191,9 @@ def _require_golden(opened: Opened, options: "BackendOptions", watch: Watcher) -
         require_golden(verdict)
 
 
-def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) -> "Elsewhere | None":
+def _run_elsewhere(
+    opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks
+) -> "Elsewhere | None":
     """Return the results of a pass in a new process. If that fails, a note says so, and the gate does
     without."""
     from anespec.validate.exactness import repeat_process
@@ -211,8 +215,8 @@ def _run_elsewhere(opened: Opened, options: "BackendOptions", watch: Watcher) ->
 
 
 def exactness_here(
-    opened: Opened, options: "BackendOptions", watch: Watcher
-) -> tuple[Opened, "ExactnessVerdict"]:
+    opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks
+) -> tuple[OpenedModel, "ExactnessVerdict"]:
     """Return the exactness verdict for these circumstances. If none is recorded, it is measured in its quick
     form, and recorded. Also return the open artifact, which was opened again if it was measured in this
     process. The measurement can take minutes with a large model on a slow backend, so a note comes before and
@@ -246,7 +250,9 @@ def exactness_here(
     ), verdict
 
 
-def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher, note: str) -> Opened:
+def _opened_again(
+    opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks, note: str
+) -> OpenedModel:
     """Open the closed artifact again; raise ArtifactError if that is not possible."""
     from anespec.runtime.backends import open_verifier
 
@@ -258,7 +264,7 @@ def _opened_again(opened: Opened, options: "BackendOptions", watch: Watcher, not
         )
 
 
-def costs_here(opened: Opened, proven: "Proven", watch: Watcher) -> "PassCosts":
+def costs_here(opened: OpenedModel, proven: "Proven", watch: ProgressCallbacks) -> "PassCosts":
     """Return the costs of passes on this machine; they are measured and recorded if there are none.
 
     It takes seconds on a processor. A Neural Engine may first prepare every width, in every process, which
@@ -278,7 +284,7 @@ def costs_here(opened: Opened, proven: "Proven", watch: Watcher) -> "PassCosts":
         return recorded_costs(artifact, opened.verifier, here, proven, report, say_unkept)
 
 
-def say_inexact(verdict: "ExactnessVerdict", options: "LoadOptions", watch: Watcher) -> None:
+def say_inexact(verdict: "ExactnessVerdict", options: "LoadOptions", watch: ProgressCallbacks) -> None:
     """Say where speculation may change the text, and what is done about it."""
     if verdict.allows_speculation:
         return

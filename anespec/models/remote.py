@@ -6,7 +6,7 @@ from anespec.models.fetched import Fetched
 from anespec.models.hub.name import HubName, is_hub_name
 from anespec.models.url.name import UrlName, is_url
 from anespec.system.errors import Interrupted
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 
 
 def is_remote(path: Path) -> bool:
@@ -19,7 +19,7 @@ def remote_name(path: Path) -> str:
     return HubName.parse(str(path)).name if is_hub_name(path) else UrlName.of(path).name
 
 
-def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> Fetched:
+def fetch(path: Path, watch: ProgressCallbacks = SILENT, *, allow_http: bool = False) -> Fetched:
     """Return a local path of a model's file: `path` itself, or that of the downloaded remote file. `watch`
     receives a note on which file of a repository was chosen, and why. An http URL is accepted only from this
     machine, unless `allow_http`.
@@ -49,6 +49,6 @@ def fetch(path: Path, watch: Watcher = SILENT, *, allow_http: bool = False) -> F
     return Fetched(path)
 
 
-def fetched(path: Path, watch: Watcher = SILENT) -> Path:
+def fetched(path: Path, watch: ProgressCallbacks = SILENT) -> Path:
     """Return the local path of a model's file; raises like `fetch`."""
     return fetch(path, watch).path

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from anespec.manifests.residency import ResidencyVerdict
     from anespec.manifests.schema import Manifest
     from anespec.manifests.store import Artifact
-    from anespec.manifests.verdicts import ExactnessVerdict, Standing, Verdict, VerdictFile, VerdictT
+    from anespec.manifests.verdicts import ExactnessVerdict, Status, Verdict, VerdictFile, VerdictT
     from anespec.validate.quality.verdict import QualityVerdict
 
 
@@ -106,12 +106,12 @@ def _residency_finding(verdict: "ResidencyVerdict", manifest: "Manifest") -> str
 def _exactness_finding(verdict: "ExactnessVerdict") -> str:
     """Group the invariances by status, as in `pass: lane; no cases: region`, and list the widths that are
     equal."""
-    from anespec.manifests.verdicts import Invariance, Standing, invariance_words
+    from anespec.manifests.verdicts import Invariance, Status, invariance_words
     from anespec.validate.report import equal_widths
 
     stands = {invariance: verdict.standing_of(invariance) for invariance in Invariance}
     groups: dict[str, list[str]] = {}
-    for invariance in sorted(stands, key=lambda invariance: [*Standing].index(stands[invariance])):
+    for invariance in sorted(stands, key=lambda invariance: [*Status].index(stands[invariance])):
         groups.setdefault(invariance_words(invariance, stands[invariance]), []).append(invariance)
     found = [f"{words}: {', '.join(names)}" for words, names in groups.items()]
     widths = [equal_widths(verdict)] if verdict.proven_widths else []
@@ -128,7 +128,7 @@ def _quality_finding(verdict: "QualityVerdict") -> str:
 
 
 def _recorded(
-    gate: str, verdict: "Verdict", standing: "Standing", finding: str, decisive: bool = True
+    gate: str, verdict: "Verdict", standing: "Status", finding: str, decisive: bool = True
 ) -> RecordedVerdict:
     here = verdict.circumstances
     return RecordedVerdict(
@@ -146,12 +146,12 @@ def _recorded(
 
 def verdict_table(verdicts: Sequence[RecordedVerdict]) -> Table:
     """The verdicts for a person, one a row."""
-    from anespec.manifests.verdicts import Standing
+    from anespec.manifests.verdicts import Status
     from anespec.validate.report import STYLES
 
     table = Table("gate", "verdict", "found", "where", box=None)
     for verdict in verdicts:
-        style = STYLES[Standing(verdict.standing)]
+        style = STYLES[Status(verdict.standing)]
         table.add_row(verdict.gate, verdict.standing, verdict.finding, _where(verdict), style=style)
     return table
 

@@ -11,7 +11,7 @@ from anespec.models.model_path import model_name
 from anespec.models.remote import fetched
 from anespec.serving.sources import FileMarks, Found, ModelSource
 from anespec.system.errors import StorageError
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.model import Model
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ArtifactLoader:
     """Finds and loads models (see sources.Loader)."""
 
-    def __init__(self, watch: Callable[[], Watcher]) -> None:
+    def __init__(self, watch: Callable[[], ProgressCallbacks]) -> None:
         """`watch` returns the receiver of progress for the load that begins now."""
         from anespec.runtime.drafters.memory.memories import Memories
 

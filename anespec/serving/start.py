@@ -36,7 +36,7 @@ from anespec.serving.request import ServeRequest, missing
 from anespec.serving.sources import Names
 from anespec.system.errors import AnespecError, ArtifactError, StorageError, UsageError
 from anespec.system.formatting import listed, printable
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.system.progress import Progress, StepReport
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # A watcher that also records the progress of loading in a daemon's lifecycle, for clients that wait.
 
 
-def telling(watch: Watcher, lifecycle: Lifecycle) -> Watcher:
+def telling(watch: ProgressCallbacks, lifecycle: Lifecycle) -> ProgressCallbacks:
     """Return a watcher that does what `watch` does, and keeps `lifecycle.loading`.
 
     Clients see that without a key, so it has the kind of work (`converting`) and its share, but no name.
@@ -68,7 +68,7 @@ def telling(watch: Watcher, lifecycle: Lifecycle) -> Watcher:
 
             yield tell
 
-    return Watcher(watch.note, steps, shares)
+    return ProgressCallbacks(watch.note, steps, shares)
 
 
 def _kind(title: str) -> str:
@@ -181,7 +181,7 @@ def _keys(options: ServeOptions) -> KeyRing:
     return KeyRing() if options.api_key_file is None else KeyRing.of_file(options.api_key_file)
 
 
-def _say_without_admin(keys: KeyRing, options: ServeOptions, watch: Watcher) -> None:
+def _say_without_admin(keys: KeyRing, options: ServeOptions, watch: ProgressCallbacks) -> None:
     if not keys.has_admin:
         watch.note(
             f"{options.api_key_file}: none of its keys is an administrator's, so /metrics and /stats tell "
@@ -189,7 +189,7 @@ def _say_without_admin(keys: KeyRing, options: ServeOptions, watch: Watcher) -> 
         )
 
 
-async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:
+async def _warm_up(models: ModelPool, name: str, watch: ProgressCallbacks) -> None:
     """Load a model and run one pass, so that no client waits for what the first one costs."""
     try:
         async with models.lease(name) as leased:
@@ -208,7 +208,7 @@ async def _warm_up(models: ModelPool, name: str, watch: Watcher) -> None:
         raise UsageError(error.message) from None
 
 
-def _say_what_did_not_fit(models: ModelPool, all_are_wanted: bool, watch: Watcher) -> None:
+def _say_what_did_not_fit(models: ModelPool, all_are_wanted: bool, watch: ProgressCallbacks) -> None:
     missing = [printable(name) for name in models.names if name not in models.loaded]
     if all_are_wanted and missing:
         watch.note(f"{listed(missing)}: no room beside the others (--memory), so loaded when asked for")
@@ -268,9 +268,9 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-_LOGGED = Watcher(note=_log.warning)
+_LOGGED = ProgressCallbacks(note=_log.warning)
 
 
-def _said_aloud() -> Watcher:
+def _said_aloud() -> ProgressCallbacks:
     """Notes and progress on standard error; asked now, since a thread does not know of -q."""
-    return Watcher(note=_log.info) if is_quiet() else watcher(shown=True)
+    return ProgressCallbacks(note=_log.info) if is_quiet() else watcher(shown=True)

@@ -25,7 +25,7 @@ class Stoppable(Protocol):
         ...
 
 
-class Kept(list[object]):
+class LiveObjects(list[object]):
     """Objects that live until the process exits; the command line's context carries it as `obj`."""
 
 
@@ -33,7 +33,7 @@ def keep(thing: Stoppable) -> None:
     """Stop `thing`, and where a command line runs keep it from being destroyed before the process leaves."""
     thing.stop()
     context = click.get_current_context(silent=True)
-    if context is not None and isinstance(context.obj, Kept):
+    if context is not None and isinstance(context.obj, LiveObjects):
         context.obj.append(thing)
 
 

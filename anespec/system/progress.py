@@ -48,7 +48,7 @@ def _no_shares(title: str) -> "AbstractContextManager[Progress]":
 
 
 @dataclass(frozen=True)
-class Watcher:
+class ProgressCallbacks:
     """The callbacks of long work.
 
     By default notes go to the logger `anespec`, and progress is dropped. `steps` and `shares` get a title and
@@ -61,4 +61,7 @@ class Watcher:
     shares: "Callable[[str], AbstractContextManager[Progress]]" = _no_shares
 
 
-SILENT = Watcher()
+Watcher = ProgressCallbacks
+"""The name that programs may still use."""
+
+SILENT = ProgressCallbacks()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from anespec.convert.families.family import HeadNorm
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
-from anespec.convert.graph.kv import LayerCells, Written
+from anespec.convert.graph.kv import LayerCells, UpdatedSlots
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
@@ -104,8 +104,8 @@ class LayerInputs:
 class WrittenKV:
     """K and V of one layer once the pass's rows are in."""
 
-    k: Written
-    v: Written
+    k: UpdatedSlots
+    v: UpdatedSlots
 
 
 def write_keys_values(

@@ -61,7 +61,7 @@ Homes = MaskedHomes | SideBySideHomes
 
 
 @dataclass(frozen=True)
-class Written:
+class UpdatedSlots:
     """K or V of a layer once the pass's rows are in: all `slots` [1, n_kv, S, head_dim], and those rows."""
 
     slots: Var
@@ -123,7 +123,7 @@ def _side_by_side(slots: Var) -> SideBySideHomes:
     return SideBySideHomes(begin, end)
 
 
-def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> Written:
+def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> UpdatedSlots:
     """Put row t of `new` [1, n_kv, T, head_dim] into its slot.
 
     A column of a mask that is all zero writes nowhere; side by side, every row writes. Every value must be
@@ -135,12 +135,12 @@ def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> Writte
         masks = {"begin_mask": everything, "end_mask": everything}
         updated = mb.slice_update(x=whole, update=new, begin=homes.begin, end=homes.end, **masks)
         mb.coreml_update_state(state=cell.store, value=updated, name=name)
-        return Written(updated, new)
+        return UpdatedSlots(updated, new)
     old = mb.slice_by_index(x=whole, **_bounds(cell.entry)) if form is KVForm.PACKED else whole
     blended = mb.add(x=mb.mul(x=old, y=homes.kept), y=mb.matmul(x=homes.mask, y=new))
     match form:
         case KVForm.REREAD:
-            return Written(mb.coreml_update_state(state=cell.store, value=blended, name=name), new)
+            return UpdatedSlots(mb.coreml_update_state(state=cell.store, value=blended, name=name), new)
         case KVForm.BLENDED:
             mb.coreml_update_state(state=cell.store, value=blended, name=name)
         case KVForm.SLICE_UPDATE | KVForm.PACKED:
@@ -148,7 +148,7 @@ def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> Writte
             mb.coreml_update_state(state=cell.store, value=updated, name=name)
         case _:
             pass  # the new rows are outputs
-    return Written(blended, new)
+    return UpdatedSlots(blended, new)
 
 
 def _bounds(entry: int) -> dict[str, list[int] | list[bool]]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime.backends.backend import Backend
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits, has_neural_engine
@@ -84,7 +84,7 @@ def resolve_backend(name: str, target: Target | None = None) -> str:
     return name
 
 
-def circumstances(artifact: Artifact, backend: str, threads: int | None = None) -> Circumstances:
+def circumstances(artifact: Artifact, backend: str, threads: int | None = None) -> RunEnvironment:
     """Return the circumstances of verdicts on this artifact, run by this backend on this machine.
 
     Raises:
@@ -92,7 +92,7 @@ def circumstances(artifact: Artifact, backend: str, threads: int | None = None) 
         MissingPackageError: it cannot run here.
     """
     backend = resolve_backend(backend, artifact.manifest.target)
-    return Circumstances(
+    return RunEnvironment(
         backend=backend,
         library_version=BACKENDS[backend].library_version(),
         executor=EXECUTOR_VERSION,

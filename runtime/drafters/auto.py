@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from anespec.runtime.drafters import Draft, DraftCost, Outcome, RowTops
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
-from anespec.runtime.drafters.memory.learner import Memory, Remembered
+from anespec.runtime.drafters.memory.learner import Memory, TenantMemoryView
 from anespec.runtime.drafters.mix.layout import Words
 from anespec.runtime.drafters.mix.others import Others, no_datastore
 from anespec.runtime.drafters.mix.source import MixSession, MixSource
@@ -75,7 +75,7 @@ class AutoSession(MixSession):
     def __init__(
         self,
         traits: Words,
-        remembered: Remembered,
+        remembered: TenantMemoryView,
         tables: TextTables,
         others: Others,
         store: Datastore | None,

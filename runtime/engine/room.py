@@ -21,7 +21,7 @@ class QueueFullError(RequestError):
         self.retry_after = retry_after
 
 
-class Room:
+class QueueLimit:
     """Count the requests that were accepted and have not ended.
 
     The caller must lock. The first `capacity` of them run, or start at once. A limited number of each owner's

@@ -18,7 +18,7 @@ from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.event_stream import Stream
 from anespec.runtime.engine.load import ServiceLoad
 from anespec.runtime.engine.requests import Event, FinishReason, Request
-from anespec.runtime.engine.room import Room
+from anespec.runtime.engine.room import QueueLimit
 from anespec.runtime.engine.sequences import WaitingRequest
 from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.pass_costs import CostSource
@@ -63,7 +63,7 @@ class Service:
         pass and may take a while; it first calls its argument, which delivers the events so far.
         """
         self._engine = engine
-        self._room = Room(engine.capacity, queue, engine.running)
+        self._room = QueueLimit(engine.capacity, queue, engine.running)
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._closing = False

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from anespec.manifests.schema import Count, Index, Record
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import bytes_text, printable
 from anespec.system.safe_files import Folder, open_file
@@ -59,13 +59,13 @@ class SavedPrefix:
 class _Header(Record):
     """The header before the K/V."""
 
-    circumstances: Circumstances
+    circumstances: RunEnvironment
     tokens: tuple[Index, ...] = Field(min_length=1)
     first: tuple[Index, ...]
     shapes: tuple[tuple[Shape, ...], ...]
 
 
-def write_prefix(path: Path, prefix: SavedPrefix, here: Circumstances) -> None:
+def write_prefix(path: Path, prefix: SavedPrefix, here: RunEnvironment) -> None:
     """Write a prefix for its user alone, so that a reader sees the old file, the new one or none.
 
     Raises:
@@ -109,7 +109,7 @@ def is_prefix_file(path: Path) -> bool:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def read_prefix(path: Path, here: Circumstances, most_bytes: int) -> SavedPrefix:
+def read_prefix(path: Path, here: RunEnvironment, most_bytes: int) -> SavedPrefix:
     """The prefix that a file holds; `most_bytes` is what the K/V of the longest prompt take.
 
     Raises:
@@ -168,7 +168,7 @@ def _damaged(path: Path) -> UnusableError:
     return UnusableError(f"{path}: is damaged or not whole")
 
 
-def _difference(there: Circumstances, here: Circumstances) -> str:
+def _difference(there: RunEnvironment, here: RunEnvironment) -> str:
     """Return the circumstances that the file was written for."""
     if there.artifact != here.artifact:
         return "was written for another model"

@@ -19,7 +19,7 @@ _LEAST_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
-class Kept:
+class RemainingTokens:
     """The remaining tokens of a row: `candidates`, and with `rest` also all less likely tokens."""
 
     row: LogitRow
@@ -27,18 +27,18 @@ class Kept:
     rest: bool = False
 
     @classmethod
-    def whole(cls, row: LogitRow) -> "Kept":
+    def whole(cls, row: LogitRow) -> "RemainingTokens":
         """All tokens."""
         return cls(row, row.head, rest=len(row.head) == HEAD)
 
-    def only(self, candidates: Candidates) -> "Kept":
+    def only(self, candidates: Candidates) -> "RemainingTokens":
         """These candidates and nothing else."""
-        return Kept(self.row, candidates)
+        return RemainingTokens(self.row, candidates)
 
 
-def filtered(row: LogitRow, parameters: SamplingParameters) -> Kept:
+def filtered(row: LogitRow, parameters: SamplingParameters) -> RemainingTokens:
     """Apply top_k, typical_p, top_p and min_p to a row."""
-    kept = Kept.whole(row)
+    kept = RemainingTokens.whole(row)
     if parameters.top_k:
         kept = kept.only(row.largest(parameters.top_k))
     if parameters.typical_p < 1.0:
@@ -50,7 +50,7 @@ def filtered(row: LogitRow, parameters: SamplingParameters) -> Kept:
     return kept
 
 
-def nucleus(kept: Kept, share: float) -> Kept:
+def nucleus(kept: RemainingTokens, share: float) -> RemainingTokens:
     """The fewest of the likeliest tokens whose probabilities reach `share` of what is left."""
     candidates = kept.candidates
     last, _ = _locate(kept, _weights(candidates, 1.0), share, 1.0, "left")
@@ -61,7 +61,7 @@ def nucleus(kept: Kept, share: float) -> Kept:
     return _fewest(kept.row, values, np.argsort(drops, kind="stable"), drops, share)
 
 
-def likely(kept: Kept, share: float) -> Kept:
+def likely(kept: RemainingTokens, share: float) -> RemainingTokens:
     """The tokens at least `share` times as likely as the likeliest."""
     logits = kept.candidates.logits
     limit = float(logits[0]) + math.log(share)
@@ -70,7 +70,7 @@ def likely(kept: Kept, share: float) -> Kept:
     return kept.only(kept.candidates.first(int(np.searchsorted(-logits, -limit, side="right"))))
 
 
-def typical(kept: Kept, share: float) -> Kept:
+def typical(kept: RemainingTokens, share: float) -> RemainingTokens:
     """The fewest tokens that reach `share`, those first whose information is nearest to the entropy.
 
     A token of logit x has log(mass) - x nats, and the entropy is log(mass) less the mean logit: so nearest
@@ -97,7 +97,7 @@ def typical(kept: Kept, share: float) -> Kept:
     return _fewest(kept.row, values, np.argsort(np.abs(drops - mean), kind="stable"), drops, share)
 
 
-def pick(kept: Kept, temperature: float, uniform: float) -> int:
+def pick(kept: RemainingTokens, temperature: float, uniform: float) -> int:
     """The token where the running sum of probabilities exceeds `uniform`, the likeliest first."""
     temperature = max(temperature, _LEAST_TEMPERATURE)
     weights = _weights(kept.candidates, temperature)
@@ -111,7 +111,7 @@ def pick(kept: Kept, temperature: float, uniform: float) -> int:
 
 
 def _locate(
-    kept: Kept, weights: Float64, share: float, temperature: float, side: Literal["left", "right"]
+    kept: RemainingTokens, weights: Float64, share: float, temperature: float, side: Literal["left", "right"]
 ) -> tuple[int, Rest | None]:
     """The first candidate where the running sum of weights reaches `share` of all that is kept.
 
@@ -132,7 +132,7 @@ def _locate(
     return place(rest.mass), rest
 
 
-def _fewest(row: LogitRow, values: Values, order: TokenIds, drops: Float64, share: float) -> Kept:
+def _fewest(row: LogitRow, values: Values, order: TokenIds, drops: Float64, share: float) -> RemainingTokens:
     """The fewest tokens that reach `share`, in the order of their values; of equals the lower ids first."""
     sums = np.cumsum((np.exp(-drops) * values.counts)[order])
     target = share * float(sums[-1])
@@ -141,7 +141,7 @@ def _fewest(row: LogitRow, values: Values, order: TokenIds, drops: Float64, shar
     before = float(sums[end - 1]) if end else 0.0
     count = math.ceil((target - before) / math.exp(-float(drops[last])))
     row.keep(values, order[:end], last, max(1, count))
-    return Kept.whole(row)
+    return RemainingTokens.whole(row)
 
 
 def _weights(candidates: Candidates, temperature: float) -> Float64:

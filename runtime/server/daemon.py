@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from anespec.runtime.engine.room import QueueFullError
 from anespec.runtime.server.answers.preparations import Preparations
 from anespec.runtime.server.http.keys import KeyRing
-from anespec.runtime.server.http.shares import Shares
+from anespec.runtime.server.http.shares import PreparationTime
 from anespec.runtime.server.lifecycle import Lifecycle
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Models
@@ -62,4 +62,4 @@ class Daemon:
     lifecycle: Lifecycle
     preparations: Preparations = field(default_factory=Preparations)
     loading: LoadingLine = field(default_factory=LoadingLine)
-    shares: Shares = field(default_factory=Shares)
+    shares: PreparationTime = field(default_factory=PreparationTime)

@@ -4,21 +4,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Thought:
+class ReasoningDelta:
     """Reasoning, without its tags."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Said:
+class ContentDelta:
     """Text of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Called:
+class ToolCallStart:
     """The beginning of a tool call; calls of an answer are numbered from 0 on."""
 
     index: int
@@ -27,11 +27,11 @@ class Called:
 
 
 @dataclass(frozen=True)
-class Argued:
+class ToolArgumentsDelta:
     """A piece of a call's arguments, which are JSON as the model wrote it."""
 
     index: int
     text: str
 
 
-AnswerPart = Thought | Said | Called | Argued
+AnswerPart = ReasoningDelta | ContentDelta | ToolCallStart | ToolArgumentsDelta

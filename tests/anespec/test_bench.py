@@ -15,7 +15,7 @@ from html_page import Page
 from anespec.cli.bench import run as bench_run_verb
 from anespec.cli.main import cli
 from anespec.embedded import model_path
-from anespec.models.loading import Opened, open_artifact
+from anespec.models.loading import OpenedModel, open_artifact
 from anespec.runtime.drafters import kept_code
 from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowKind, Verifier
 from anespec.system.errors import ExactnessGateError, StorageError
@@ -235,7 +235,7 @@ class Changing:
 def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     trained: Path, measured: tuple[CommandResult, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def changing(*given: Any) -> Opened:
+    def changing(*given: Any) -> OpenedModel:
         opened = open_artifact(*given)
         return replace(opened, verifier=Changing(opened.verifier))
 

@@ -30,7 +30,7 @@ from anespec.runtime.backends import circumstances
 from anespec.runtime.options import LoadOptions, WhenGates
 from anespec.runtime.proven import Proven
 from anespec.system.errors import GoldenGateError
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.validate.check_parts import CheckReport, Part
 from anespec.validate.check_process import _Telling
 from anespec.validate.costs import CostFile
@@ -76,7 +76,7 @@ def children() -> list[psutil.Process]:
 def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> None:
     """A soak: one request after another from before the first proof until after the last."""
     notes: list[str] = []
-    with anespec.load(artifact, LATER, watch=Watcher(note=notes.append)) as model:
+    with anespec.load(artifact, LATER, watch=ProgressCallbacks(note=notes.append)) as model:
         (note,) = notes
         assert note.startswith("this model was never checked on this machine, so it runs without drafts")
         assert note.endswith("it is checked in the background, and gets faster then")
@@ -139,7 +139,9 @@ def test_the_check_is_stopped_while_a_request_runs(artifact: Path) -> None:
 
 def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
     notes: list[str] = []
-    with anespec.load(artifact, gates="never", threads=1, watch=Watcher(note=notes.append)) as model:
+    with anespec.load(
+        artifact, gates="never", threads=1, watch=ProgressCallbacks(note=notes.append)
+    ) as model:
         assert model.checking is None
         assert model.generate(PROMPT, max_tokens=20).statistics.proposed == 0
     assert "`anespec validate` checks it" in notes[0]
@@ -266,7 +268,7 @@ def test_an_interrupt_leaves_the_check_and_nothing_else(
     monkeypatch.setattr(
         "anespec.checking.background.Check.wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     )
-    run_check(asked, opened, Watcher(note=notes.append))
+    run_check(asked, opened, ProgressCallbacks(note=notes.append))
     assert notes == ["the check was left; the next start begins it anew"]
     until(lambda: not children())
 

@@ -18,7 +18,7 @@ from anespec.models.hub.name import HubName
 from anespec.models.model_path import model_name
 from anespec.models.remote import fetch, fetched
 from anespec.system.errors import Interrupted, RequestError, StorageError, UsageError
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 CONTENT = b"GGUF" + bytes(range(256)) * 400
 OLD = b"GGUF, an older one"
@@ -41,13 +41,13 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield found
 
 
-def shown(said: list[str]) -> Watcher:
+def shown(said: list[str]) -> ProgressCallbacks:
     @contextlib.contextmanager
     def display(title: str) -> Iterator[Callable[..., None]]:
         said.append(title)
         yield lambda note, share=None: said.append(f"{note}: {share:.2f}")
 
-    return Watcher(note=said.append, shares=display)
+    return ProgressCallbacks(note=said.append, shares=display)
 
 
 def test_a_file_is_downloaded_once_into_the_hubs_own_cache(hub: Hub, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_next_run_goes_on_where_one_was_interrupted(hub: Hub) -> None:
         yield report
 
     with pytest.raises(Interrupted, match="is kept"):
-        fetched(NAME, Watcher(shares=display))
+        fetched(NAME, ProgressCallbacks(shares=display))
     (partial,) = blobs().iterdir()
     partial.write_bytes(CONTENT[:3000])
     assert fetched(NAME).read_bytes() == CONTENT
@@ -186,7 +186,7 @@ def test_a_repository_alone_gives_its_best_file(hub: Hub) -> None:
         }
     }
     said: list[str] = []
-    found = fetch(Path("hf:owner/many"), Watcher(note=said.append))
+    found = fetch(Path("hf:owner/many"), ProgressCallbacks(note=said.append))
     assert found.path.read_bytes() == CONTENT
     assert (found.origin, found.bytes) == ("hf:owner/many/Tiny-Q8_0.gguf", len(CONTENT))
     assert said == [

@@ -22,7 +22,7 @@ from anespec.models.cache import ModelCache, prepare_model, resolve_artifact
 from anespec.models.conversion import USUAL_SEQUENCES, Build, Entry, free_name
 from anespec.models.fetched import Display
 from anespec.system.errors import ArtifactError, GoldenGateError, RequestError, StorageError
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.system.user_folders import private_folder
 
 BUILD = Build(Target.CPU)
@@ -351,7 +351,7 @@ def test_a_context_that_is_rounded_up_is_said(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     notes: list[str] = []
     for context in (300, 320):
-        resolve_artifact(gguf, context=context, watch=Watcher(note=notes.append))
+        resolve_artifact(gguf, context=context, watch=ProgressCallbacks(note=notes.append))
     assert notes == ["a context of 300 tokens is rounded up to 320"]
 
 

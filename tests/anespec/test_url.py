@@ -27,7 +27,7 @@ from anespec.system.errors import (
     StorageError,
     UsageError,
 )
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_file_is_brought_once(server: FileServer, tmp_path: Path) -> None:
         said.append(title)
         yield lambda note, share=None: said.append(f"{note}: {share}")
 
-    first = fetch(place(server), Watcher(shares=shares))  # type: ignore[arg-type]
+    first = fetch(place(server), ProgressCallbacks(shares=shares))  # type: ignore[arg-type]
     assert first.path.read_bytes() == server.content
     assert first.path.name == "llama.gguf"
     assert (first.origin, first.bytes) == (server.url + "/files/llama.gguf", len(server.content))
@@ -120,7 +120,7 @@ def test_beginning_anew_is_said(server: FileServer) -> None:
         fetched(place(server))
     notes: list[str] = []
     server.ranges = False
-    fetched(place(server), Watcher(note=notes.append))
+    fetched(place(server), ProgressCallbacks(note=notes.append))
     (note,) = notes
     assert "begins anew, without the 9.0 kB that had come" in note
 
@@ -181,7 +181,7 @@ def test_an_interrupted_run_keeps_what_came(server: FileServer, tmp_path: Path) 
         yield report
 
     with pytest.raises(Interrupted, match="is kept"):
-        fetched(place(server), Watcher(shares=shares))  # type: ignore[arg-type]
+        fetched(place(server), ProgressCallbacks(shares=shares))  # type: ignore[arg-type]
     assert fetch(place(server)).bytes < len(server.content)
 
 

@@ -20,7 +20,7 @@ from anespec.models.remote import fetch, fetched
 from anespec.models.url import connection, download
 from anespec.models.url.name import UrlName, is_private, path_of, shown_url
 from anespec.system.errors import AnespecError, Interrupted, StorageError, UsageError
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 MUCH = 64 << 20
 """Bytes that no buffer on the way takes."""
@@ -164,7 +164,7 @@ def test_a_part_of_another_version_is_not_taken(server: FileServer, said: bytes,
 
     server.raw = raw
     notes: list[str] = []
-    assert fetched(place(server), Watcher(note=notes.append)).read_bytes() == whole
+    assert fetched(place(server), ProgressCallbacks(note=notes.append)).read_bytes() == whole
     assert asked == [None, "bytes=9000-", None]
     assert "begins anew" in notes[0]
 
@@ -274,9 +274,9 @@ def test_secrets_of_a_url_are_not_shown(server: FileServer, caplog: pytest.LogCa
     secret, notes = place(server, "/files/llama.gguf?token=SECRET"), []
     said: list[str] = []
     with caplog.at_level(logging.DEBUG):
-        fetched(secret, Watcher(note=notes.append))
+        fetched(secret, ProgressCallbacks(note=notes.append))
         server.status = 503
-        fetched(secret, Watcher(note=notes.append))
+        fetched(secret, ProgressCallbacks(note=notes.append))
         for status in (401, 404, 418):
             server.status = status
             with pytest.raises(AnespecError) as refused:
@@ -353,7 +353,7 @@ def test_a_second_run_says_what_it_waits_for(server: FileServer, tmp_path: Path)
     first = threading.Thread(target=fetched, args=(place(server),))
     first.start()
     assert begun.wait(10)
-    second = threading.Thread(target=fetched, args=(place(server), Watcher(note=note)))
+    second = threading.Thread(target=fetched, args=(place(server), ProgressCallbacks(note=note)))
     second.start()
     was_said = done.wait(10)
     done.set()
@@ -384,7 +384,7 @@ def test_who_waited_for_a_download_that_failed_begins_it(server: FileServer, tmp
     failing.start()
     assert begun.wait(10)
     found: list[Path] = []
-    watch = Watcher(note=lambda _: done.set())
+    watch = ProgressCallbacks(note=lambda _: done.set())
     waiting = threading.Thread(target=lambda: found.append(fetched(place(server), watch)))
     waiting.start()
     assert done.wait(10)
@@ -409,7 +409,7 @@ def test_a_download_that_begins_anew_says_so(server: FileServer, ranges: bool, e
     with pytest.raises(StorageError):
         fetched(place(server))
     server.ranges, server.etag = ranges, etag
-    assert fetch(place(server), Watcher(note=notes.append)).bytes == len(server.content)
+    assert fetch(place(server), ProgressCallbacks(note=notes.append)).bytes == len(server.content)
     why = "has another file by now" if ranges else "sends no parts of it"
     assert notes == [
         f"{server.url}/files/llama.gguf: the server {why}; the download begins anew, without the 9.0 kB that "

@@ -13,18 +13,18 @@ import pytest
 from anespec.manifests import notes
 from anespec.manifests.notes import Notes
 from anespec.manifests.verdicts import (
-    Circumstances,
     ExactnessFile,
     ExactnessVerdict,
     Invariance,
     InvarianceVerdict,
+    RunEnvironment,
 )
 from anespec.system.errors import StorageError
 from anespec.system.safe_files import Folder
 from anespec.system.user_folders import cache_folder
 
 FINGERPRINT = "ab" * 32
-HERE = Circumstances(backend="torch", library_version="2", machine="one", threads=2, artifact=FINGERPRINT)
+HERE = RunEnvironment(backend="torch", library_version="2", machine="one", threads=2, artifact=FINGERPRINT)
 IS_ROOT = os.geteuid() == 0
 
 
@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def verdict(form: str = "quick", unequal: int = 0, here: Circumstances = HERE) -> ExactnessVerdict:
+def verdict(form: str = "quick", unequal: int = 0, here: RunEnvironment = HERE) -> ExactnessVerdict:
     return ExactnessVerdict(
         circumstances=here,
         form=form,

@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from anespec.manifests.verdicts import Standing
+from anespec.manifests.verdicts import Status
 from anespec.validate.findings import Level
 
 
-@pytest.mark.parametrize("kind", [Standing, Level])
-def test_the_outcome_that_is_declared_first_decides(kind: type[Standing] | type[Level]) -> None:
+@pytest.mark.parametrize("kind", [Status, Level])
+def test_the_outcome_that_is_declared_first_decides(kind: type[Status] | type[Level]) -> None:
     members = list(kind)
     for one, other in itertools.product(members, repeat=2):
         first = min(one, other, key=members.index)
@@ -19,7 +19,7 @@ def test_the_outcome_that_is_declared_first_decides(kind: type[Standing] | type[
 
 
 def test_what_only_reports_decides_nothing_beside_a_verdict() -> None:
-    assert Standing.deciding([Standing.REPORTED, Standing.PASS], Standing.NOT_RUN) is Standing.PASS
-    assert Standing.deciding([Standing.REPORTED], Standing.NOT_RUN) is Standing.REPORTED
-    assert Standing.deciding([Standing.NOT_RUN, Standing.PASS], Standing.NOT_RUN) is Standing.NOT_RUN
+    assert Status.deciding([Status.REPORTED, Status.PASS], Status.NOT_RUN) is Status.PASS
+    assert Status.deciding([Status.REPORTED], Status.NOT_RUN) is Status.REPORTED
+    assert Status.deciding([Status.NOT_RUN, Status.PASS], Status.NOT_RUN) is Status.NOT_RUN
     assert Level.deciding([Level.NOT_HERE, Level.OK], Level.NOT_HERE) is Level.OK

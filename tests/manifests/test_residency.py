@@ -22,9 +22,9 @@ from anespec.manifests.residency import (
     ShardResidency,
     layers_by_name,
 )
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 
-HERE = Circumstances(backend="coreml", library_version="9", machine="one", threads=1, artifact="aa")
+HERE = RunEnvironment(backend="coreml", library_version="9", machine="one", threads=1, artifact="aa")
 
 
 def operation(

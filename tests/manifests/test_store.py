@@ -15,7 +15,7 @@ from tiny_model import write_gguf
 from anespec.manifests.notes import LARGEST_JSON
 from anespec.manifests.schema import SCHEMA_VERSION
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment
 from anespec.runtime.backends import open_verifier
 from anespec.system.errors import ArtifactError, StorageError
 
@@ -270,7 +270,7 @@ def test_verdicts_that_are_recorded_at_the_same_time_are_all_kept(root: Path) ->
     machines = [f"machine {number}" for number in range(40)]
 
     def record(machine: str) -> None:
-        here = Circumstances(backend="x", library_version="1", machine=machine, threads=1, artifact="a")
+        here = RunEnvironment(backend="x", library_version="1", machine=machine, threads=1, artifact="a")
         verdict = ExactnessVerdict(circumstances=here, form="quick", invariances=())
         Artifact(root).record_verdict(ExactnessFile, verdict)
 
@@ -282,7 +282,7 @@ def test_verdicts_that_are_recorded_at_the_same_time_are_all_kept(root: Path) ->
 
 @pytest.mark.parametrize("place", ["manifest.json", "gates", "gates/exactness.json"])
 def test_nothing_of_an_artifact_is_reached_through_a_link(root: Path, place: str) -> None:
-    here = Circumstances(backend="x", library_version="1", machine="m", threads=1, artifact="a")
+    here = RunEnvironment(backend="x", library_version="1", machine="m", threads=1, artifact="a")
     verdict = ExactnessVerdict(circumstances=here, form="quick", invariances=())
     (root / "gates").mkdir(exist_ok=True)
     (root / "gates" / "exactness.json").write_text('{"verdicts": []}')

@@ -5,15 +5,15 @@ from pydantic import ValidationError
 
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
-    Circumstances,
     ExactnessFile,
     ExactnessVerdict,
     Invariance,
     InvarianceVerdict,
+    RunEnvironment,
 )
 from anespec.system.machine import machine_name
 
-HERE = Circumstances(backend="torch", library_version="2", machine="one", threads=2, artifact="aa")
+HERE = RunEnvironment(backend="torch", library_version="2", machine="one", threads=2, artifact="aa")
 
 
 def measured(invariance: Invariance, cases: int = 8, unequal: int = 0) -> InvarianceVerdict:
@@ -21,7 +21,7 @@ def measured(invariance: Invariance, cases: int = 8, unequal: int = 0) -> Invari
 
 
 def verdict(
-    *parts: InvarianceVerdict, where: Circumstances = HERE, widths: tuple[int, ...] = ()
+    *parts: InvarianceVerdict, where: RunEnvironment = HERE, widths: tuple[int, ...] = ()
 ) -> ExactnessVerdict:
     return ExactnessVerdict(circumstances=where, form="quick", invariances=parts, proven_widths=widths)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anespec.runtime.engine.room import SOONEST, QueueFullError, Room
+from anespec.runtime.engine.room import SOONEST, QueueFullError, QueueLimit
 from anespec.system.errors import RequestError
 
 
@@ -14,7 +14,7 @@ class Running(dict[str, int]):
 
 
 def test_the_first_ones_wait_for_nobody_and_the_others_are_counted() -> None:
-    room = Room(capacity=2, most_waiting=3, running=Running())
+    room = QueueLimit(capacity=2, most_waiting=3, running=Running())
     for taken, waiting in enumerate([0, 0, 1, 2, 3], start=1):
         room.take({"a": 1})
         assert room.waiting == waiting, taken
@@ -26,7 +26,7 @@ def test_the_first_ones_wait_for_nobody_and_the_others_are_counted() -> None:
 
 
 def test_all_of_a_request_s_choices_are_taken_or_none() -> None:
-    room = Room(capacity=2, most_waiting=3, running=Running())
+    room = QueueLimit(capacity=2, most_waiting=3, running=Running())
     room.take({"a": 3})
     with pytest.raises(QueueFullError, match="more than 3 requests would wait"):
         room.take({"a": 3})
@@ -36,7 +36,7 @@ def test_all_of_a_request_s_choices_are_taken_or_none() -> None:
 
 
 def test_more_than_can_ever_wait_is_a_wrong_request() -> None:
-    room = Room(capacity=2, most_waiting=3, running=Running())
+    room = QueueLimit(capacity=2, most_waiting=3, running=Running())
     with pytest.raises(RequestError, match="6 answers are asked for at once, but only 5") as caught:
         room.take({"a": 6})
     assert not isinstance(caught.value, QueueFullError)
@@ -47,7 +47,7 @@ def test_more_than_can_ever_wait_is_a_wrong_request() -> None:
 
 def test_an_owner_who_fills_the_queue_leaves_room_for_others() -> None:
     running = Running(a=2)
-    room = Room(capacity=2, most_waiting=3, running=running)
+    room = QueueLimit(capacity=2, most_waiting=3, running=running)
     room.take({"a": 5})
     with pytest.raises(QueueFullError):
         room.take({"a": 1})
@@ -63,13 +63,13 @@ def test_an_owner_who_fills_the_queue_leaves_room_for_others() -> None:
 
 
 def test_without_a_limit_any_number_may_wait() -> None:
-    room = Room(capacity=1, most_waiting=None, running=Running())
+    room = QueueLimit(capacity=1, most_waiting=None, running=Running())
     room.take({"a": 10_000})
     assert room.waiting == 9_999
 
 
 def test_what_is_told_of_when_there_is_room_follows_how_long_requests_lately_ran() -> None:
-    room = Room(capacity=4, most_waiting=2, running=Running())
+    room = QueueLimit(capacity=4, most_waiting=2, running=Running())
     room.take({"a": 6})
     told = []
     for ran in [None, 40.0, 0.0, *[8.0] * 60]:

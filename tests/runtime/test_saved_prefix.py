@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime.kv.saved_prefix import (
     MAGIC,
     SavedPrefix,
@@ -22,7 +22,7 @@ from anespec.runtime.kv.saved_prefix import (
 )
 from anespec.system.errors import StorageError
 
-HERE = Circumstances(backend="torch", library_version="1", machine="m", threads=1, artifact="a")
+HERE = RunEnvironment(backend="torch", library_version="1", machine="m", threads=1, artifact="a")
 PREFIX = SavedPrefix(
     tokens=(5, 7, 9),
     first=(0, 1),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import row_count
 from anespec.manifests.graph_choices import ReshapeHint
-from anespec.runtime.backends.coreml.contact import Contact, Outcome
+from anespec.runtime.backends.coreml.contact import LoadProbe, Outcome
 from anespec.runtime.backends.coreml.contact_child import tried
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel, ModelState
 from anespec.runtime.backends.portable.mil_package import read_package
@@ -100,7 +100,7 @@ class LightCoreML:
 def meet_here(patch: pytest.MonkeyPatch, library: CoreMLLibrary) -> None:
     """Have first contacts be made in this process, which spares the start of another."""
 
-    def contacts(asked: Sequence[Contact], **_: object) -> Generator[Outcome, None, None]:
+    def contacts(asked: Sequence[LoadProbe], **_: object) -> Generator[Outcome, None, None]:
         for contact in asked:
             outcome = tried(contact, library)
             yield outcome

@@ -99,7 +99,7 @@ def flattened_without_transpose(x: Var, sizes: AttentionSizes, layout: ChannelLa
 
 def written_one_slot_late(
     cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
-) -> kv.Written:
+) -> kv.UpdatedSlots:
     """Every row's K/V goes to the slot after its own."""
     slots = homes.mask.shape[2]
     rest, last = mb.split(x=homes.mask, split_sizes=[slots - 1, 1], axis=2)

@@ -17,7 +17,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.graph_choices import range_widths
 from anespec.manifests.schema import Hyperparameters, KVForm, Manifest, Pool, Shapes, ShardFunction, Target
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, ExactnessVerdict, Invariance
+from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict, Invariance, RunEnvironment
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
@@ -33,7 +33,7 @@ from anespec.validate.golden.figures import Stimulus
 from anespec.validate.golden.shard_passes import plan_passes
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
-HERE = Circumstances(backend="toy", library_version="1", machine="any", threads=1, artifact="a")
+HERE = RunEnvironment(backend="toy", library_version="1", machine="any", threads=1, artifact="a")
 VOCABULARY = 40
 
 

@@ -34,17 +34,17 @@ from numpy_verifier import (
 
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
-    Circumstances,
     ExactnessVerdict,
     Invariance,
-    Standing,
+    RunEnvironment,
+    Status,
 )
 from anespec.runtime.passes import PassPlan, VerifierShape
 from anespec.system.errors import ExactnessGateError
 from anespec.validate.exactness.effort import Form
 from anespec.validate.exactness.gate import exactness_gate, require_exactness
 
-HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
+HERE = RunEnvironment(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
 LANE, NEIGHBOURS, STALE, PARTITION, WANTED, REPEAT, WIDTH, SPAN, REGION = Invariance
 ALL = set(Invariance)
 TWO_POOLS = shape_of(t_max=32, context=320, window=250, ring=320, sequences=2, partial_spans=True)
@@ -272,12 +272,12 @@ class EveryLaneOnce(NumpyVerifier):
 
 def test_the_quick_form_sees_every_lane_and_every_width() -> None:
     verdict = gate(FarLaneVariant(shape_of(t_max=32)))
-    assert verdict.standing_of(WIDTH) is Standing.FAIL
-    assert verdict.standing is Standing.PASS
+    assert verdict.standing_of(WIDTH) is Status.FAIL
+    assert verdict.standing is Status.PASS
     for lane in range(8):
         verifier = EveryLaneOnce(shape_of(block=8))
         verifier.lane = lane
-        assert gate(verifier).standing_of(LANE) is Standing.FAIL, lane
+        assert gate(verifier).standing_of(LANE) is Status.FAIL, lane
 
 
 def test_full_measures_more_than_quick() -> None:

@@ -77,22 +77,24 @@ WRITE, BOUNDS, PUT = kv.write, kv._bounds, HostCache.put
 SIDE_BY_SIDE, STRETCH = kv._side_by_side, pass_inputs.side_by_side
 
 
-def attend_to_what_was(cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str) -> kv.Written:
+def attend_to_what_was(
+    cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
+) -> kv.UpdatedSlots:
     """Attention reads the slots as they were before the write."""
     old = mb.read_state(input=cell.store)
     WRITE(cell, new, homes, form, name)
-    return kv.Written(old, new)
+    return kv.UpdatedSlots(old, new)
 
 
-def keep_nothing(cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str) -> kv.Written:
+def keep_nothing(cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str) -> kv.UpdatedSlots:
     """What attention reads is never written back."""
     old = mb.read_state(input=cell.store)
-    return kv.Written(mb.add(x=mb.mul(x=old, y=homes.kept), y=mb.matmul(x=homes.mask, y=new)), new)
+    return kv.UpdatedSlots(mb.add(x=mb.mul(x=old, y=homes.kept), y=mb.matmul(x=homes.mask, y=new)), new)
 
 
 def update_one_slot_off(
     cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
-) -> kv.Written:
+) -> kv.UpdatedSlots:
     """The bounds of the slice_update leave out the last slot, so that all others move by one."""
     whole = mb.read_state(input=cell.store)
     blended = mb.add(x=mb.mul(x=whole, y=homes.kept), y=mb.matmul(x=homes.mask, y=new))
@@ -101,12 +103,12 @@ def update_one_slot_off(
     end = [n, heads, slots - 1, size]
     updated = mb.slice_update(x=whole, update=all_but_first, begin=[0, 0, 0, 0], end=end)
     mb.coreml_update_state(state=cell.store, value=updated, name=name)
-    return kv.Written(blended, new)
+    return kv.UpdatedSlots(blended, new)
 
 
 def update_the_next_entry(
     cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
-) -> kv.Written:
+) -> kv.UpdatedSlots:
     """K goes where V belongs, and V where the next layer's K does."""
     whole = mb.read_state(input=cell.store)
     old = mb.slice_by_index(x=whole, **BOUNDS(cell.entry))
@@ -114,12 +116,14 @@ def update_the_next_entry(
     bounds = BOUNDS((cell.entry + 1) % whole.shape[0])
     updated = mb.slice_update(x=whole, update=blended, **bounds)
     mb.coreml_update_state(state=cell.store, value=updated, name=name)
-    return kv.Written(blended, new)
+    return kv.UpdatedSlots(blended, new)
 
 
-def return_other_rows(cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str) -> kv.Written:
+def return_other_rows(
+    cell: kv.Cell, new: Var, homes: kv.MaskedHomes, form: KVForm, name: str
+) -> kv.UpdatedSlots:
     """The rows for the host are not those that attention sees."""
-    return kv.Written(WRITE(cell, new, homes, form, name).slots, mb.mul(x=new, y=np.float16(2)))
+    return kv.UpdatedSlots(WRITE(cell, new, homes, form, name).slots, mb.mul(x=new, y=np.float16(2)))
 
 
 def put_one_slot_late(self: HostCache, rows: Tensor, homes: Homes) -> None:
@@ -137,11 +141,11 @@ def one_slot_early(homes: Homes) -> Homes:
     return np.maximum(STRETCH(homes) - 1, np.arange(len(homes), dtype=np.int32))
 
 
-def attend_to_old_slots(cell: kv.Cell, new: Var, homes: kv.Homes, form: KVForm, name: str) -> kv.Written:
+def attend_to_old_slots(cell: kv.Cell, new: Var, homes: kv.Homes, form: KVForm, name: str) -> kv.UpdatedSlots:
     """Attention reads the slots as they were before rows were written side by side."""
     old = mb.read_state(input=cell.store)
     WRITE(cell, new, homes, form, name)
-    return kv.Written(old, new)
+    return kv.UpdatedSlots(old, new)
 
 
 BUGS: Mapping[str, tuple[KVForm, str, object, Callable[..., object]]] = {

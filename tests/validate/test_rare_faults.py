@@ -22,13 +22,13 @@ from rare_faults import (
 )
 from rich.console import Console
 
-from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance
+from anespec.manifests.verdicts import ExactnessVerdict, Invariance, RunEnvironment
 from anespec.validate.exactness.effort import Form
 from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.exactness.repeat_checks import recorded_pass
 from anespec.validate.report import exactness_table
 
-HERE = Circumstances(backend="numbers", library_version="1", machine="any", threads=1, artifact="0")
+HERE = RunEnvironment(backend="numbers", library_version="1", machine="any", threads=1, artifact="0")
 PROMPTS = [[token % VOCABULARY for token in range(first, first + 48)] for first in (3, 9, 2)]
 ONE_IN = 30
 """Rows of which one was seen to differ where a library's kernels round differently."""

@@ -9,7 +9,7 @@ from numpy_verifier import NumpyVerifier, shape_of
 
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict, Invariance, Standing
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, RunEnvironment, Status
 from anespec.runtime.backends import BACKENDS, TORCH, circumstances
 from anespec.runtime.backends.runner import ShardRunner, Tensor
 from anespec.runtime.passes import PassPlan, Verifier
@@ -22,7 +22,7 @@ from anespec.validate.exactness.repeat_checks import packed, recorded_pass, repe
 from anespec.validate.gates import exactness_of
 from anespec.validate.opening import Opening
 
-HERE = Circumstances(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
+HERE = RunEnvironment(backend="numpy", library_version="2", machine="any", threads=1, artifact="0")
 BEFORE_THE_FIRST = 2
 """Passes over the past."""
 REPEAT = Invariance.REPEAT
@@ -39,7 +39,7 @@ class Late(NumpyVerifier):
         return 1.01 if lane == 0 and self.passes == BEFORE_THE_FIRST + 57 else 1.0
 
 
-def repeat_of(verdict: ExactnessVerdict) -> tuple[Standing, str]:
+def repeat_of(verdict: ExactnessVerdict) -> tuple[Status, str]:
     return verdict.standing_of(REPEAT), next(v.detail for v in verdict.invariances if v.invariance is REPEAT)
 
 
@@ -47,7 +47,7 @@ def test_a_backend_that_wavers_late_is_found_by_the_full_form() -> None:
     verifier = Late(shape_of())
     verdict = exactness_gate(verifier, HERE, form="full", elsewhere=copied(verifier))
     standing, detail = repeat_of(verdict)
-    assert standing is Standing.FAIL
+    assert standing is Status.FAIL
     assert detail.startswith("repetition 57: ")
     assert not verdict.allows_speculation
     with pytest.raises(ExactnessGateError, match=r"repeat: fail; repetition 57: "):
@@ -56,7 +56,7 @@ def test_a_backend_that_wavers_late_is_found_by_the_full_form() -> None:
 
 def test_without_another_opening_repeat_is_not_measured() -> None:
     verdict = exactness_gate(NumpyVerifier(shape_of()), HERE, form="quick")
-    assert verdict.standing_of(REPEAT) is Standing.NOT_RUN
+    assert verdict.standing_of(REPEAT) is Status.NOT_RUN
     assert not verdict.complete
     assert not verdict.allows_speculation
 
@@ -66,7 +66,7 @@ def test_another_opening_that_leaves_nothing_proves_nothing() -> None:
     (name, recording), *_ = copied(verifier).items()
     empty = type(recording)({}, {})
     verdict = exactness_gate(verifier, HERE, form="quick", elsewhere={name: empty})
-    assert repeat_of(verdict) == (Standing.FAIL, "in a copy: the pass left nothing")
+    assert repeat_of(verdict) == (Status.FAIL, "in a copy: the pass left nothing")
 
 
 @pytest.mark.parametrize("context", [1, 2, 5, 64])
@@ -80,7 +80,7 @@ def test_the_pass_is_the_same_everywhere_and_fits_any_context(context: int) -> N
     recording = recorded_pass(verifier, [[1000, 2]])
     (name, read), *_ = unpacked(packed({"there": recording})).items()
     verdict = exactness_gate(verifier, HERE, form="quick", prompts=[[1000, 2]], elsewhere={name: read})
-    assert verdict.standing_of(REPEAT) is Standing.PASS
+    assert verdict.standing_of(REPEAT) is Status.PASS
 
 
 def test_what_is_not_finite_elsewhere_is_told() -> None:
@@ -147,7 +147,7 @@ def test_a_backend_that_differs_elsewhere_alone_is_found(
 
     monkeypatch.setattr(repeat_process, "child_answer", answered)
     verdict = exactness_of(embedded_cpu, TORCH, 1, "quick", silent)
-    assert repeat_of(verdict)[0] is (Standing.FAIL if wrong else Standing.PASS)
+    assert repeat_of(verdict)[0] is (Status.FAIL if wrong else Status.PASS)
     assert repeat_of(verdict)[1].startswith(detail)
     assert verdict.allows_speculation == (not wrong)
 
@@ -185,7 +185,7 @@ def test_a_start_whose_process_fails_does_not_speculate_and_asks_again(
 ) -> None:
     import anespec
 
-    def failing(artifact: Artifact, here: Circumstances, workers: object) -> None:
+    def failing(artifact: Artifact, here: RunEnvironment, workers: object) -> None:
         raise AnespecError("killed")
 
     with monkeypatch.context() as patch:

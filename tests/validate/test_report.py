@@ -12,7 +12,7 @@ from rich.console import Console
 from anespec.manifests.residency import PlanSource, ResidencyVerdict, RuleFinding, Severity
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.system.errors import GoldenGateError
 from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.golden.figures import (
@@ -26,7 +26,7 @@ from anespec.validate.golden.figures import (
 )
 from anespec.validate.report import exactness_lines, exactness_table, golden_tables, residency_lines
 
-HERE = Circumstances(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
+HERE = RunEnvironment(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
 THERE = HERE.model_copy(update={"machine": "other"})
 
 

@@ -8,7 +8,7 @@ from elsewhere import same
 from family_files import Variant
 
 from anespec.manifests.schema import KVForm, Target, WeightFormat
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
@@ -40,7 +40,7 @@ def ringed(variant: Variant, folder: Path, form: KVForm = KVForm.SLICE_UPDATE) -
 
 def test_the_whole_gate_allows_speculation(tmp_path: Path) -> None:
     verifier = ringed(SHALLOW_GEMMA3, tmp_path)
-    here = Circumstances(backend="openvino", library_version="2", machine="any", threads=1, artifact="0")
+    here = RunEnvironment(backend="openvino", library_version="2", machine="any", threads=1, artifact="0")
     verdict = exactness_gate(verifier, here, form="full", elsewhere=same(verifier))
     verifier.close()
     assert verdict.allows_speculation, verdict.invariances

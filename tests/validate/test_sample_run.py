@@ -14,11 +14,11 @@ from planted import EMBEDDED
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import (
-    Circumstances,
     ExactnessFile,
     ExactnessVerdict,
     Invariance,
     InvarianceVerdict,
+    RunEnvironment,
 )
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
@@ -87,7 +87,7 @@ def written(embedded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Wri
 def already_written(written: WrittenSamples, monkeypatch: pytest.MonkeyPatch) -> None:
     """No other process: its texts are at hand, and drafted where the verdict allows."""
 
-    def samples(artifact: Artifact, here: Circumstances, workers: object) -> WrittenSamples:
+    def samples(artifact: Artifact, here: RunEnvironment, workers: object) -> WrittenSamples:
         verdict = artifact.read_verdicts(ExactnessFile).find(here)
         if verdict is not None and verdict.allows_speculation:
             return written

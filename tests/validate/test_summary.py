@@ -14,7 +14,7 @@ from anespec.manifests.verdicts import (
     ExactnessVerdict,
     Invariance,
     InvarianceVerdict,
-    Standing,
+    Status,
 )
 from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.quality.verdict import QualityFile
@@ -39,19 +39,19 @@ def phi(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return artifact_in(tmp_path_factory.mktemp("phi") / "m.anespec", manifest)
 
 
-def exactness(artifact: Artifact, **standings: Standing) -> ExactnessVerdict:
+def exactness(artifact: Artifact, **standings: Status) -> ExactnessVerdict:
     """Everything passes but what `standings` name; `not run` leaves an invariance out."""
     found = [
         InvarianceVerdict(
             invariance=invariance,
-            cases=0 if standing is Standing.NO_CASES else 8,
-            unequal=3 if standing is Standing.FAIL else 0,
+            cases=0 if standing is Status.NO_CASES else 8,
+            unequal=3 if standing is Status.FAIL else 0,
             largest_difference=0,
         )
         for invariance in Invariance
-        if (standing := standings.get(invariance.value, Standing.PASS)) is not Standing.NOT_RUN
+        if (standing := standings.get(invariance.value, Status.PASS)) is not Status.NOT_RUN
     ]
-    widths = (1, 2, 4, 8, 16, 32, 64) if standings.get("width", Standing.PASS) is Standing.PASS else (4,)
+    widths = (1, 2, 4, 8, 16, 32, 64) if standings.get("width", Status.PASS) is Status.PASS else (4,)
     return ExactnessVerdict(
         circumstances=circumstances_on(artifact),
         form="full",
@@ -98,31 +98,31 @@ def test_each_gate_is_either_answered_or_an_open_question(phi: Artifact, asked: 
 @pytest.mark.parametrize(
     ("standings", "rights"),
     [
-        (dict.fromkeys(OPTIONAL, Standing.NO_CASES), "may speculate and reuse prefixes"),
-        (dict.fromkeys(OPTIONAL, Standing.NOT_RUN), "may speculate and reuse prefixes"),
+        (dict.fromkeys(OPTIONAL, Status.NO_CASES), "may speculate and reuse prefixes"),
+        (dict.fromkeys(OPTIONAL, Status.NOT_RUN), "may speculate and reuse prefixes"),
         (
-            {"width": Standing.FAIL, "span": Standing.FAIL},
+            {"width": Status.FAIL, "span": Status.FAIL},
             "may speculate, reuse prefixes and serve 2 sequences at once, but not decode in passes of fewer "
             "than 4 rows, prefill in passes wider than 4 rows or look at the slots in use alone, since bits "
             "depend on width and span",
         ),
         (
-            {**dict.fromkeys(OPTIONAL, Standing.NO_CASES), "region": Standing.FAIL},
+            {**dict.fromkeys(OPTIONAL, Status.NO_CASES), "region": Status.FAIL},
             "may speculate and reuse prefixes, but not serve several sequences at once, since bits depend on "
             "region",
         ),
         (
-            {"lane": Standing.FAIL, "partition": Standing.FAIL},
+            {"lane": Status.FAIL, "partition": Status.FAIL},
             "may decode in passes of 1 row and more, prefill in passes of up to 64 rows, look at the slots "
             "in use alone and serve 2 sequences at once, but not speculate or reuse prefixes, since bits "
             "depend on lane and partition",
         ),
         (
-            {**dict.fromkeys(OPTIONAL, Standing.NO_CASES), "stale": Standing.NO_CASES},
+            {**dict.fromkeys(OPTIONAL, Status.NO_CASES), "stale": Status.NO_CASES},
             "may not speculate or reuse prefixes, since there were no cases of stale",
         ),
         (
-            {**dict.fromkeys(OPTIONAL, Standing.FAIL), "span": Standing.NO_CASES, "stale": Standing.NOT_RUN},
+            {**dict.fromkeys(OPTIONAL, Status.FAIL), "span": Status.NO_CASES, "stale": Status.NOT_RUN},
             "may not speculate, reuse prefixes, decode in passes of fewer than 4 rows, prefill in passes "
             "wider than 4 rows or serve several sequences at once, since bits depend on width and region, "
             "and stale was not measured",
@@ -130,17 +130,15 @@ def test_each_gate_is_either_answered_or_an_open_question(phi: Artifact, asked: 
     ],
     ids=str,
 )  # fmt: skip
-def test_rights_follow_from_the_invariances(
-    phi: Artifact, standings: dict[str, Standing], rights: str
-) -> None:
+def test_rights_follow_from_the_invariances(phi: Artifact, standings: dict[str, Status], rights: str) -> None:
     text = said(phi, golden=golden_of(phi, worst=9), exactness=exactness(phi, **standings))
     assert text == f"does not compute what {NAME} means and {rights}; it was not asked {OPEN[2]}"
 
 
-@pytest.mark.parametrize("standings", list(itertools.product(list(Standing), repeat=2)), ids=str)
+@pytest.mark.parametrize("standings", list(itertools.product(list(Status), repeat=2)), ids=str)
 @pytest.mark.parametrize("invariance", REQUIRED_FOR_SPECULATION)
 def test_speculation_is_never_said_to_be_allowed_where_it_is_not(
-    phi: Artifact, invariance: Invariance, standings: tuple[Standing, Standing]
+    phi: Artifact, invariance: Invariance, standings: tuple[Status, Status]
 ) -> None:
     needed, other = standings
     verdict = exactness(phi, **{invariance.value: needed, "width": other})
@@ -176,7 +174,7 @@ def test_the_summary_reads_what_was_recorded_under_these_circumstances_alone(
     mac = artifact_in(tmp_path / "mac.anespec", phi_manifest())
     here, elsewhere = circumstances_on(mac), circumstances_on(mac, "torch")
     mac.record_verdict(GoldenFile, golden_of(mac, worst=0.01))
-    mac.record_verdict(ExactnessFile, exactness(mac, **dict.fromkeys(OPTIONAL, Standing.NO_CASES)))
+    mac.record_verdict(ExactnessFile, exactness(mac, **dict.fromkeys(OPTIONAL, Status.NO_CASES)))
     mac.record_verdict(QualityFile, quality_of(mac))
     mac.record_verdict(ResidencyFile, residency_of(mac))
     text = summary(mac, here)

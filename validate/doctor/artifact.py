@@ -9,7 +9,7 @@ from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.residency import PlanSource, ResidencyFile, Severity
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, Damage, find_damage
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, Standing, VerdictFile
+from anespec.manifests.verdicts import ExactnessFile, RunEnvironment, Status, VerdictFile
 from anespec.runtime.backends import AUTO, BACKENDS, COREML, WORKER, circumstances
 from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
@@ -172,8 +172,8 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
     place = f"{here.backend}, {counted(here.threads, 'thread')}"
     yield Finding(subject="backend", level=Level.OK, text=f"{here.backend} {here.library_version}")
     golden, exactness = known.golden, known.exactness
-    yield _gate(artifact, GoldenFile, Standing.NOT_RUN if golden is None else golden.standing, place)
-    yield _gate(artifact, ExactnessFile, Standing.NOT_RUN if exactness is None else exactness.standing, place)
+    yield _gate(artifact, GoldenFile, Status.NOT_RUN if golden is None else golden.standing, place)
+    yield _gate(artifact, ExactnessFile, Status.NOT_RUN if exactness is None else exactness.standing, place)
     if known.quality is not None and known.quality.failures:
         yield Finding(
             subject="quality gate",
@@ -196,10 +196,10 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
             mend="`anespec validate` lists the mends" if fails else None,
         )
     elif artifact.manifest.target is not Target.CPU:
-        yield _gate(artifact, ResidencyFile, Standing.NOT_RUN, "rules predict it anywhere")
+        yield _gate(artifact, ResidencyFile, Status.NOT_RUN, "rules predict it anywhere")
 
 
-def _elsewhere(artifact: Artifact, here: Circumstances) -> Iterator[Finding]:
+def _elsewhere(artifact: Artifact, here: RunEnvironment) -> Iterator[Finding]:
     """Under which other circumstances its golden and exactness gates were asked."""
     others: dict[str, list[str]] = {}
     for gate, file in (("golden", GoldenFile), ("exactness", ExactnessFile)):
@@ -212,9 +212,9 @@ def _elsewhere(artifact: Artifact, here: Circumstances) -> Iterator[Finding]:
         yield Finding(subject="elsewhere", level=Level.OK, text=f"{listed(verdicts)} on {place}")
 
 
-def _gate(artifact: Artifact, kind: type[VerdictFile[Any]], standing: Standing, place: str) -> Finding:
+def _gate(artifact: Artifact, kind: type[VerdictFile[Any]], standing: Status, place: str) -> Finding:
     gate, subject = kind.gate, f"{kind.gate} gate"
-    if standing is Standing.FAIL:
+    if standing is Status.FAIL:
         return Finding(
             subject=subject,
             level=Level.FAIL,
@@ -223,7 +223,7 @@ def _gate(artifact: Artifact, kind: type[VerdictFile[Any]], standing: Standing, 
             if gate == "exactness"
             else "convert the model again, and send in what `anespec validate` says if it fails again",
         )
-    if standing is Standing.NOT_RUN:
+    if standing is Status.NOT_RUN:
         return Finding(
             subject=subject,
             level=Level.WARN,

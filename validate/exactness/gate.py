@@ -11,10 +11,10 @@ import numpy as np
 
 from anespec.manifests.verdicts import (
     REQUIRED_FOR_SPECULATION,
-    Circumstances,
     ExactnessVerdict,
     Invariance,
     InvarianceVerdict,
+    RunEnvironment,
 )
 from anespec.runtime.passes import Verifier, VerifierShape
 from anespec.system.errors import ExactnessGateError
@@ -100,7 +100,7 @@ def left_out(effort: Effort, together: int, plan: SpanPlan, widths: Sequence[int
 
 def exactness_gate(
     verifier: Verifier,
-    circumstances: Circumstances,
+    circumstances: RunEnvironment,
     *,
     form: Form,
     prompts: Sequence[Sequence[int]] = (),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime import backends
 from anespec.runtime.backends.backend import Backend
 from anespec.runtime.backends.worker.sharing import WorkerLimits
@@ -28,7 +28,7 @@ LONGEST_WAIT = 1800.0
 NEW_PROCESS, COMPILED_AGAIN = "in a new process", "compiled again"
 
 
-def run_elsewhere(artifact: Artifact, here: Circumstances, workers: WorkerLimits | None = None) -> Elsewhere:
+def run_elsewhere(artifact: Artifact, here: RunEnvironment, workers: WorkerLimits | None = None) -> Elsewhere:
     """What the pass leaves in a new process, and compiled again; nothing of it stays in memory.
 
     `workers` are the limits of a backend that has some.

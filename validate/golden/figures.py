@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from anespec.manifests.schema import Count, Index, Record, WeightFormat
-from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
+from anespec.manifests.verdicts import RunEnvironment, Status, Verdict, VerdictFile
 from anespec.system.errors import GoldenGateError
 
 Stimulus = Literal["embeddings", "random", "extreme"]
@@ -207,9 +207,9 @@ class GoldenVerdict(Verdict):
         return bool(self.weights and self.shards and self.stack) and not self.failures
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Status:
         """The outcome as people read it."""
-        return Standing.PASS if self.passed else Standing.FAIL
+        return Status.PASS if self.passed else Status.FAIL
 
 
 class GoldenFile(VerdictFile[GoldenVerdict]):
@@ -219,7 +219,7 @@ class GoldenFile(VerdictFile[GoldenVerdict]):
 
 
 def golden_verdict(
-    circumstances: Circumstances,
+    circumstances: RunEnvironment,
     weights: Sequence[WeightFigures],
     shards: Sequence[ShardFigures],
     stack: Sequence[StackFigures],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anespec.manifests.residency import ResidencyVerdict
 from anespec.manifests.schema import Target
-from anespec.manifests.verdicts import ExactnessVerdict, Standing
+from anespec.manifests.verdicts import ExactnessVerdict, Status
 from anespec.system.formatting import counted, listed
 from anespec.validate.golden.figures import GoldenVerdict
 from anespec.validate.quality.verdict import QualityVerdict
@@ -17,7 +17,7 @@ class Badge:
     """How a gate stands."""
 
     gate: str
-    standing: Standing
+    standing: Status
     words: str
 
 
@@ -33,7 +33,7 @@ def residency_badge(
     shards = counted(len(newest.shards), "shard")
     standing = newest.standing
     if decides(newest, required):
-        standing = Standing.PASS if newest.passed else Standing.FAIL
+        standing = Status.PASS if newest.passed else Status.FAIL
     words = f"{newest.source}: {len(newest.shards) - len(newest.off_ane)} of {shards} on the Neural Engine"
     return Badge("residency", standing, words)
 
@@ -50,22 +50,22 @@ def exactness_badge(verdicts: Sequence[ExactnessVerdict]) -> Badge:
 
 def quality_badge(verdicts: Sequence[QualityVerdict]) -> Badge:
     """The worst of all texts, by their names; without any limit the largest mean divergence."""
-    if not verdicts or {verdict.standing for verdict in verdicts} != {Standing.REPORTED}:
+    if not verdicts or {verdict.standing for verdict in verdicts} != {Status.REPORTED}:
         return _by_place("quality", [(v.text.name, v.standing) for v in verdicts])
     kl = max(verdict.figures.kl.mean for verdict in verdicts)
-    return Badge("quality", Standing.REPORTED, f"reported: mean KL divergence up to {kl:.2g} nats, no limit")
+    return Badge("quality", Status.REPORTED, f"reported: mean KL divergence up to {kl:.2g} nats, no limit")
 
 
-def _by_place(gate: str, outcomes: Sequence[tuple[str, Standing]]) -> Badge:
+def _by_place(gate: str, outcomes: Sequence[tuple[str, Status]]) -> Badge:
     if not outcomes:
         return _not_run(gate)
-    found: dict[Standing, dict[str, None]] = {}
+    found: dict[Status, dict[str, None]] = {}
     for place, standing in outcomes:
         found.setdefault(standing, {})[place] = None
-    ranked = Standing.ranked(found)
+    ranked = Status.ranked(found)
     words = [f"{standing} on {listed(list(found[standing]))}" for standing in ranked]
     return Badge(gate, ranked[0], "; ".join(words))
 
 
 def _not_run(gate: str) -> Badge:
-    return Badge(gate, Standing.NOT_RUN, "not run")
+    return Badge(gate, Status.NOT_RUN, "not run")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from anespec.manifests.schema import Manifest, StoredTensor, WeightFormat
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice, kind_of
 from anespec.validate.quality.verdict import QualityVerdict
 from anespec.validate.sample.figures import SampleRun
@@ -27,7 +27,7 @@ def convert_command(manifest: Manifest, artifact: str) -> str:
 
 
 def validate_commands(
-    artifact: str, places: Sequence[Circumstances], quality: Sequence[QualityVerdict]
+    artifact: str, places: Sequence[RunEnvironment], quality: Sequence[QualityVerdict]
 ) -> tuple[str, ...]:
     """What measures the gates of each backend and number of threads, and what scores each text."""
     gates = [_line("validate", artifact, *_where(place)) for place in places]
@@ -79,7 +79,7 @@ def weight_choice(tensors: Sequence[StoredTensor]) -> WeightChoice:
     return WeightChoice(default, tuple(named))
 
 
-def _where(circumstances: Circumstances) -> list[str]:
+def _where(circumstances: RunEnvironment) -> list[str]:
     return ["--backend", circumstances.backend, "--threads", str(circumstances.threads)]
 
 

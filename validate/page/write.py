@@ -9,8 +9,8 @@ from anespec.manifests.store import Artifact, Damage, damage_sentence
 from anespec.manifests.verdicts import (
     OPTIONAL,
     REQUIRED_FOR_SPECULATION,
-    Circumstances,
     ExactnessFile,
+    RunEnvironment,
     Verdict,
     VerdictFile,
     VerdictT,
@@ -45,7 +45,7 @@ LONGEST_NAME = 120
 
 def write_page(
     artifact: Artifact,
-    here: Circumstances | None = None,
+    here: RunEnvironment | None = None,
     damage: tuple[Damage, ...] = (),
     required: bool = False,
 ) -> Path:
@@ -59,7 +59,7 @@ def write_page(
 
 def render_page(
     artifact: Artifact,
-    here: Circumstances | None = None,
+    here: RunEnvironment | None = None,
     damage: tuple[Damage, ...] = (),
     required: bool = False,
 ) -> str:
@@ -146,10 +146,10 @@ def _model_name(artifact: Artifact) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
 
 
-def _places(verdicts: list[Verdict], here: Circumstances | None) -> list[Circumstances]:
+def _places(verdicts: list[Verdict], here: RunEnvironment | None) -> list[RunEnvironment]:
     """Where anything was measured: `here`, then where most kinds of verdicts are, of those the newest."""
     kinds: dict[str, set[type]] = {}
-    places: dict[str, Circumstances] = {}
+    places: dict[str, RunEnvironment] = {}
     for verdict in sorted(verdicts, key=lambda verdict: verdict.measured_at, reverse=True):
         key = verdict.circumstances.model_dump_json()
         places.setdefault(key, verdict.circumstances)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from anespec.manifests.schema import Count, Index, Record
-from anespec.manifests.verdicts import Circumstances, Standing, Verdict, VerdictFile
+from anespec.manifests.verdicts import RunEnvironment, Status, Verdict, VerdictFile
 from anespec.system.errors import QualityGateError
 from anespec.system.formatting import counted
 from anespec.validate.quality.divergence import MOST_LIKELY, Divergence, Numbers
@@ -177,11 +177,11 @@ class QualityVerdict(Verdict):
         )
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Status:
         """The outcome as people read it: without a limit that could fail it the figures are a report."""
         if self.failures:
-            return Standing.FAIL
-        return Standing.PASS if self.limited else Standing.REPORTED
+            return Status.FAIL
+        return Status.PASS if self.limited else Status.REPORTED
 
 
 class QualityFile(VerdictFile[QualityVerdict]):
@@ -191,7 +191,7 @@ class QualityFile(VerdictFile[QualityVerdict]):
 
 
 def quality_verdict(
-    circumstances: Circumstances,
+    circumstances: RunEnvironment,
     text: ScoredText,
     tokens: Divergence,
     task: QualityTask,

@@ -12,7 +12,7 @@ from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.residency import Plan, PlanSource, ResidencyVerdict, ShardComputePlan
 from anespec.manifests.schema import Manifest, Shapes, Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime.backends.coreml.library import has_neural_engine
 from anespec.runtime.backends.worker.build import built_worker
 from anespec.system.formatting import counted, listed
@@ -25,7 +25,7 @@ from anespec.validate.residency.worker_plan import WorkerPlans
 class PlanMaker(Protocol):
     """Who asks Core ML for plans."""
 
-    def circumstances(self, artifact: Artifact) -> Circumstances:
+    def circumstances(self, artifact: Artifact) -> RunEnvironment:
         """Where a plan that it makes of an artifact here holds."""
         ...
 

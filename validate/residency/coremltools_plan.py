@@ -24,7 +24,7 @@ from anespec.manifests.residency import (
 )
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime.backends.coreml.library import (
     NEURAL_ENGINE,
     CoreMLTools,
@@ -108,9 +108,9 @@ class ComputePlan(Protocol):
 class PlanningTools(CoreMLTools):
     """A PlanMaker (see compute_plan) by coremltools 9."""
 
-    def circumstances(self, artifact: Artifact) -> Circumstances:
+    def circumstances(self, artifact: Artifact) -> RunEnvironment:
         """See PlanMaker."""
-        return Circumstances(
+        return RunEnvironment(
             backend=COREMLTOOLS,
             library_version=self.version(),
             machine=machine_name(),

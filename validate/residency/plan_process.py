@@ -17,7 +17,7 @@ from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.system.errors import AnespecError
 from anespec.validate.child_answer import ChildLostError, answer_parent, child_answer
@@ -33,7 +33,7 @@ class ChildPlans:
     module: str = MODULE
     seconds: float = LONGEST_CONTACT
 
-    def circumstances(self, artifact: Artifact) -> Circumstances:
+    def circumstances(self, artifact: Artifact) -> RunEnvironment:
         """See PlanMaker."""
         return PlanningTools().circumstances(artifact)
 

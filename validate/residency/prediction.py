@@ -13,7 +13,7 @@ from anespec.manifests.residency import (
     ShardComputePlan,
     layers_by_name,
 )
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.validate.residency.rule import Effect, Finding, Rule
 from anespec.validate.residency.rules import RULES, RULES_VERSION
 from anespec.validate.residency.shard_view import ArtifactView, FunctionView, ShardView
@@ -35,9 +35,9 @@ class Prediction:
     findings: tuple[RuleFinding, ...]
 
 
-def rule_circumstances(fingerprint: str) -> Circumstances:
+def rule_circumstances(fingerprint: str) -> RunEnvironment:
     """A prediction depends on the rules and the artifact alone; machine and threads say nothing."""
-    return Circumstances(
+    return RunEnvironment(
         backend="rules", library_version=str(RULES_VERSION), machine="any", threads=1, artifact=fingerprint
     )
 

@@ -12,7 +12,7 @@ from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.residency import FunctionPlan, PlannedOperation, ShardComputePlan
 from anespec.manifests.schema import Manifest, Shard, ShardFunction
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances
+from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime.backends.coreml.compiled import CompileRefusedError, compiled_shard
 from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.worker.backend import system_of_core_ml
@@ -34,9 +34,9 @@ class WorkerPlans:
     program: WorkerProgram
     seconds: float = LONGEST_CONTACT
 
-    def circumstances(self, artifact: Artifact) -> Circumstances:
+    def circumstances(self, artifact: Artifact) -> RunEnvironment:
         """See PlanMaker."""
-        return Circumstances(
+        return RunEnvironment(
             backend="worker",
             library_version=f"anespec-worker {self.program.build[:16]}, {system_of_core_ml()}",
             machine=machine_name(),

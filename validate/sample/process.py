@@ -16,7 +16,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.schema import Record
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessFile, ExactnessVerdict
+from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
@@ -40,7 +40,7 @@ WARMING_SECONDS = 1.0
 """The same of the continuation before those that are timed."""
 
 
-class Written(Record):
+class ContinuedPrompt(Record):
     """A prompt continued without drafts, and with drafts where they are allowed (see Passage)."""
 
     prompt: str
@@ -54,11 +54,11 @@ class Written(Record):
 class WrittenSamples(Record):
     """All samples, and the most memory that the process held."""
 
-    texts: tuple[Written, ...]
+    texts: tuple[ContinuedPrompt, ...]
     peak_bytes: int
 
 
-def write_samples(artifact: Artifact, verifier: Verifier, here: Circumstances) -> WrittenSamples:
+def write_samples(artifact: Artifact, verifier: Verifier, here: RunEnvironment) -> WrittenSamples:
     """Continue every prompt greedily, as the exactness verdict for `here` allows.
 
     Raises:
@@ -73,7 +73,7 @@ def write_samples(artifact: Artifact, verifier: Verifier, here: Circumstances) -
 
 def _write(
     verifier: Verifier, tokenizer: Tokenizer, prompt: str, verdict: ExactnessVerdict | None
-) -> Written:
+) -> ContinuedPrompt:
     shape = verifier.shape
     proven = Proven.nothing(shape) if verdict is None else Proven.of(verdict, shape)
     # Every continuation is to be prefilled from its first token, as if it stood alone.
@@ -91,7 +91,7 @@ def _write(
         # Either may have been ended by the clock; the other then has more.
         common = min(len(ids), len(again))
         same = ids[:common] == again[:common]
-    return Written(
+    return ContinuedPrompt(
         prompt=prompt, prompt_ids=prompt_ids, ids=ids, plain=plain, drafted=drafted, same_text=same
     )
 

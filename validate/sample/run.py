@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessFile
+from anespec.manifests.verdicts import ExactnessFile, RunEnvironment
 from anespec.runtime.backends import circumstances
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.text.stream import StreamDecoder
@@ -24,7 +24,7 @@ from anespec.validate.golden.reference import Reference
 from anespec.validate.opening import Opening
 from anespec.validate.quality.divergence import log_softmax
 from anespec.validate.sample.figures import OtherChoice, Passage, ReferenceReading, SampleFile, SampleRun
-from anespec.validate.sample.process import Written, WrittenSamples
+from anespec.validate.sample.process import ContinuedPrompt, WrittenSamples
 
 SAMPLE_PROCESS = "anespec.validate.sample.process"
 
@@ -80,7 +80,7 @@ def sample_run(
     return run
 
 
-def _samples(artifact: Artifact, here: Circumstances, workers: WorkerLimits | None) -> WrittenSamples:
+def _samples(artifact: Artifact, here: RunEnvironment, workers: WorkerLimits | None) -> WrittenSamples:
     """Let another process write: the memory that it holds is the model's and not the gates'."""
     opening = Opening(
         artifact=str(artifact.root.resolve()),
@@ -101,7 +101,7 @@ def _read(
     artifact: Artifact,
     source: Path | None,
     tokenizer: Tokenizer,
-    written: Sequence[Written],
+    written: Sequence[ContinuedPrompt],
     progress: StepReport,
 ) -> list[ReferenceReading | None]:
     """What the reference makes of the texts; nothing where there is no source."""
@@ -145,7 +145,7 @@ def _others(
 
 
 def _own_text(
-    reference: Reference, text: Written, start: Sequence[int], end_ids: frozenset[int]
+    reference: Reference, text: ContinuedPrompt, start: Sequence[int], end_ids: frozenset[int]
 ) -> tuple[int, ...]:
     """The reference's greedy continuation, `start` of which is known, as long as the artifact's at most."""
     ids = list(start)

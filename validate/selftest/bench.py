@@ -41,7 +41,7 @@ LEAST_TIMED = 4
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSession:
     """A session, and what it took to get there, in seconds."""
 
     session: ShardSession
@@ -158,7 +158,7 @@ class Bench:
 
     def open(
         self, build: Build, units: Units, *, shard: int = 0, rows: int | None = None, fresh: bool = False
-    ) -> Opened:
+    ) -> OpenedSession:
         """A layer shard on the device: its function for so many rows, or its only or default one."""
         artifact = self.artifact(build)
         manifest = artifact.manifest
@@ -170,7 +170,7 @@ class Bench:
             compiled, units, self._function(artifact, layers, rows), manifest.reshape_hint
         )
         load_seconds = time.perf_counter() - began
-        return Opened(ShardSession(manifest, layers, model), compile_seconds, load_seconds)
+        return OpenedSession(ShardSession(manifest, layers, model), compile_seconds, load_seconds)
 
     def open_head(self, build: Build, head: HeadShard, units: Units) -> tuple[LoadedModel, float]:
         """A head shard on the device, and the seconds that loading it took."""
@@ -239,7 +239,7 @@ class Bench:
             except AnespecError:
                 # The worker has a step of its own, which tells what is wrong with it.
                 pass
-        opened: dict[str | None, Opened] = {}
+        opened: dict[str | None, OpenedSession] = {}
         try:
             for rows in manifest.widths:
                 function = self._function(artifact, manifest.layer_shards[0], rows)

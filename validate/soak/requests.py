@@ -41,7 +41,7 @@ class _KnowingSession:
 
 
 @dataclass
-class KnowingSource:
+class OracleSource:
     """Drafts from texts that are to come, with errors: some are right at any temperature.
 
     The reference of a request is the number of its text.

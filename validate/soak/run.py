@@ -23,7 +23,7 @@ from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.system.errors import AnespecError
-from anespec.validate.soak.requests import KnowingSource
+from anespec.validate.soak.requests import OracleSource
 
 CANCELLED = 0.15
 """How many of the requests are given up half way."""
@@ -157,7 +157,7 @@ def _run(
     """The requests by every means that is proven, arriving and leaving by chance."""
     texts = [[token.id for token in tokens] for tokens in plain]
     watched = WatchedVerifier(verifier)
-    guessing = source or KnowingSource(texts, verifier.shape.vocabulary, rng)
+    guessing = source or OracleSource(texts, verifier.shape.vocabulary, rng)
     engine = Engine(watched, proven, guessing, costs=_some_costs(proven.widths, rng))
     leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED else None for p in plain]
     found: list[list[OutputToken]] = [[] for _ in requests]

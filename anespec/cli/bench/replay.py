@@ -22,7 +22,7 @@ from anespec.runtime.options import BackendOptions, LoadOptions
 from anespec.system.errors import Interrupted, RequestError, StorageError
 from anespec.system.formatting import bytes_text, counted, printable
 from anespec.system.options import Range
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 from anespec.system.safe_files import require_writable, write_atomically
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def replay(
             require_sessions((*warm, *files))
             tokenizer = read_tokenizer(vocab)
             memory = partial(memory_for_measuring, tokenizer.vocabulary_hash, options)
-            source = make_source(options, tokenizer, memory, Watcher(note=report.note))
+            source = make_source(options, tokenizer, memory, ProgressCallbacks(note=report.note))
             with closing(source) if source is not None else nullcontext():
                 rule = WholeBlocks(block) if costs is None else PayingRows(block, costs)
                 run = Replay(source, rule, prompt_gate=options.prompt_gate)

@@ -26,7 +26,7 @@ from anespec.system.safe_files import require_writable, write_atomically
 from anespec.validate.bench.options import BenchOptions
 
 if TYPE_CHECKING:
-    from anespec.models.loading import Opened
+    from anespec.models.loading import OpenedModel
     from anespec.runtime.drafters import DraftSource
     from anespec.runtime.proven import Proven
     from anespec.validate.bench.figures import Figures
@@ -108,7 +108,7 @@ def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchRepor
 
 
 def _run_cases(
-    opened: "Opened", proven: "Proven", source: "DraftSource", options: BenchOptions, quiet: bool
+    opened: "OpenedModel", proven: "Proven", source: "DraftSource", options: BenchOptions, quiet: bool
 ) -> "BenchReport":
     from anespec.runtime.backends import COREML, WORKER
     from anespec.runtime.engine.engine import Engine

@@ -23,12 +23,12 @@ from anespec.models.vocabularies import SHORT_KEY
 from anespec.runtime.options import USUAL_MEMORY
 from anespec.system.errors import RequestError, UsageError
 from anespec.system.formatting import bytes_text, counted, named, printable, quoted
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.cli.memory.models import Chosen
     from anespec.runtime.drafters.memory.request_record import RequestRecord
-    from anespec.runtime.drafters.memory.store import DraftMemoryStore, Kept
+    from anespec.runtime.drafters.memory.store import DraftMemoryStore, StoredTenant
 
 NOBODY = "(no key)"
 """Whose requests come without a key: the command line's, and those of a daemon that asks for none."""
@@ -203,7 +203,7 @@ def import_memory(
         requests = texts.requests(chosen.key, chosen.require_tokenizer())
         learnt = store.add(chosen.key, whose, _reported(requests, report))
         report(f"learning {counted(learnt.tokens, 'token')}")
-        _learn(store, chosen, whose, Watcher(note=report.note))
+        _learn(store, chosen, whose, ProgressCallbacks(note=report.note))
     if as_json:
         print_json({"vocabulary": chosen.key, "requests": learnt.requests, "tokens": learnt.tokens})
     else:
@@ -223,7 +223,7 @@ def _store(folder: Path | None) -> "DraftMemoryStore":
     return DraftMemoryStore(memory_folder(folder))
 
 
-def _chosen(store: "DraftMemoryStore", model: Path | None, owner: str | None) -> "list[Kept]":
+def _chosen(store: "DraftMemoryStore", model: Path | None, owner: str | None) -> "list[StoredTenant]":
     """Return the kept memories of a model, or of all models, and of an owner, or of all owners."""
     from anespec.cli.memory.models import chosen_vocabulary, known_key
 
@@ -237,7 +237,7 @@ def _chosen(store: "DraftMemoryStore", model: Path | None, owner: str | None) ->
     ]
 
 
-def _learn(store: "DraftMemoryStore", chosen: "Chosen", owner: str, watch: Watcher) -> None:
+def _learn(store: "DraftMemoryStore", chosen: "Chosen", owner: str, watch: ProgressCallbacks) -> None:
     """Learn now what was added, so that no run has to."""
     from anespec.models.loading import tell_of_compiling
     from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -255,7 +255,7 @@ def _names(store: "DraftMemoryStore", vocabulary: str) -> list[str]:
     return list(dict.fromkeys(model.name for model in store.models(vocabulary)))
 
 
-def _facts(store: "DraftMemoryStore", kept: "Kept") -> dict[str, Any]:
+def _facts(store: "DraftMemoryStore", kept: "StoredTenant") -> dict[str, Any]:
     return {
         "vocabulary": kept.vocabulary,
         "models": _names(store, kept.vocabulary),

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from anespec.cli.console import confirm_removal, json_option, notes, out, print_json
-from anespec.manifests.verdicts import Standing
+from anespec.manifests.verdicts import Status
 from anespec.models.cache import CachedModel, ModelCache
 from anespec.models.conversion import Entry
 from anespec.models.downloads import Downloaded, downloads
@@ -70,9 +70,9 @@ def gate_standings(artifact: Path) -> dict[str, str]:
     except AnespecError:
         return {}
     newest_last = sorted(verdicts, key=lambda verdict: verdict.measured_at)
-    unasked: dict[str, str] = dict.fromkeys(ASKED, Standing.NOT_RUN.value)
+    unasked: dict[str, str] = dict.fromkeys(ASKED, Status.NOT_RUN.value)
     return unasked | {
-        verdict.gate: verdict.standing if verdict.decides else Standing.REPORTED.value
+        verdict.gate: verdict.standing if verdict.decides else Status.REPORTED.value
         for verdict in newest_last
     }
 
@@ -81,12 +81,12 @@ def checked_text(standings: Mapping[str, str]) -> str:
     """Return `not checked`, `partly checked`, `pass`, or the gates that failed."""
     if not standings:
         return "unreadable"
-    failed = [gate for gate, standing in standings.items() if standing == Standing.FAIL]
+    failed = [gate for gate, standing in standings.items() if standing == Status.FAIL]
     if failed:
         return f"fail: {listed(failed)}"
-    passed = [gate for gate in ASKED if standings[gate] == Standing.PASS]
+    passed = [gate for gate in ASKED if standings[gate] == Status.PASS]
     if len(passed) == len(ASKED):
-        return Standing.PASS.value
+        return Status.PASS.value
     return "partly checked" if passed else "not checked"
 
 

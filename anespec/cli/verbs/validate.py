@@ -114,12 +114,12 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
     options = read_flags(ValidateOptions, chosen)
 
     from anespec.checking.validation import run_validation
-    from anespec.system.progress import Watcher
+    from anespec.system.progress import ProgressCallbacks
 
     show = partial(_show, text_given=options.quality is not None)
     try:
         if as_json:
-            found = run_validation(artifact, options, Watcher(note=lambda _: None))
+            found = run_validation(artifact, options, ProgressCallbacks(note=lambda _: None))
         else:
             found = run_validation(artifact, options, watcher(shown=True), show)
     except KeyboardInterrupt:

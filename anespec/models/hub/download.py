@@ -32,7 +32,7 @@ from anespec.models.url.connection import Broken
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import bytes_text, named, quoted
 from anespec.system.packages import require_package
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 from anespec.system.safe_files import Folder
 from anespec.system.user_folders import cache_folder, private_folder
 
@@ -56,7 +56,7 @@ class _Facts:
     size: int
 
 
-def fetch_from_hub(name: HubName, watch: Watcher) -> Fetched:
+def fetch_from_hub(name: HubName, watch: ProgressCallbacks) -> Fetched:
     """Return the local path of a file of the hub; if `name` names no file, of the best of its repository.
 
     Raises:
@@ -72,7 +72,7 @@ def fetch_from_hub(name: HubName, watch: Watcher) -> Fetched:
     return Fetched(path, str(name), reason, came)
 
 
-def _chosen(name: HubName, watch: Watcher) -> tuple[HubName, str]:
+def _chosen(name: HubName, watch: ProgressCallbacks) -> tuple[HubName, str]:
     """Return the name of one file, and why it is this one."""
     from anespec.models.hub.choice import choose, list_files
     from anespec.models.memory_limit import MemoryLimit

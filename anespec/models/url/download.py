@@ -27,7 +27,7 @@ from anespec.system.errors import (
     UsageError,
 )
 from anespec.system.formatting import LONGEST_REASON, bytes_text, printable
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 from anespec.system.safe_files import Folder
 from anespec.system.user_folders import cache_folder
 
@@ -47,7 +47,7 @@ COMPARING = {"If-None-Match", "If-Modified-Since"}
 _log = logging.getLogger(__name__)
 
 
-def fetch_url(name: UrlName, watch: Watcher, allow_http: bool = False) -> Fetched:
+def fetch_url(name: UrlName, watch: ProgressCallbacks, allow_http: bool = False) -> Fetched:
     """Return the local path of the file at a URL; download the file if necessary.
 
     A downloaded file is used if the server says that it is the newest, or if the server cannot be reached.
@@ -101,7 +101,7 @@ class _Download:
     name: UrlName
     folder: Folder
     path: Path
-    watch: Watcher
+    watch: ProgressCallbacks
     allow_http: bool
 
     @property

@@ -27,7 +27,7 @@ class TriedPass(Record):
     outputs: Mapping[str, Shape]
 
 
-class Contact(Record):
+class LoadProbe(Record):
     """A compiled shard to be loaded and run once at each of its widths.
 
     `masks` are the inputs that have 0 for a visible slot and MASKED for others; the first slot is visible.
@@ -47,7 +47,7 @@ class Contact(Record):
 class ContactList(Record):
     """The trials that a process runs, in this order."""
 
-    contacts: tuple[Contact, ...]
+    contacts: tuple[LoadProbe, ...]
 
 
 class Outcome(Record):
@@ -70,7 +70,7 @@ class UnexpectedShapeError(Exception):
 
 
 def start_shard(
-    contact: Contact, library: CoreMLLibrary
+    contact: LoadProbe, library: CoreMLLibrary
 ) -> tuple[Mapping[str | None, LoadedModel], StartTimes]:
     """Load a shard and run it once at each width; return its functions by name, and what that took.
 
@@ -86,7 +86,7 @@ def start_shard(
     return models, StartTimes(load_seconds=loaded, passes=run_first_passes(contact, models))
 
 
-def run_first_passes(contact: Contact, models: Mapping[str | None, LoadedModel]) -> tuple[FirstPass, ...]:
+def run_first_passes(contact: LoadProbe, models: Mapping[str | None, LoadedModel]) -> tuple[FirstPass, ...]:
     """Run loaded functions once at each width, with one state for all of them; return what each took.
 
     Raises:
@@ -118,7 +118,9 @@ def run_first_passes(contact: Contact, models: Mapping[str | None, LoadedModel])
     return tuple(passes)
 
 
-def made_up_inputs(contact: Contact, tried: TriedPass) -> dict[str, NDArray[np.float16] | NDArray[np.int32]]:
+def made_up_inputs(
+    contact: LoadProbe, tried: TriedPass
+) -> dict[str, NDArray[np.float16] | NDArray[np.int32]]:
     """Rows of plain numbers, each of which writes a slot of its own and sees the first."""
     inputs: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {}
     for name, shape in tried.inputs.items():

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import BinaryIO
 
-from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome, start_shard
+from anespec.runtime.backends.coreml.contact import ContactList, LoadProbe, Outcome, start_shard
 from anespec.runtime.backends.coreml.library import CoreMLLibrary, CoreMLTools
 from anespec.system.child_python import answer_stream, end_with_parent
 
@@ -21,7 +21,7 @@ def main(library: CoreMLLibrary) -> None:
         _answer(answers, tried(contact, library))
 
 
-def tried(contact: Contact, library: CoreMLLibrary) -> Outcome:
+def tried(contact: LoadProbe, library: CoreMLLibrary) -> Outcome:
     """Return the result of a contact in this process, unless Core ML ends the process."""
     began = time.monotonic()
     try:

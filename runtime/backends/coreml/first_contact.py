@@ -10,7 +10,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.runtime.backends.coreml.contact import Contact, ContactList, Outcome
+from anespec.runtime.backends.coreml.contact import ContactList, LoadProbe, Outcome
 from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import last_line
@@ -31,7 +31,7 @@ NONSENSE = "the process that tried it gave an answer that cannot be read"
 
 
 def first_contacts(
-    contacts: Sequence[Contact],
+    contacts: Sequence[LoadProbe],
     *,
     command: Sequence[str] | None = None,
     seconds: float = LONGEST_CONTACT,
@@ -73,7 +73,7 @@ def first_contacts(
             _end(child)
 
 
-def _tell(stream: IO[bytes], contacts: Sequence[Contact]) -> None:
+def _tell(stream: IO[bytes], contacts: Sequence[LoadProbe]) -> None:
     with contextlib.suppress(OSError, ValueError):
         stream.write(ContactList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
         stream.flush()

@@ -10,7 +10,7 @@ from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.schema import Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard, known_shard
-from anespec.runtime.backends.coreml.contact import Contact, Shape, TriedPass, start_shard
+from anespec.runtime.backends.coreml.contact import LoadProbe, Shape, TriedPass, start_shard
 from anespec.runtime.backends.coreml.first_contact import first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
 from anespec.runtime.backends.coreml.memory import (
@@ -152,18 +152,18 @@ class ShardLoader:
     def _place(self, compiled: CompiledShard) -> Path:
         return compiled.beside(f"{self._units}.json")
 
-    def _contact(self, compiled: CompiledShard) -> Contact:
+    def _contact(self, compiled: CompiledShard) -> LoadProbe:
         return contact_of(self._artifact.manifest, compiled, self._units)
 
 
-def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> Contact:
+def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> LoadProbe:
     """Return the first contacts of a compiled shard: every function at every width in use, the block first.
 
     Core ML prepares a model of flexible shapes for each width, so each is a contact of its own.
     """
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
-    return Contact(
+    return LoadProbe(
         shard=shard.path,
         compiled=str(compiled.path.absolute()),
         units=units,

@@ -44,7 +44,7 @@ def at_width(name: str, width: int) -> str:
     return f"{name}@{width}"
 
 
-class Arena:
+class SharedMemory:
     """A file without a name, mapped; it goes when the last process that has it open does.
 
     Its room is taken at once: a write to a page for which none is left would kill the process.

@@ -15,7 +15,7 @@ from typing import Any
 from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes, added_up
-from anespec.runtime.backends.worker.arena import Arena
+from anespec.runtime.backends.worker.arena import SharedMemory
 from anespec.runtime.backends.worker.process import (
     Refusal,
     WorkerLostError,
@@ -63,13 +63,13 @@ class WorkersDieError(AnespecError):
         self.lost = lost
 
 
-class Crew:
+class WorkerPool:
     """All workers that together hold the stages of an artifact."""
 
     def __init__(
         self,
         program: WorkerProgram,
-        arena: Arena,
+        arena: SharedMemory,
         stages: Sequence[Stage],
         manifest: Manifest,
         limits: WorkerLimits,

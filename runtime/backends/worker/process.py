@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from weakref import finalize
 
 from anespec.manifests.coreml_errors import ended_by, no_answer
-from anespec.runtime.backends.worker.arena import NO_BUILD, Arena
+from anespec.runtime.backends.worker.arena import NO_BUILD, SharedMemory
 from anespec.system.child_python import NEUTRAL_FOLDER, child_environment, signal_name
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import LONGEST_REASON, last_line, printable
@@ -157,7 +157,7 @@ class Refusal(Exception):  # noqa: N818 (an answer like others)
 class WorkerProcess:
     """A worker and the socket to it. Replies come in the order of requests, and carry their numbers."""
 
-    def __init__(self, program: WorkerProgram, arena: Arena) -> None:
+    def __init__(self, program: WorkerProgram, arena: SharedMemory) -> None:
         """Start one; it holds nothing yet.
 
         Raises:

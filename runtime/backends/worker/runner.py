@@ -10,8 +10,8 @@ from anespec.manifests.schema import HIDDEN_IN, Manifest
 from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
-from anespec.runtime.backends.worker.arena import Arena
-from anespec.runtime.backends.worker.crew import Crew
+from anespec.runtime.backends.worker.arena import SharedMemory
+from anespec.runtime.backends.worker.crew import WorkerPool
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
@@ -58,9 +58,9 @@ class WorkerRunner:
         self._stage = stage
         self._write_inputs = [pool.write_input for pool in manifest.pools]
         parts = arena_parts([stage], manifest.hyperparameters.vocabulary)
-        self._arena = Arena(parts, program.expected_build, integer_parts([stage]))
+        self._arena = SharedMemory(parts, program.expected_build, integer_parts([stage]))
         try:
-            self._crew = Crew(program, self._arena, [stage], manifest, limits)
+            self._crew = WorkerPool(program, self._arena, [stage], manifest, limits)
         except BaseException:
             self._arena.close()
             raise

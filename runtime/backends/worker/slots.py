@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.backends.worker.arena import Arena
-from anespec.runtime.backends.worker.crew import Crew
+from anespec.runtime.backends.worker.arena import SharedMemory
+from anespec.runtime.backends.worker.crew import WorkerPool
 from anespec.runtime.backends.worker.stages import SLOTS, StageState
 
 
@@ -28,7 +28,7 @@ class HeldBy:
 class SlotTransfer:
     """Moves slots of a pool's states, all workers' one after another."""
 
-    def __init__(self, crew: Crew, arena: Arena) -> None:
+    def __init__(self, crew: WorkerPool, arena: SharedMemory) -> None:
         self._crew = crew
         self._buffer = arena.tensor(SLOTS)
 

@@ -24,7 +24,7 @@ from anespec.manifests.schema import (
     StateSpec,
     TensorSpec,
 )
-from anespec.runtime.backends.worker.arena import Arena, Shape, at_width
+from anespec.runtime.backends.worker.arena import Shape, SharedMemory, at_width
 from anespec.system.errors import ArtifactError
 from anespec.system.formatting import quoted
 
@@ -183,7 +183,9 @@ def integer_parts(stages: Iterable[Stage]) -> frozenset[str]:
 
 
 @contextmanager
-def first_pass_inputs(arena: Arena, stages: Iterable[Stage], written_by: Collection[str]) -> Iterator[None]:
+def first_pass_inputs(
+    arena: SharedMemory, stages: Iterable[Stage], written_by: Collection[str]
+) -> Iterator[None]:
     """Have row t of a pass write slot t within the block, as first passes do that no tokens stand for.
 
     `written_by` are the inputs that say which slots rows write: one-hot, or as integers [T]. Zeros, which an

@@ -13,8 +13,8 @@ from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.backends.verifier import head_runs, shape_of
-from anespec.runtime.backends.worker.arena import Arena
-from anespec.runtime.backends.worker.crew import Crew, Reply
+from anespec.runtime.backends.worker.arena import SharedMemory
+from anespec.runtime.backends.worker.crew import Reply, WorkerPool
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
@@ -114,13 +114,13 @@ class WorkerVerifier:
         self._shape = shape_of(manifest, finds_best=bool(manifest.best_heads))
         widths, vocabulary = self._shape.widths, self._shape.vocabulary
         parts = arena_parts(stages, vocabulary)
-        self.arena = Arena(parts, program.expected_build, integer_parts(stages))
+        self.arena = SharedMemory(parts, program.expected_build, integer_parts(stages))
         try:
             self.pass_inputs = PassInputs(
                 manifest, places={width: input_places(self.arena, stages, width) for width in widths}
             )
             self._logits = self.arena.tensor(LOGITS)
-            self.crew = Crew(program, self.arena, stages, manifest, limits)
+            self.crew = WorkerPool(program, self.arena, stages, manifest, limits)
         except BaseException:
             self._release()
             raise
@@ -262,7 +262,7 @@ class WorkerVerifier:
         self.embedding.close()
 
 
-def input_places(arena: Arena, stages: Sequence[Stage], width: int) -> dict[str, Tensor | Homes]:
+def input_places(arena: SharedMemory, stages: Sequence[Stage], width: int) -> dict[str, Tensor | Homes]:
     """Return the places of a pass's inputs, except for hidden states that another stage returns."""
     given = {port.buffer for stage in stages for port in stage.outputs}
     places: dict[str, Tensor | Homes] = {}

@@ -79,7 +79,7 @@ def fold_whole(learner: Learner, image: NDArray[np.uint8], text: NDArray[np.int3
         pass
 
 
-class Remembered(Protocol):
+class TenantMemoryView(Protocol):
     """The memory of one tenant."""
 
     @property
@@ -103,7 +103,7 @@ class Remembered(Protocol):
 class Memory(Protocol):
     """The memory, separate for each tenant. Safe for use from several threads."""
 
-    def of(self, tenant: str) -> Remembered:
+    def of(self, tenant: str) -> TenantMemoryView:
         """Return the memory of `tenant`, initially empty."""
         ...
 

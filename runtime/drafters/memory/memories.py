@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.drafters.memory.learner import Learner, Memory, Remembered
+from anespec.runtime.drafters.memory.learner import Learner, Memory, TenantMemoryView
 from anespec.runtime.drafters.memory.used_models import Model
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
@@ -76,7 +76,7 @@ class _Use:
         self._memory = memory
         self._let_go: Callable[[], None] | None = let_go
 
-    def of(self, tenant: str) -> Remembered:
+    def of(self, tenant: str) -> TenantMemoryView:
         """Return the memory of a tenant."""
         return self._memory.of(tenant)
 

@@ -36,7 +36,7 @@ VOCABULARY_LETTERS = 16
 _VOCABULARY = re.compile(r"[0-9a-f]{16}")
 
 
-class Kept(TenantFacts):
+class StoredTenant(TenantFacts):
     """What is kept of a tenant for one vocabulary; of a database that cannot be read, only its bytes."""
 
     vocabulary: str
@@ -91,12 +91,12 @@ class DraftMemoryStore:
             return noted_models(database)
         return ()
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[StoredTenant]:
         """Return all that is kept, what was written last first."""
         found = [kept for vocabulary in self.vocabularies() for kept in self._kept(vocabulary)]
         return sorted(found, key=lambda each: each.written, reverse=True)
 
-    def requests(self, kept: Kept) -> list[RequestRecord]:
+    def requests(self, kept: StoredTenant) -> list[RequestRecord]:
         """Return a tenant's latest requests, the oldest first."""
         with self._database(kept.vocabulary) as database:
             return database.requests(database.position(Tenant(kept.key, kept.name)))[0]
@@ -116,7 +116,7 @@ class DraftMemoryStore:
                 database.add(Tenant.of(tenant), taken.records)
         return Added(requests, sum(len(record.text) for record in taken.records))
 
-    def remove(self, kept: Kept) -> None:
+    def remove(self, kept: StoredTenant) -> None:
         """Remove what is kept of a tenant; with the last one, or from a damaged file, the whole file.
 
         Raises StorageError also if another process uses the vocabulary.
@@ -163,13 +163,15 @@ class DraftMemoryStore:
                 size += path.lstat().st_size
         return size
 
-    def _kept(self, vocabulary: str) -> list[Kept]:
+    def _kept(self, vocabulary: str) -> list[StoredTenant]:
         try:
             with self._database(vocabulary) as database:
-                return [Kept(vocabulary=vocabulary, **facts.model_dump()) for facts in database.tenants()]
+                return [
+                    StoredTenant(vocabulary=vocabulary, **facts.model_dump()) for facts in database.tenants()
+                ]
         except StorageError:
             size = self._file_bytes(vocabulary)
-            return [Kept(key="", name="", written=0, bytes=size, requests=0, nodes=0, room=0,
+            return [StoredTenant(key="", name="", written=0, bytes=size, requests=0, nodes=0, room=0,
                          vocabulary=vocabulary)]  # fmt: skip
 
     @contextmanager

@@ -12,7 +12,7 @@ from anespec.runtime.drafters import (
     propose_each,
 )
 from anespec.runtime.drafters.compiled import direct
-from anespec.runtime.drafters.memory.learner import Memory, Remembered
+from anespec.runtime.drafters.memory.learner import Memory, TenantMemoryView
 from anespec.runtime.drafters.mix.layout import CONTEXTS, Words, view_image
 from anespec.runtime.drafters.mix.others import SPEAKERS, Others, no_others
 from anespec.runtime.drafters.mix.scratch import BEST, LONGEST_CHAIN, ORDER, SPEAKER, fresh_scratch
@@ -54,7 +54,9 @@ class MixSession:
 
     wants_top = 0
 
-    def __init__(self, traits: Words, remembered: Remembered, tables: TextTables, others: Others) -> None:
+    def __init__(
+        self, traits: Words, remembered: TenantMemoryView, tables: TextTables, others: Others
+    ) -> None:
         self._traits = traits
         self._remembered = remembered
         self._image = view_image(remembered.image)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anespec.runtime.engine.completion import Summary
-from anespec.runtime.server.parts import AnswerPart, Said, Thought
+from anespec.runtime.server.parts import AnswerPart, ContentDelta, ReasoningDelta
 from anespec.runtime.server.tools.call_reader import CallReader
 from anespec.runtime.server.tools.form import ToolForm
 from anespec.runtime.text.reasoning import TAGS, Part, ReasoningSplitter
@@ -73,11 +73,11 @@ class AnswerReader:
 
     def _part(self, text: str, part: Part) -> Iterator[AnswerPart]:
         if part is Part.THOUGHT:
-            yield Thought(text)
+            yield ReasoningDelta(text)
         elif part is Part.ANSWER:
             if self._has_space:
                 text, self._has_space = text.removeprefix(" "), False
             if self._calls is not None:
                 yield from self._calls.push(text)
             elif text:
-                yield Said(text)
+                yield ContentDelta(text)

@@ -17,7 +17,7 @@ from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.http.listening import Hosts
 from anespec.runtime.server.http.request_log import RECORD, RequestRecord
-from anespec.runtime.server.http.shares import Shares
+from anespec.runtime.server.http.shares import PreparationTime
 from anespec.runtime.server.http.streams import unless
 
 SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
@@ -76,7 +76,7 @@ class Guard:
         origins: Collection[str],
         ends: Callable[[], bool],
         declared: Callable[[Scope], str],
-        shares: Shares,
+        shares: PreparationTime,
         keys: KeyRing,
     ) -> None:
         self._app = app

@@ -60,7 +60,7 @@ class _Owner:
     turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Shares:
+class PreparationTime:
     """The seconds of all owners. Belongs to the event loop."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Shares:
 class Share:
     """The time that one request takes; it counts from each of its turns to the next pause."""
 
-    def __init__(self, shares: Shares, owner: str, gone: asyncio.Event | None) -> None:
+    def __init__(self, shares: PreparationTime, owner: str, gone: asyncio.Event | None) -> None:
         self._shares = shares
         self._owner = owner
         self._gone = gone

@@ -32,7 +32,13 @@ from anespec.runtime.server.ollama.answers import (
 )
 from anespec.runtime.server.ollama.fields import FILTERS, OllamaBody, known_as
 from anespec.runtime.server.openai.chat_answer import logprobs_of
-from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
+from anespec.runtime.server.parts import (
+    AnswerPart,
+    ContentDelta,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallStart,
+)
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import PromptTooLongError
 
@@ -104,7 +110,7 @@ class LineWriter:
     def _parts(self, text: str) -> Iterable[AnswerPart]:
         if self._reader is not None:
             return self._reader.push(text)
-        return [Said(text)] if text else []
+        return [ContentDelta(text)] if text else []
 
     def _rest(self) -> Iterator[Piece]:
         yield from self._pieces(self._reader.end() if self._reader is not None else ())
@@ -113,16 +119,16 @@ class LineWriter:
     def _pieces(self, parts: Iterable[AnswerPart]) -> Iterator[Piece]:
         for part in parts:
             match part:
-                case Thought(text):
+                case ReasoningDelta(text):
                     yield from self._calls.end()
                     yield Piece(thinking=text)
-                case Said(text):
+                case ContentDelta(text):
                     yield from self._calls.end()
                     yield Piece(content=text)
-                case Called(_, id, name):
+                case ToolCallStart(_, id, name):
                     yield from self._calls.end()
                     self._calls.begin(id, name)
-                case Argued(_, text):
+                case ToolArgumentsDelta(_, text):
                     self._calls.add(text)
 
     def _last(self, piece: Piece, summary: Summary) -> ChatLine | GenerateLine:

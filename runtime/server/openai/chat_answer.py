@@ -15,7 +15,13 @@ from anespec.runtime.server.answers.reading import AnswerReader
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.streams import DONE, event
 from anespec.runtime.server.openai.usage import Timings, Usage, finish_reason, timings_of, usage_of
-from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
+from anespec.runtime.server.parts import (
+    AnswerPart,
+    ContentDelta,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallStart,
+)
 from anespec.runtime.text.tokenizer import Tokenizer
 
 ChatFinish = Literal["stop", "length", "tool_calls"]
@@ -247,17 +253,17 @@ class ChatWriter:
 
     def _said(self, run: int, part: AnswerPart) -> bytes:
         match part:
-            case Thought(text):
+            case ReasoningDelta(text):
                 delta = MessageAnswer(reasoning_content=text)
-            case Said(text):
+            case ContentDelta(text):
                 delta = MessageAnswer(content=text)
-            case Called(index, id, name):
+            case ToolCallStart(index, id, name):
                 self._choices[run].calls += 1
                 function = FunctionAnswer(name=name, arguments="")
                 delta = MessageAnswer(
                     tool_calls=(CallAnswer(index=index, id=id, type="function", function=function),)
                 )
-            case Argued(index, text):
+            case ToolArgumentsDelta(index, text):
                 call = CallAnswer(index=index, function=FunctionAnswer(arguments=text))
                 delta = MessageAnswer(tool_calls=(call,))
         return event(self._part(self._choice(run, delta)))
@@ -302,8 +308,8 @@ def _finish(summary: Summary, calls: bool) -> ChatFinish:
 
 def _message(parts: Iterable[AnswerPart]) -> MessageAnswer:
     """A message of all its parts."""
-    said = "".join(part.text for part in parts if isinstance(part, Said))
-    thought = "".join(part.text for part in parts if isinstance(part, Thought))
+    said = "".join(part.text for part in parts if isinstance(part, ContentDelta))
+    thought = "".join(part.text for part in parts if isinstance(part, ReasoningDelta))
     calls = tuple(_calls(parts))
     message = MessageAnswer(role="assistant", content=said if said or not calls else None, refusal=None)
     if thought:
@@ -315,9 +321,11 @@ def _message(parts: Iterable[AnswerPart]) -> MessageAnswer:
 
 def _calls(parts: Iterable[AnswerPart]) -> Iterator[CallAnswer]:
     for call in parts:
-        if isinstance(call, Called):
+        if isinstance(call, ToolCallStart):
             arguments = "".join(
-                part.text for part in parts if isinstance(part, Argued) and part.index == call.index
+                part.text
+                for part in parts
+                if isinstance(part, ToolArgumentsDelta) and part.index == call.index
             )
             function = FunctionAnswer(name=call.name, arguments=arguments)
             yield CallAnswer(id=call.id, type="function", function=function)

@@ -9,7 +9,13 @@ from anespec.runtime.server.answers.reading import Reading
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.streams import event
 from anespec.runtime.server.openai.usage import finish_reason, timings_of
-from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
+from anespec.runtime.server.parts import (
+    AnswerPart,
+    ContentDelta,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallStart,
+)
 from anespec.runtime.server.responses.answers import (
     IncompleteDetails,
     ItemStatus,
@@ -71,17 +77,17 @@ class ResponseWriter:
     def _told(self, parts: Iterable[AnswerPart]) -> Iterator[Event]:
         for part in parts:
             match part:
-                case Thought(text):
+                case ReasoningDelta(text):
                     if self._open is None or not isinstance(self._open.item, ReasoningItem):
                         yield from self._opened(open_reasoning(len(self._response.output)))
                     yield from self._added(text)
-                case Said(text):
+                case ContentDelta(text):
                     if self._open is None or not isinstance(self._open.item, MessageItem):
                         yield from self._opened(open_message(len(self._response.output)))
                     yield from self._added(text)
-                case Called(_, id, name):
+                case ToolCallStart(_, id, name):
                     yield from self._opened(open_call(len(self._response.output), id, name))
-                case Argued(_, text):
+                case ToolArgumentsDelta(_, text):
                     yield from self._added(text)
 
     def _ended(self, summary: Summary) -> Iterator[Event]:

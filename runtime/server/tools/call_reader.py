@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said
+from anespec.runtime.server.parts import AnswerPart, ContentDelta, ToolArgumentsDelta, ToolCallStart
 from anespec.runtime.server.tools.form import ToolForm
 from anespec.runtime.server.tools.source import Begun, Found, NoCall, Piece, Source
 from anespec.runtime.text.reasoning import overlap
@@ -102,16 +102,16 @@ class CallReader:
         for found in attempt.found:
             if isinstance(found, Begun):
                 self._calls += 1
-                yield Called(self._calls - 1, self._form.new_id(), found.name)
+                yield ToolCallStart(self._calls - 1, self._form.new_id(), found.name)
             elif found.text:
-                yield Argued(self._calls - 1, found.text)
+                yield ToolArgumentsDelta(self._calls - 1, found.text)
         attempt.told = attempt.told or bool(attempt.found)
         attempt.found.clear()
 
     def _say(self, count: int) -> Iterator[AnswerPart]:
         self._any_text, self._after_call = True, False
         text, self._held = self._held[:count], self._held[count:]
-        yield Said(text)
+        yield ContentDelta(text)
 
 
 @dataclass

@@ -18,7 +18,7 @@ _NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9
 _WORDS = ("true", "false", "null")
 
 
-class Standing(Enum):
+class ObjectState(Enum):
     """MORE: what is there may begin an object. WHOLE: it is one, up to `end`. BROKEN: it begins none."""
 
     MORE = auto()
@@ -59,7 +59,7 @@ class JsonReader:
     _string: int | None = None
     _member: Member | None = None
 
-    def push(self, text: str) -> Standing:
+    def push(self, text: str) -> ObjectState:
         """Take more text; how it stands now."""
         self.text += text
         while True:
@@ -70,23 +70,23 @@ class JsonReader:
                 assert space is not None
                 # White space before the object is not part of it.
                 self.end = self.end if self._due is _Due.OBJECT else space.end()
-                reading = Standing.MORE if self.end == len(self.text) else self._read_token()
+                reading = ObjectState.MORE if self.end == len(self.text) else self._read_token()
             if reading is not None:
                 return reading
 
-    def _read_token(self) -> Standing | None:
+    def _read_token(self) -> ObjectState | None:
         """Read what stands at `end`; None where it is read, and there may be more."""
         character = self.text[self.end]
         match self._due:
             case _Due.OBJECT:
-                return self._enter("{") if character == "{" else Standing.BROKEN
+                return self._enter("{") if character == "{" else ObjectState.BROKEN
             case _Due.COLON:
-                return self._step(_Due.VALUE) if character == ":" else Standing.BROKEN
+                return self._step(_Due.VALUE) if character == ":" else ObjectState.BROKEN
             case _Due.FIRST_KEY | _Due.KEY:
                 if character == '"':
                     self._string = self.end
                     return self._step(self._due)
-                return self._leave("}") if self._due is _Due.FIRST_KEY else Standing.BROKEN
+                return self._leave("}") if self._due is _Due.FIRST_KEY else ObjectState.BROKEN
             case _Due.COMMA:
                 if character == ",":
                     return self._step(_Due.KEY if self._open[-1] == "{" else _Due.VALUE)
@@ -95,7 +95,7 @@ class JsonReader:
                 return self._leave("]")
         return self._read_value(character)
 
-    def _read_value(self, character: str) -> Standing | None:
+    def _read_value(self, character: str) -> ObjectState | None:
         if len(self._open) == 1 and self._member is not None and self._member.start is None:
             self._member.start = self.end
         if character in "{[":
@@ -105,7 +105,7 @@ class JsonReader:
             return self._step(_Due.VALUE)
         # A number at the text's end may go on.
         if _NUMBER_BEGUN.fullmatch(self.text, self.end):
-            return Standing.MORE
+            return ObjectState.MORE
         scalar = _SCALAR.match(self.text, self.end)
         if scalar is not None:
             self.end = scalar.end()
@@ -113,16 +113,16 @@ class JsonReader:
         begun = len(self.text) - self.end < 5 and any(
             word.startswith(self.text[self.end :]) for word in _WORDS
         )
-        return Standing.MORE if begun else Standing.BROKEN
+        return ObjectState.MORE if begun else ObjectState.BROKEN
 
-    def _read_string(self) -> Standing | None:
+    def _read_string(self) -> ObjectState | None:
         inside = _IN_STRING.match(self.text, self.end)
         assert inside is not None and self._string is not None
         self.end = inside.end()
         if self.end == len(self.text) or _ESCAPE_BEGUN.fullmatch(self.text, self.end):
-            return Standing.MORE
+            return ObjectState.MORE
         if self.text[self.end] != '"':
-            return Standing.BROKEN
+            return ObjectState.BROKEN
         self.end += 1
         start, self._string = self._string, None
         if self._due is _Due.VALUE:
@@ -130,31 +130,31 @@ class JsonReader:
         if len(self._open) == 1:
             key = self.text[start + 1 : self.end - 1]
             if key in self.members:
-                return Standing.BROKEN
+                return ObjectState.BROKEN
             self._member = self.members[key] = Member()
         self._due = _Due.COLON
         return None
 
-    def _enter(self, bracket: str) -> Standing | None:
+    def _enter(self, bracket: str) -> ObjectState | None:
         if len(self._open) == MOST_DEEP:
-            return Standing.BROKEN
+            return ObjectState.BROKEN
         self._open.append(bracket)
         return self._step(_Due.FIRST_KEY if bracket == "{" else _Due.FIRST_VALUE)
 
-    def _leave(self, bracket: str) -> Standing | None:
+    def _leave(self, bracket: str) -> ObjectState | None:
         if self.text[self.end] != bracket:
-            return Standing.BROKEN
+            return ObjectState.BROKEN
         self._open.pop()
         self.end += 1
-        return self._value_ended() if self._open else Standing.WHOLE
+        return self._value_ended() if self._open else ObjectState.WHOLE
 
-    def _value_ended(self) -> Standing | None:
+    def _value_ended(self) -> ObjectState | None:
         if len(self._open) == 1 and self._member is not None:
             self._member.end = self.end
         self._due = _Due.COMMA
         return None
 
-    def _step(self, due: _Due) -> Standing | None:
+    def _step(self, due: _Due) -> ObjectState | None:
         self.end += 1
         self._due = due
         return None
@@ -186,7 +186,7 @@ def read_call(source: Source) -> Found:
         if told is not None:
             assert member is not None
             upto = reader.end if member.end is None else member.end
-            if reading is Standing.MORE and source.ended and member.end is None:
+            if reading is ObjectState.MORE and source.ended and member.end is None:
                 upto = len(reader.text)
             yield Piece(reader.text[told:upto])
             told = upto
@@ -207,7 +207,7 @@ def read_arguments(source: Source, name: str) -> Found:
         reading = reader.push(source.text[start + len(reader.text) :])
         if reader.end and not told:
             yield Begun(name)
-        upto = len(reader.text) if reading is Standing.MORE and source.ended else reader.end
+        upto = len(reader.text) if reading is ObjectState.MORE and source.ended else reader.end
         if upto > told:
             yield Piece(reader.text[told:upto])
             told = upto
@@ -216,12 +216,12 @@ def read_arguments(source: Source, name: str) -> Found:
         yield None
 
 
-def _passed(source: Source, start: int, reader: JsonReader, reading: Standing) -> bool:
+def _passed(source: Source, start: int, reader: JsonReader, reading: ObjectState) -> bool:
     """Whether the object at `start` is whole; the source is read as far. NoCall where it never will be."""
-    source.at = start + (len(reader.text) if reading is Standing.MORE else reader.end)
-    if reading is Standing.BROKEN or (reading is Standing.MORE and source.ended):
+    source.at = start + (len(reader.text) if reading is ObjectState.MORE else reader.end)
+    if reading is ObjectState.BROKEN or (reading is ObjectState.MORE and source.ended):
         raise NoCall
-    return reading is Standing.WHOLE
+    return reading is ObjectState.WHOLE
 
 
 def _name(reader: JsonReader) -> str | None:
@@ -255,7 +255,7 @@ def _written_arguments(reader: JsonReader, member: Member | None) -> str:
     if not isinstance(written, str):
         raise NoCall
     within = JsonReader()
-    if within.push(written.strip()) is not Standing.WHOLE or within.end < len(within.text):
+    if within.push(written.strip()) is not ObjectState.WHOLE or within.end < len(within.text):
         raise NoCall
     if not all(character.isprintable() or character.isspace() for character in within.text):
         raise NoCall

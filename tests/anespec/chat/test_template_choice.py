@@ -14,7 +14,7 @@ from anespec.cli.verbs.chat import with_chat_template
 from anespec.embedded import model_path
 from anespec.runtime.options import LoadOptions
 from anespec.system.errors import RequestError
-from anespec.system.progress import Watcher
+from anespec.system.progress import ProgressCallbacks
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_generate_takes_a_template_and_says_which_tokens_the_vocabulary_lacks(tr
 
 def test_loading_tells_of_missing_tokens_and_refuses_what_is_no_template(trained: Path) -> None:
     notes: list[str] = []
-    watch = Watcher(note=notes.append)
+    watch = ProgressCallbacks(note=notes.append)
     with anespec.load(trained, chat_template="phi3", threads=1, watch=watch):
         assert any("<|user|>, <|end|> and <|assistant|>" in note for note in notes)
     with pytest.raises(RequestError, match="there are chatml"):

@@ -24,7 +24,7 @@ from anespec.serving.loader import ArtifactLoader
 from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.sources import ModelSource
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
-from anespec.system.progress import SILENT, Watcher
+from anespec.system.progress import SILENT, ProgressCallbacks
 
 LOADER = ArtifactLoader(lambda: SILENT)
 OPTIONS = LoadOptions(threads=1)
@@ -82,7 +82,7 @@ def test_loading_goes_by_the_name_that_a_person_gave(measured: Path) -> None:
         titles.append(title)
         yield lambda note: None
 
-    loader = ArtifactLoader(lambda: Watcher(steps=steps))
+    loader = ArtifactLoader(lambda: ProgressCallbacks(steps=steps))
     source = ModelSource(Path("llama.gguf"), OPTIONS)
     loader.load(source, LOADER.find(ModelSource(measured, OPTIONS))).close()
     assert titles[0] == "loading llama"

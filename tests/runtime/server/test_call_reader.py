@@ -8,11 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.runtime.server.answers.reading import AnswerReader
-from anespec.runtime.server.parts import AnswerPart, Argued, Called, Said, Thought
+from anespec.runtime.server.parts import (
+    AnswerPart,
+    ContentDelta,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallStart,
+)
 from anespec.runtime.server.tools.call_reader import CallReader
 from anespec.runtime.server.tools.form import ToolForm, ToolFunction
 from anespec.runtime.server.tools.hermes import Hermes
-from anespec.runtime.server.tools.json_reader import JsonReader, Standing
+from anespec.runtime.server.tools.json_reader import JsonReader, ObjectState
 from anespec.runtime.server.tools.llama3 import Llama3
 from anespec.runtime.server.tools.mistral import Mistral
 from anespec.runtime.server.tools.tagged import GLM, QWEN_CODER, Tagged
@@ -45,16 +51,16 @@ def told(parts: Iterable[AnswerPart]) -> Told:
     found: Told = []
     for part in parts:
         match part:
-            case Said(text) | Thought(text):
-                kind = "said" if isinstance(part, Said) else "thought"
+            case ContentDelta(text) | ReasoningDelta(text):
+                kind = "said" if isinstance(part, ContentDelta) else "thought"
                 if found and found[-1][0] == kind:
                     found[-1] = (kind, found[-1][1] + text, "")
                 else:
                     found.append((kind, text, ""))
-            case Called(index, _, name):
+            case ToolCallStart(index, _, name):
                 assert index == sum(kind == "called" for kind, _, _ in found)
                 found.append(("called", name, ""))
-            case Argued(_, text):
+            case ToolArgumentsDelta(_, text):
                 kind, name, arguments = found[-1]
                 assert kind == "called"
                 found[-1] = (kind, name, arguments + text)
@@ -192,7 +198,9 @@ def test_a_sure_call_is_told_as_it_comes_and_stays_one_where_it_is_cut_off() -> 
     reader = CallReader(Hermes(), sure=True)
     early = told(reader.push('<tool_call>\n{"name": "f", "arguments": {"text": "Once upon'))
     assert early == [("called", "f", '{"text": "Once upon')]
-    assert told([Called(0, "", "f"), *reader.push(" a ti"), *reader.end()]) == [("called", "f", " a ti")]
+    assert told([ToolCallStart(0, "", "f"), *reader.push(" a ti"), *reader.end()]) == [
+        ("called", "f", " a ti")
+    ]
 
 
 def test_a_sure_call_of_tags_keeps_what_is_whole_where_it_is_cut_off() -> None:
@@ -268,9 +276,9 @@ def test_objects_are_read_as_json_reads_them(
     text = json.dumps(value, ensure_ascii=plain, indent=indent)
     cut = data.draw(st.integers(0, len(text)))
     reader = JsonReader()
-    assert reader.push(text[:cut]) is (Standing.WHOLE if cut == len(text) else Standing.MORE)
+    assert reader.push(text[:cut]) is (ObjectState.WHOLE if cut == len(text) else ObjectState.MORE)
     if cut < len(text):
-        assert reader.push(text[cut:] + behind) is Standing.WHOLE
+        assert reader.push(text[cut:] + behind) is ObjectState.WHOLE
     assert reader.end == len(text)
     members = {key: json.loads(text[member.start : member.end]) for key, member in reader.members.items()}
     assert list(members.values()) == list(value.values())
@@ -280,9 +288,9 @@ def test_objects_are_read_as_json_reads_them(
 @settings(max_examples=300, deadline=None)
 def test_whatever_is_taken_for_an_object_is_json(text: str) -> None:
     reader = JsonReader()
-    if reader.push("{" + text) is Standing.WHOLE:
+    if reader.push("{" + text) is ObjectState.WHOLE:
         assert isinstance(json.loads(reader.text[: reader.end]), dict)
 
 
 def test_what_nests_without_end_is_no_object() -> None:
-    assert JsonReader().push('{"a":' * 10_000) is Standing.BROKEN
+    assert JsonReader().push('{"a":' * 10_000) is ObjectState.BROKEN

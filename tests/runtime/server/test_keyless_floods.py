@@ -13,7 +13,7 @@ from serving import Running, running
 
 from anespec.model import Model
 from anespec.runtime.server.http.keys import KeyRing
-from anespec.runtime.server.http.shares import Shares
+from anespec.runtime.server.http.shares import PreparationTime
 from anespec.runtime.server.http.streams import unless
 
 KEY = "first-key-0123456789"
@@ -60,13 +60,13 @@ def test_open_paths_and_refusals_count_as_nobody_s_looks(
     guarded: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
-    look = Shares.look
+    look = PreparationTime.look
 
-    async def noting(self: Shares, name: str) -> None:
+    async def noting(self: PreparationTime, name: str) -> None:
         looks.append(name)
         await look(self, name)
 
-    monkeypatch.setattr(Shares, "look", noting)
+    monkeypatch.setattr(PreparationTime, "look", noting)
     with connected(guarded) as client:
         for path, headers, expected in (
             ("/livez", {}, 200),
@@ -91,11 +91,11 @@ def test_open_paths_and_refusals_count_as_nobody_s_looks(
 def test_who_goes_away_while_it_waits_for_its_turn_is_waited_for_no_longer(
     guarded: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(self: Shares, name: str) -> None:
+    async def never(self: PreparationTime, name: str) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Shares, "look", never)
-    monkeypatch.setattr(Shares, "is_turn_to_look", lambda self, name: False)
+    monkeypatch.setattr(PreparationTime, "look", never)
+    monkeypatch.setattr(PreparationTime, "is_turn_to_look", lambda self, name: False)
     with connected(guarded) as client:
         client.request("GET", "/v1/models", headers=BEARER)
         until(lambda: guarded.daemon.lifecycle.answering == 1)

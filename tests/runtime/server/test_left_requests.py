@@ -10,7 +10,7 @@ import pytest
 from serving import LoadedModels, Running, running
 
 from anespec.model import Model
-from anespec.runtime.server.http.shares import Shares
+from anespec.runtime.server.http.shares import PreparationTime
 
 LEFT = 5
 JSON = {"Content-Type": "application/json"}
@@ -41,12 +41,12 @@ def sent(found: Running, path: str) -> http.client.HTTPConnection:
 def test_who_goes_away_while_others_have_the_time_is_waited_for_no_longer(
     narrow: Running, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(self: Shares, name: str) -> None:
+    async def never(self: PreparationTime, name: str) -> None:
         await asyncio.Event().wait()
 
     with monkeypatch.context() as held:
-        held.setattr(Shares, "turn", never)
-        held.setattr(Shares, "is_turn", lambda self, name: False, raising=False)
+        held.setattr(PreparationTime, "turn", never)
+        held.setattr(PreparationTime, "is_turn", lambda self, name: False, raising=False)
         clients = [sent(narrow, path) for _ in range(LEFT)]
         until(lambda: narrow.daemon.lifecycle.answering == LEFT)
         for client in clients:

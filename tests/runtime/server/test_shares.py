@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from anespec.runtime.server.http.shares import BURST, DEBT, LOOK, PRESENT, REQUEST, SHARE, Shares
+from anespec.runtime.server.http.shares import BURST, DEBT, LOOK, PRESENT, REQUEST, SHARE, PreparationTime
 
 
 class Time:
@@ -23,7 +23,7 @@ class Time:
         await asyncio.sleep(0)
 
 
-async def work(shares: Shares, time: Time, owner: str, seconds: float) -> float:
+async def work(shares: PreparationTime, time: Time, owner: str, seconds: float) -> float:
     """Do so much for a request of the owner; how long it waited for that."""
     with shares.of(owner) as share:
         began = time.now
@@ -34,20 +34,20 @@ async def work(shares: Shares, time: Time, owner: str, seconds: float) -> float:
     return waited
 
 
-def run(scene: Callable[[Shares, Time], Coroutine[None, None, None]]) -> None:
+def run(scene: Callable[[PreparationTime, Time], Coroutine[None, None, None]]) -> None:
     time = Time()
-    asyncio.run(scene(Shares(time, time.sleep), time))
+    asyncio.run(scene(PreparationTime(time, time.sleep), time))
 
 
 def test_whoever_is_alone_waits_for_nobody() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         assert [await work(shares, time, "many", 3.0) for _ in range(9)] == [0.0] * 9
 
     run(scene)
 
 
 def test_beside_another_one_an_owner_has_a_share_of_the_time() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         with shares.of("one"):
             began = time.now
             for _ in range(200):
@@ -59,7 +59,7 @@ def test_beside_another_one_an_owner_has_a_share_of_the_time() -> None:
 
 
 def test_who_takes_little_never_waits_for_one_who_takes_much() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         for _ in range(20):
             await work(shares, time, "many", 2.0)
             assert await work(shares, time, "one", 0.01) == 0.0
@@ -68,7 +68,7 @@ def test_who_takes_little_never_waits_for_one_who_takes_much() -> None:
 
 
 def test_who_only_looks_pays_for_it_and_keeps_nobody_waiting() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         with shares.looking("many"):
             assert [await work(shares, time, "one", 3.0) for _ in range(9)] == [0.0] * 9
         with shares.of("one"):
@@ -84,7 +84,7 @@ def test_who_only_looks_pays_for_it_and_keeps_nobody_waiting() -> None:
 
 
 def test_a_client_between_two_requests_is_still_there() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         await work(shares, time, "many", 1000.0)
         await work(shares, time, "one", 0.0)
         assert PRESENT - LOOK <= await work(shares, time, "many", 0.0) <= PRESENT + LOOK
@@ -93,7 +93,7 @@ def test_a_client_between_two_requests_is_still_there() -> None:
 
 
 def test_what_was_taken_is_not_paid_for_ever() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         await work(shares, time, "many", 1000.0)
         with shares.of("one"):
             assert await work(shares, time, "many", 0.0) == pytest.approx(DEBT / SHARE, rel=0.05)
@@ -102,7 +102,7 @@ def test_what_was_taken_is_not_paid_for_ever() -> None:
 
 
 def test_what_is_waited_for_takes_nobody_s_time() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         with shares.of("many") as share, shares.of("one"):
             for _ in range(50):
                 await share.turn()
@@ -116,7 +116,7 @@ def test_what_is_waited_for_takes_nobody_s_time() -> None:
 
 
 def test_an_owner_s_requests_do_not_all_begin_as_soon_as_there_is_something_left() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         begun: list[float] = []
 
         async def one_of_many() -> None:
@@ -135,7 +135,7 @@ def test_an_owner_s_requests_do_not_all_begin_as_soon_as_there_is_something_left
 
 
 def test_owners_who_have_been_away_for_long_are_forgotten_and_begin_as_new_ones_do() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         for name in ("a", "b", "c"):
             await work(shares, time, name, 5.0)
         assert set(shares.known()) == {"a", "b", "c"}
@@ -151,7 +151,7 @@ def test_owners_who_have_been_away_for_long_are_forgotten_and_begin_as_new_ones_
 
 
 def test_looking_takes_a_share_beside_others_and_keeps_nobody_s_requests_waiting() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         for _ in range(1000):
             await shares.look("")
         assert time.now == 100.0, "nobody else is served"
@@ -169,7 +169,7 @@ def test_looking_takes_a_share_beside_others_and_keeps_nobody_s_requests_waiting
 
 
 def test_who_only_looks_is_nobody_to_give_way_to() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         await shares.look("")
         assert [await work(shares, time, "one", 3.0) for _ in range(9)] == [0.0] * 9
 
@@ -177,7 +177,7 @@ def test_who_only_looks_is_nobody_to_give_way_to() -> None:
 
 
 def test_a_long_answer_to_a_look_counts_by_its_bytes() -> None:
-    async def scene(shares: Shares, time: Time) -> None:
+    async def scene(shares: PreparationTime, time: Time) -> None:
         with shares.of("one"):
             await shares.look("")
             shares.looked("", 50_000_000)

@@ -20,7 +20,7 @@ from anespec.manifests.residency import (
 )
 from anespec.manifests.schema import Manifest, WeightFormat
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import Circumstances, ExactnessVerdict, Invariance, InvarianceVerdict
+from anespec.manifests.verdicts import ExactnessVerdict, Invariance, InvarianceVerdict, RunEnvironment
 from anespec.validate.golden.figures import (
     THRESHOLDS,
     GoldenVerdict,
@@ -124,8 +124,8 @@ def artifact_in(folder: Path, manifest: Manifest) -> Artifact:
     return Artifact(folder)
 
 
-def circumstances_on(artifact: Artifact, backend: str = "openvino", machine: str = "any") -> Circumstances:
-    return Circumstances(
+def circumstances_on(artifact: Artifact, backend: str = "openvino", machine: str = "any") -> RunEnvironment:
+    return RunEnvironment(
         backend=backend, library_version="1.2", machine=machine, threads=2, artifact=artifact.fingerprint
     )
 

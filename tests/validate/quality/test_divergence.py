@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.manifests.verdicts import Circumstances, Standing
+from anespec.manifests.verdicts import RunEnvironment, Status
 from anespec.system.errors import QualityGateError
 from anespec.validate.quality.divergence import ROWS_AT_ONCE, Divergence, diverge, log_softmax
 from anespec.validate.quality.verdict import (
@@ -21,7 +21,7 @@ from anespec.validate.quality.verdict import (
     require_quality,
 )
 
-HERE = Circumstances(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
+HERE = RunEnvironment(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
 THERE = HERE.model_copy(update={"machine": "other"})
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -159,13 +159,13 @@ def test_a_later_verdict_replaces_an_earlier_one_of_the_same_circumstances_on_an
 
 def test_figures_without_a_limit_are_reported_and_few_tokens_are_warned_of() -> None:
     few = verdict_over(diverge(*logits(9, 10, 30, 3.0)))
-    assert few.standing is Standing.REPORTED
+    assert few.standing is Status.REPORTED
     assert few.warning is not None
     assert few.warning.startswith("only 10 tokens scored")
     enough = few.text.model_copy(update={"scored": FEW_TOKENS})
     assert few.model_copy(update={"text": enough}).warning is None
-    assert few.model_copy(update={"max_kl": 1e3}).standing is Standing.PASS
-    assert few.model_copy(update={"max_kl": 0.0}).standing is Standing.FAIL
+    assert few.model_copy(update={"max_kl": 1e3}).standing is Status.PASS
+    assert few.model_copy(update={"max_kl": 0.0}).standing is Status.FAIL
     broken = few.figures.model_copy(update={"not_finite": 1})
     judged = few.model_copy(update={"figures": broken})
-    assert (judged.standing, judged.failures) == (Standing.FAIL, ("1 logit is not finite",))
+    assert (judged.standing, judged.failures) == (Status.FAIL, ("1 logit is not finite",))

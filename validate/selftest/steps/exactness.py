@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from anespec.manifests.schema import Shapes
-from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Circumstances, Invariance, Standing
+from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Invariance, RunEnvironment, Status
 from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
@@ -26,7 +26,7 @@ def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
 
 def _run(trial: Trial, bench: Bench) -> Measured:
     artifact, facts = bench.artifact(trial.build), bench.facts
-    here = Circumstances(
+    here = RunEnvironment(
         backend=facts.name,
         library_version=", ".join(facts.libraries),
         machine=facts.machine,
@@ -56,9 +56,9 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
             standing = verdict.standing_of(invariance)
             needed = invariance in REQUIRED_FOR_SPECULATION
             detail = next((v.detail for v in verdict.invariances if v.invariance is invariance), "")
-            if standing is Standing.PASS:
+            if standing is Status.PASS:
                 findings.append(Finding(subject=invariance.value, level=Level.OK, text="bit-equal"))
-            elif standing is Standing.FAIL:
+            elif standing is Status.FAIL:
                 findings.append(
                     Finding(
                         subject=invariance.value,

@@ -17,7 +17,7 @@ from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
 
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
-from anespec.runtime.backends.coreml.contact import Contact, Outcome, TriedPass
+from anespec.runtime.backends.coreml.contact import LoadProbe, Outcome, TriedPass
 from anespec.runtime.backends.coreml.first_contact import NONSENSE, first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits
 from anespec.runtime.backends.coreml.memory import remember, remembered
@@ -253,9 +253,9 @@ def child(text: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-c", f"import sys, time\n{text}")
 
 
-def contact(passes: int = 1) -> Contact:
+def contact(passes: int = 1) -> LoadProbe:
     tried = TriedPass(function="a name" * 20, inputs={}, outputs={})
-    return Contact(
+    return LoadProbe(
         shard="layers",
         compiled="/nowhere",
         units=ComputeUnits.CPU_AND_NE,

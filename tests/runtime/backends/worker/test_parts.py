@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.convert.planning.shard_limits import PROCESS_BYTES
-from anespec.runtime.backends.worker.arena import ALIGNMENT, HEADER_BYTES, Arena, at_width
+from anespec.runtime.backends.worker.arena import ALIGNMENT, HEADER_BYTES, SharedMemory, at_width
 from anespec.runtime.backends.worker.commands import WorkerCompiler
 from anespec.runtime.backends.worker.process import (
     LARGEST,
@@ -35,7 +35,7 @@ from anespec.system.errors import ArtifactError, StorageError
 
 def test_an_arena_says_where_its_parts_lie() -> None:
     parts = {at_width("attn_mask", 4): (1, 1, 4, 256), "logits": (4, 40), "cache.k_0": (1, 2, 8192, 8)}
-    arena = Arena(parts, build=bytes(range(32)))
+    arena = SharedMemory(parts, build=bytes(range(32)))
     arena.tensor("logits")[1, 2] = 1.5
     with mmap.mmap(arena.descriptor, 0) as memory:
         header = struct.unpack_from("<8sIIQ32sQII", memory, 0)
@@ -52,7 +52,7 @@ def test_an_arena_says_where_its_parts_lie() -> None:
 
 def test_a_name_too_long_for_the_table_is_refused() -> None:
     with pytest.raises(ArtifactError, match="is longer than the 64 bytes"):
-        Arena({"x" * 65: (1,)})
+        SharedMemory({"x" * 65: (1,)})
 
 
 def pair() -> tuple[Connection, socket.socket]:
@@ -172,11 +172,11 @@ def test_an_arena_that_the_disk_has_no_room_for_is_one_sentence(monkeypatch: pyt
     with pytest.raises(
         StorageError, match=r"no room for the 8\.0 MB .* \(No space left on device\); set TMPDIR"
     ):
-        Arena({"x": (4_000_000,)})
+        SharedMemory({"x": (4_000_000,)})
 
 
 def test_an_arenas_room_is_taken_before_it_is_written_to() -> None:
-    arena = Arena({"x": (4_000_000,)})
+    arena = SharedMemory({"x": (4_000_000,)})
     assert os.fstat(arena.descriptor).st_blocks * 512 >= 8_000_000
     arena.close()
 
@@ -188,7 +188,7 @@ def test_nowhere_to_put_an_arena_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tempfile, "gettempdir", nowhere)
     monkeypatch.setattr(tempfile, "_sanitize_params", lambda *_: nowhere())
     with pytest.raises(StorageError, match=r"No usable temporary directory found.; set TMPDIR"):
-        Arena({"x": (1,)})
+        SharedMemory({"x": (1,)})
 
 
 @pytest.mark.parametrize("spoilt", ["empty", "folder"])
@@ -198,7 +198,7 @@ def test_a_worker_that_cannot_be_started_names_the_mend(tmp_path: Path, spoilt: 
         path.touch(mode=0o755)
     else:
         path.mkdir()
-    arena, before = Arena({"x": (1,)}), psutil.Process().num_fds()
+    arena, before = SharedMemory({"x": (1,)}), psutil.Process().num_fds()
     with pytest.raises(
         StorageError, match=r"cannot be started .*; build it with `anespec worker build --again`"
     ):
