@@ -33,10 +33,10 @@ from anespec.runtime.drafters.registry import open_source
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.options import DRAFTER_CHOICES, LoadOptions
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.soak.run import WatchedVerifier
 

@@ -7,10 +7,10 @@ from time import perf_counter
 
 from anespec.runtime.engine.planner import least_spans, usable_spans
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import Need, PassPlan, RowKind, Verifier, VerifierShape, run_pass
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import chain_rows
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 
 ROUNDS = 3
 """Rounds of the measurement. Every width runs twice a round. The fastest second pass counts, since other load

@@ -10,9 +10,9 @@ from anespec.manifests.schema import Count, Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import RunEnvironment, Verdict, VerdictFile
 from anespec.runtime.cost_measurement import measure_pass_costs
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.errors import StorageError
 from anespec.system.progress import Progress
 

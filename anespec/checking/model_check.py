@@ -15,8 +15,8 @@ from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
     from anespec.runtime.options import LoadOptions
-    from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.proven import Proven
+    from anespec.runtime.speculation.pass_costs import PassCosts
     from anespec.validate.check_parts import CheckAsked, CheckReport
 
 SECONDS_BETWEEN_LOOKS = 0.2

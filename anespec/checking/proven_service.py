@@ -15,9 +15,9 @@ from anespec.system.progress import SILENT, ProgressCallbacks
 if TYPE_CHECKING:
     from anespec.runtime.drafters import DraftSource
     from anespec.runtime.engine.service import Service
-    from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.proven import Proven
-    from anespec.runtime.running_costs import RunningCosts
+    from anespec.runtime.speculation.pass_costs import PassCosts
+    from anespec.runtime.speculation.running_costs import RunningCosts
     from anespec.system.errors import GoldenGateError
 
 _log = logging.getLogger(__name__)
@@ -149,13 +149,18 @@ class ProvenService:
         from anespec.runtime.engine.service import Service
 
         self._know(proven, costs)
-        gate = self._options.prompt_gate
-        engine = Engine(self.opened.verifier, proven, self._source, costs=self._costs, prompt_gate=gate)
+        engine = Engine(
+            self.opened.verifier,
+            proven,
+            self._source,
+            costs=self._costs,
+            repetition_filter=self._options.prompt_gate,
+        )
         checks = self._checks
         self.service = Service(engine, self._options.queue, checks.tell_busy, checks.make_way)
 
     def _know(self, proven: "Proven", costs: "PassCosts | None") -> None:
-        from anespec.runtime.running_costs import RunningCosts
+        from anespec.runtime.speculation.running_costs import RunningCosts
 
         self.proven = proven
         self._costs = None if costs is None else RunningCosts(costs)

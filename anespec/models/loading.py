@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from anespec.runtime.drafters import DraftSource
     from anespec.runtime.drafters.memory.learner import OpenMemory
     from anespec.runtime.options import BackendOptions, LoadOptions
-    from anespec.runtime.pass_costs import PassCosts
     from anespec.runtime.passes import Verifier
     from anespec.runtime.proven import Proven
     from anespec.runtime.sampling.parameters import SamplingParameters
+    from anespec.runtime.speculation.pass_costs import PassCosts
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.exactness.repeat_checks import Elsewhere
 

@@ -42,6 +42,10 @@ class Draft:
             return self
         return replace(self, tokens=self.tokens[:count], probabilities=self.probabilities[:count])
 
+    def after(self, count: int) -> "Draft":
+        """The tokens behind the first `count`."""
+        return replace(self, tokens=self.tokens[count:], probabilities=self.probabilities[count:])
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -21,7 +21,6 @@ from anespec.runtime.engine.scheduler import Scheduler
 from anespec.runtime.engine.sequences import ActiveSequence, WaitingRequest
 from anespec.runtime.kv.region_store import RING_BYTES, RegionStore
 from anespec.runtime.kv.saved_prefix import SavedPrefix
-from anespec.runtime.pass_costs import CostSource
 from anespec.runtime.passes import (
     PassPlan,
     PassResult,
@@ -33,8 +32,9 @@ from anespec.runtime.passes import (
 )
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import Sampler
-from anespec.runtime.speculation import Speculation
-from anespec.runtime.spending import WidthChanges
+from anespec.runtime.speculation.pass_costs import CostModel
+from anespec.runtime.speculation.policy import DraftPolicy
+from anespec.runtime.speculation.proposals import Speculation
 from anespec.system.errors import AnespecError, RequestError
 
 # Add the counts of a pass to a sequence's ledger.
@@ -83,39 +83,39 @@ class Engine:
         proven: Proven,
         source: DraftSource | None = None,
         *,
-        costs: CostSource | None = None,
-        prompt_gate: float = 0.0,
-        least_reach: int | None = None,
+        costs: CostModel | None = None,
+        repetition_filter: float = 0.0,
+        min_draft_len: int | None = None,
         ring_bytes: int = RING_BYTES,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         """Use what is `proven` of the verifier, and drafts of `source` where drafts are.
 
-        `costs` say which drafts are worth their rows (see Planner), and hear what passes take; `prompt_gate`
-        says which prompts are.
-        Drafts are asked for `least_reach` tokens ahead at least, None for as many as a block has room for.
-        `ring_bytes` is the budget for what is kept of rings where prompts end; `clock` gives seconds.
+        `costs` say which drafts are worth their rows, and hear what passes take; DraftPolicy explains them,
+        `repetition_filter` and `min_draft_len`. `ring_bytes` is the budget for what is kept of rings where
+        prompts end; `clock` gives seconds.
         """
         self._verifier = verifier
         self._shape = verifier.shape
         self.clock = clock
         self.counts = PassCounts()
         self.counts_of = OwnerCounts()
-        self._costs = costs
         self._source = source
-        self._planner = Planner(verifier.shape, proven, costs)
+        self._policy = DraftPolicy(
+            verifier.shape.block,
+            proven.widths,
+            costs,
+            min_draft_len=min_draft_len,
+            repetition_filter=repetition_filter,
+        )
+        self._planner = Planner(verifier.shape, proven, self._policy)
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
         self._speculation = Speculation(
-            source if proven.speculate else None,
-            verifier.shape.vocabulary,
-            clock,
-            prompt_gate,
-            least_reach or max(1, verifier.shape.block - 1),
+            source if proven.speculate else None, self._policy, verifier.shape.vocabulary, clock
         )
         self._speculates = proven.speculate
         self._numbers = itertools.count()
-        self._width_changes = WidthChanges()
         self._losses = 0
         # Kept here until a step returns them, so that a step that fails loses none.
         self._events: list[Event] = []
@@ -154,13 +154,13 @@ class Engine:
         """For how long a step had better wait for further requests; see Scheduler.hold_seconds."""
         return self._scheduler.hold_seconds
 
-    def use(self, proven: Proven, costs: CostSource | None = None) -> None:
+    def use(self, proven: Proven, costs: CostModel | None = None) -> None:
         """Use from the next pass on what was proven meanwhile, which is no less than before.
 
         Sequences that run go on where they are, with drafts from now on where those are proven.
         """
-        self._costs = costs
-        self._planner = Planner(self._shape, proven, costs)
+        self._policy.use(proven.widths, costs)
+        self._planner = Planner(self._shape, proven, self._policy)
         self._store.use(proven)
         self._scheduler.shares_prefixes = proven.reuse_prefixes
         if proven.speculate and not self._speculates and self._source is not None:
@@ -289,18 +289,16 @@ class Engine:
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
-        parts, plan = next_pass(
-            self._scheduler.in_turn, self._planner, self._speculation, self._width_changes
-        )
+        parts, plan = next_pass(self._scheduler.in_turn, self._planner, self._speculation, self._policy)
         for part in parts:
             self._store.will_write(part.sequence.region, part.end)
         began = self.clock()
         self._verifier.submit(plan)
         meanwhile()
         found = self._verifier.wait()
-        if self._costs is not None and plan.wanted:
+        if (costs := self._policy.cost_model) is not None and plan.wanted:
             # Without a head a pass is shorter, and what it takes says nothing of others.
-            self._costs.observe(plan.width, plan.spans[0], self.clock() - began)
+            costs.observe(plan.width, plan.spans[0], self.clock() - began)
         self._count(parts, plan)
         kept = [self._commit(part, found) for part in parts]
         for part, rows in zip(parts, kept, strict=True):

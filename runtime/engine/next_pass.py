@@ -7,8 +7,8 @@ from anespec.runtime.drafters import Draft
 from anespec.runtime.engine.planner import PlannedRow, Planner, Run, Shares
 from anespec.runtime.engine.sequences import ActiveSequence
 from anespec.runtime.passes import PassPlan, Row, RowKind
-from anespec.runtime.speculation import Ask, Speculation
-from anespec.runtime.spending import MOST_DRAFTS, WidthChanges
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN, DraftPolicy
+from anespec.runtime.speculation.proposals import Ask, Speculation
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SequenceRows:
 
 
 def next_pass(
-    sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation, changes: WidthChanges
+    sequences: Sequence[ActiveSequence], planner: Planner, speculation: Speculation, policy: DraftPolicy
 ) -> tuple[list[SequenceRows], PassPlan]:
     """Decide which rows the next pass runs; the sequences that waited longest come first."""
     span = planner.reach([(sequence.region, sequence.computed) for sequence in sequences])
@@ -42,7 +42,7 @@ def next_pass(
         ],
         shares.token_seconds,
     )
-    lengths = planner.spend(drafts, shares, span, changes)
+    lengths = policy.choose(drafts, sum(shares.rows), shares.lanes_left, shares.sure, span)
     chosen: list[tuple[ActiveSequence, int, Draft]] = []
     runs: list[Run] = []
     for sequence, count, draft, length in zip(sequences, shares.rows, drafts, lengths, strict=True):
@@ -52,7 +52,7 @@ def next_pass(
             runs.append(Run(sequence.region, sequence.computed, _rows(*part, speculation)))
     laid_out = planner.lay_out(runs)
     plan = laid_out.plan
-    changes.ran(plan.width)
+    policy.ran(plan.width)
     return [
         SequenceRows(*part, lane, planner.written_to(run, plan))
         for part, run, lane in zip(chosen, runs, laid_out.lanes, strict=True)
@@ -62,7 +62,7 @@ def next_pass(
 def _free_lanes(sequence: ActiveSequence, count: int, shares: Shares, planner: Planner) -> int:
     """The lanes that drafts of a sequence may have behind its scheduled rows."""
     most = planner.longest_run_from(sequence.computed) - count
-    return min(shares.lanes_left, MOST_DRAFTS, most)
+    return min(shares.lanes_left, MAX_DRAFT_LEN, most)
 
 
 def _ask(sequence: ActiveSequence, count: int, lanes: int) -> Ask:

@@ -9,12 +9,10 @@ grammar forces. What is left of the pass is filled with drafts, best first.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anespec.runtime.drafters import Draft
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.pass_costs import CostSource
 from anespec.runtime.passes import Need, PassPlan, Row, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
-from anespec.runtime.spending import Spending, WidthChanges, likeliest
+from anespec.runtime.speculation.policy import DraftPolicy
 
 
 @dataclass(frozen=True)
@@ -71,22 +69,16 @@ class LaidOut:
 
 
 class Planner:
-    """Plans passes for a verifier within what is proven of it. Holds sizes, and where to ask for costs."""
+    """Plans passes for a verifier within what is proven of it. Holds sizes, and the policy to ask."""
 
-    def __init__(self, shape: VerifierShape, proven: Proven, costs: CostSource | None = None) -> None:
-        """`costs` decide which drafts are worth their rows, and how many prompt rows other sequences can
-        bear."""
-        self._widths = proven.widths if costs is None else costs.current.usable(proven.widths)
-        self._block, self._costs = shape.block, costs
+    def __init__(self, shape: VerifierShape, proven: Proven, policy: DraftPolicy | None = None) -> None:
+        """`policy` decides how many draft rows a pass has, and how many prompt rows other sequences can bear;
+        without one, that of unknown costs does."""
+        self._policy = policy or DraftPolicy(shape.block, proven.widths)
         self._shape = shape
         self._map = RegionMap.of(shape)
         self._widest = proven.widths[-1]
         self._spans_by_pool = usable_spans(shape, proven)
-
-    @property
-    def _spending(self) -> Spending:
-        """The use of rows at the current costs of passes."""
-        return Spending(self._block, self._widths, None if self._costs is None else self._costs.current)
 
     def longest_run_from(self, position: int) -> int:
         """The most rows of one sequence in one pass, the first at `position`."""
@@ -107,8 +99,8 @@ class Planner:
         is the pass's span in the first pool, for its cost. Where rows are written side by side, all of them
         are the first sequence's.
         """
-        spending, waiting = self._spending, sum(not demand.is_prompt for demand in demands)
-        prompt_rows = spending.prompt_rows(waiting, span)
+        policy, waiting = self._policy, sum(not demand.is_prompt for demand in demands)
+        prompt_rows = policy.max_prompt_rows(waiting, span)
         everyone, demands = demands, demands[:1] if self._shape.side_by_side else demands
         wants = [min(demand.rows, self._map.longest_run_from(demand.position)) for demand in demands]
         shares = [0] * len(demands)
@@ -134,29 +126,10 @@ class Planner:
         of_prompts = sum(share for demand, share in served if demand.is_prompt)
         return Shares(
             (*shares, *(0 for _ in everyone[len(demands) :])),
-            spending.draft_lanes(waiting, scheduled, span),
-            tokens + spending.worth(of_prompts, span),
-            spending.token_seconds(tokens, span),
+            policy.max_draft_rows(waiting, scheduled, span),
+            tokens + policy.prompt_tokens(of_prompts, span),
+            policy.token_seconds(tokens, span),
         )
-
-    def spend(
-        self, drafts: Sequence[Draft], shares: Shares, span: int = 0, changes: WidthChanges | None = None
-    ) -> list[int]:
-        """Return how many tokens of each sequence's draft run: the likeliest ones, as many as pay (see
-        Spending).
-
-        If the cost of the pass without them was not measured for long, none runs beyond its width.
-        """
-        spending, guesses = self._spending, likeliest(drafts, shares.lanes_left)
-        scheduled = sum(shares.rows)
-        narrowest = spending.width(scheduled)
-        if self._costs is not None and self._costs.overdue(narrowest):
-            guesses = guesses[: narrowest - scheduled]
-        count = spending.paying(guesses, scheduled, shares.sure, span, changes)
-        lengths = [0] * len(drafts)
-        for guess in guesses[:count]:
-            lengths[guess.draft] += 1
-        return lengths
 
     def written_to(self, run: Run, plan: PassPlan) -> int:
         """The position before which ends what a run writes in its pass, pads included where they write."""
@@ -173,7 +146,7 @@ class Planner:
                 if row.need is not None:
                     wanted[len(rows)] = row.need
                 rows.append(Row(row.kind, row.token, position, self._map.slots(run.region, position)))
-        width = self._spending.width(len(rows))
+        width = self._policy.width(len(rows))
         plan = PassPlan(
             tuple(rows), width, least_spans(rows, width, self._shape, self._spans_by_pool), wanted
         )

@@ -21,9 +21,9 @@ from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.engine.room import QueueLimit
 from anespec.runtime.engine.sequences import WaitingRequest
 from anespec.runtime.engine.statistics import Statistics
-from anespec.runtime.pass_costs import CostSource
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.proven import Proven
+from anespec.runtime.speculation.pass_costs import CostModel
 from anespec.system.errors import AnespecError
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class Service:
         self._require(self._command(answer))
         return done.result()
 
-    def use(self, proven: Proven, costs: CostSource | None = None) -> None:
+    def use(self, proven: Proven, costs: CostModel | None = None) -> None:
         """Use what was proven meanwhile, between two passes; see Engine.use.
 
         Raises:

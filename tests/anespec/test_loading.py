@@ -15,8 +15,8 @@ from anespec.models.loading import ask_while_closed, open_artifact
 from anespec.runtime.backends.coreml.start_times import FirstPass, Starts, StartTimes
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.options import BackendOptions
-from anespec.runtime.pass_costs import PassCosts
 from anespec.runtime.passes import Verifier
+from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import AnespecError, ArtifactError, GGUFError
 from anespec.system.progress import SILENT

@@ -22,7 +22,7 @@ from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.passes import PassPlan, PoolShape, StateLostError
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.speculation import LATE_FLOOR
+from anespec.runtime.speculation.proposals import LATE_FLOOR
 
 VOCABULARY = 12
 REPETITIVE = 12

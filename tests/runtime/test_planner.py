@@ -18,7 +18,7 @@ from anespec.runtime.engine.planner import (
 )
 from anespec.runtime.passes import BEST_LOGIT, PoolShape, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
-from anespec.runtime.spending import PROMPT_ROWS, likeliest
+from anespec.runtime.speculation.policy import MAX_PROMPT_ROWS, likeliest
 
 POOLS = (PoolShape("global", 1024, None), PoolShape("local", 192, 100))
 SHAPE = toy_shape(block=4, t_max=256, context=1024, sequences=3, pools=POOLS, partial_spans=True)
@@ -68,7 +68,7 @@ def test_no_lane_that_somebody_wants_stays_empty(demands: list[Demand], widths: 
     ]
     prompt_rows = sum(s for d, s in zip(demands, shares.rows, strict=True) if d.is_prompt)
     if hungry:
-        is_capped = not all(demand.is_prompt for demand in demands) and prompt_rows == PROMPT_ROWS
+        is_capped = not all(demand.is_prompt for demand in demands) and prompt_rows == MAX_PROMPT_ROWS
         assert sum(shares.rows) == widths[-1] or (is_capped and all(demand.is_prompt for demand in hungry))
 
 
@@ -126,8 +126,9 @@ def test_drafts_are_shared_so_that_most_tokens_are_expected(proposed: list[Draft
         return total
 
     found = likeliest(proposed, budget)
-    assert [guess.chance for guess in found] == sorted((guess.chance for guess in found), reverse=True)
-    shares = tuple(sum(guess.draft == i for guess in found) for i in range(len(proposed)))
+    paths = [token.probability for token in found]
+    assert paths == sorted(paths, reverse=True)
+    shares = tuple(sum(token.draft == i for token in found) for i in range(len(proposed)))
     assert sum(shares) == min(budget, sum(len(draft.tokens) for draft in proposed))
     choices = product(*(range(len(draft.tokens) + 1) for draft in proposed))
     best = max(expected(choice) for choice in choices if sum(choice) <= budget)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_spending import TimedVerifier, costs
+from test_draft_policy import TimedVerifier, costs
 from toy import everything, ids
 
 from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan
-from anespec.runtime.running_costs import RECENT, STALE, RunningCosts
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
+from anespec.runtime.speculation.running_costs import RECENT, STALE, RunningCosts
 
 WIDTHS = (1, 2, 4, 8, 16)
 seconds_of_a_pass = st.floats(1e-4, 10.0)

@@ -6,23 +6,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from drafting import HostileSession, OracleSession, SenselessSession, SourceOf, oracle_source
-from hypothesis import given
-from hypothesis import strategies as st
 from stepping import Clock
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
-import anespec.runtime.draft_sessions as draft_sessions
-from anespec.runtime.calibration import Belief, Calibration
-from anespec.runtime.draft_sessions import BackOff
+import anespec.runtime.speculation.sessions as draft_sessions
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, Request
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PoolShape, RowKind
-from anespec.runtime.prompt_gate import repetition
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.speculation import LATE_FLOOR
-from anespec.runtime.spending import MOST_DRAFTS
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
+from anespec.runtime.speculation.proposals import LATE_FLOOR
+from anespec.runtime.speculation.sessions import BackOff
 
 SHAPE = toy_shape(sequences=3)
 
@@ -219,74 +215,12 @@ def test_back_off_doubles_and_ends() -> None:
     assert back_off.until == now + 2
 
 
-@given(st.floats(0.001, 1.0), st.integers(0, 200), st.integers(0, 200))
-def test_calibration_moves_claims_towards_what_happened(claim: float, right: int, wrong: int) -> None:
-    calibration = Calibration()
-    assert calibration.adjusted("s", claim) == claim
-    for _ in range(right):
-        calibration.learn("s", (claim,), 1)
-    for _ in range(wrong):
-        calibration.learn("s", (claim, 0.5), 0)
-    adjusted = calibration.adjusted("s", claim)
-    assert 0 < adjusted <= 1
-    if right + wrong:
-        truth = right / (right + wrong)
-        assert abs(adjusted - truth) <= abs(claim - truth) + 1e-12
-    assert calibration.adjusted("another", claim) == claim
-
-
-def test_a_sequence_whose_claims_do_not_come_true_is_believed_less_and_no_other_is() -> None:
-    calibration = Calibration()
-    for _ in range(200):
-        calibration.learn("me", [0.8], 1)
-    wrong, right, unseen = (Belief(calibration) for _ in range(3))
-    for _ in range(4):
-        wrong.learn("me", [0.8, 0.8], 0)
-        right.learn("me", [0.8, 0.8], 2)
-    known = calibration.adjusted("me", 0.8)
-    assert known > 0.9
-    assert wrong.adjusted("me", 0.8) < 0.6 * known
-    assert right.adjusted("me", 0.8) == unseen.adjusted("me", 0.8) == known
-    for _ in range(100):
-        wrong.learn("me", [0.8], 1)
-    assert wrong.adjusted("me", 0.8) > 0.9 * calibration.adjusted("me", 0.8), "what it was is forgotten"
-
-
-@given(st.lists(st.tuples(st.lists(st.floats(0.001, 1.0), max_size=8), st.integers(0, 8)), max_size=50))
-def test_no_belief_is_more_than_what_all_claims_were_worth(chains: list[tuple[list[float], int]]) -> None:
-    calibration = Calibration()
-    belief = Belief(calibration)
-    for claims, right in chains:
-        belief.learn("me", claims, min(right, len(claims)))
-        assert 0 < belief.adjusted("me", 0.5) <= calibration.adjusted("me", 0.5)
-
-
-def test_what_follows_a_miss_says_nothing_and_old_claims_fade() -> None:
-    calibration = Calibration()
-    calibration.learn("s", (0.85, 0.55, 0.25), 1)
-    assert calibration.adjusted("s", 0.25) == 0.25
-    assert calibration.adjusted("s", 0.55) < 0.55
-    for _ in range(5000):
-        calibration.learn("s", (0.95,), 1)
-    for _ in range(1500):
-        calibration.learn("s", (0.95,), 0)
-    assert calibration.adjusted("s", 0.95) < 0.2
-
-
-def test_a_prompt_s_repetition_is_the_share_of_its_3_grams_that_came_before() -> None:
-    assert repetition([1, 2, 3]) == 0
-    assert repetition([]) == 0
-    assert repetition(range(50)) == 0
-    assert repetition([1, 2, 3, 1, 2, 3]) == 1 - 3 / 4
-    assert repetition([7] * 12) == 1 - 1 / 10
-
-
 def test_a_gate_keeps_drafts_from_prompts_that_do_not_repeat() -> None:
     repeating, plain = (1, 2, 3, 1, 2, 3, 1, 2, 3), tuple(range(9))
     opened = []
     for gate in (0.0, 0.3, 0.99):
         source = oracle_source(repeating, text(repeating, 10))
-        engine = Engine(ToyVerifier(SHAPE), everything(SHAPE), source, prompt_gate=gate)
+        engine = Engine(ToyVerifier(SHAPE), everything(SHAPE), source, repetition_filter=gate)
         for prompt in (repeating, plain):
             assert ids(list(engine.generate(Request(prompt, 10)))) == text(prompt, 10)
         opened.append([prompt for _, prompt in source.opened])
@@ -323,7 +257,7 @@ def test_a_draft_that_was_right_to_its_end_is_followed_by_one_twice_as_long() ->
     assert ids(list(engine.generate(Request([1, 2], 120)))) == whole[:120]
     asked = sessions[0].asked
     assert asked[:3] == [3, 6, 12]
-    assert max(asked) == MOST_DRAFTS
+    assert max(asked) == MAX_DRAFT_LEN
     assert set(asked[-20:-4]) == {3}, "as many as a block has, where guesses are wrong"
 
 

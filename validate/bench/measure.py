@@ -8,9 +8,9 @@ from statistics import median
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.engine.statistics import Statistics
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.spending import MOST_DRAFTS
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import counted
 from anespec.validate.bench.fits import SpeedPoint
@@ -35,13 +35,13 @@ class Way:
 
 
 PLAIN = Way(0)
-PAYING = Way(MOST_DRAFTS, as_they_pay=True)
+PAYING = Way(MAX_DRAFT_LEN, as_they_pay=True)
 """As the engine drafts when it serves."""
 
 
 def most_drafts(widths: Sequence[int]) -> int:
     """Return how many drafts a pass can have in addition to its carry row, for these widths, ascending."""
-    return min(widths[-1] - 1, MOST_DRAFTS)
+    return min(widths[-1] - 1, MAX_DRAFT_LEN)
 
 
 def usual_drafts(block: int, most: int) -> tuple[int, ...]:

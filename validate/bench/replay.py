@@ -14,18 +14,15 @@ import logging
 import sys
 import types
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from anespec.runtime.calibration import Belief, Calibration
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.engine.statistics import Ledger, Statistics
-from anespec.runtime.pass_costs import PassCosts
-from anespec.runtime.prompt_gate import repetition
-from anespec.runtime.reach import Reach, told
-from anespec.runtime.spending import MOST_DRAFTS, Spending, likeliest
+from anespec.runtime.speculation.pass_costs import PassCosts
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN, DraftPolicy, repetition
 from anespec.validate.bench.timed_source import SourceTimes, TimedSession, TimedSource
 from anespec.validate.bench.traces import CUT, ReplayRequest
 
@@ -85,46 +82,40 @@ class WholeBlocks:
 
 @dataclass
 class PayingRows:
-    """The engine's rule if the costs of passes are known (see runtime.spending), without spans."""
+    """The engine's policy if the costs of passes are known, without spans and changes of width."""
 
     block: int
     costs: PassCosts
-    _calibration: Calibration = field(default_factory=Calibration)
 
     def __post_init__(self) -> None:
-        widths = tuple(each.width for each in self.costs.widths)
-        self._spending = Spending(self.block, self.costs.usable(widths), self.costs)
+        self._policy = DraftPolicy(self.block, [cost.width for cost in self.costs.widths], self.costs)
         self.begin()
 
     @property
     def budget(self) -> int:
         """As many as may ever pay, and as far as the sequence's drafts were right."""
-        return min(self._lanes, MOST_DRAFTS, self._reach.tokens)
+        return min(self._max_rows, MAX_DRAFT_LEN, self._sequence.draft_len)
 
     def begin(self) -> None:
-        """A sequence's reach is its own, and so is how far it is believed."""
-        self._reach = Reach(max(1, self.block - 1))
-        self._belief = Belief(self._calibration)
+        """Take nothing of the last sequence's but what its claims were worth."""
+        self._sequence = self._policy.begin()
 
     def chosen(self, draft: Draft) -> Draft:
         """The likeliest, as many as bring most tokens per second."""
-        claims = tuple(self._belief.adjusted(draft.source, claim) for claim in draft.probabilities)
-        guesses = likeliest([replace(draft, probabilities=claims)], self._lanes)
-        return draft.first(self._spending.paying(guesses, 1, 1.0, 0))
+        (count,) = self._policy.choose([self._sequence.estimated(draft)], 1, self._max_rows)
+        return draft.first(count)
 
     def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
-        """Claims are believed as far as they came true, whether they were run or not."""
-        known, right = told(proposed.tokens, committed)
-        self._belief.learn(proposed.source, proposed.probabilities[:known], right)
-        self._reach.learn(known, right)
+        """Claims are trusted as far as they came true, whether they were run or not."""
+        self._sequence.learn(proposed, committed)
 
     def seconds(self, rows: int) -> float:
         """Of the narrowest pass that holds them."""
-        return self.costs.seconds(self._spending.width(rows), 0)
+        return self.costs.seconds(self._policy.width(rows), 0)
 
     @property
-    def _lanes(self) -> int:
-        return self._spending.draft_lanes(1, 1, 0)
+    def _max_rows(self) -> int:
+        return self._policy.max_draft_rows(1, 1, 0)
 
 
 # How many bytes objects of Python hold, arrays included.
@@ -190,13 +181,13 @@ class Replay:
     """A replay under way: one request after another through one source, or without any.
 
     `rule` says how many rows a pass has. `cut` is what the requests' outputs were cut at, as the engine's
-    `max_tokens`. Nothing is drafted for prompts that repeat less than `prompt_gate` says.
+    `max_tokens`. Nothing is drafted for prompts that repeat less than `repetition_filter` says.
     """
 
     source: DraftSource | None
     rule: RowRule
     cut: int = CUT
-    prompt_gate: float = 0.0
+    repetition_filter: float = 0.0
     _requests: int = 0
     _overall: Ledger = field(default_factory=lambda: Ledger(0))
     _categories: dict[str, Ledger] = field(default_factory=dict)
@@ -209,7 +200,7 @@ class Replay:
 
     def warm(self, requests: Iterable[ReplayRequest]) -> None:
         """Replay what only the source's memory is to know of; nothing is counted."""
-        unseen = Replay(self.source, self.rule, self.cut, self.prompt_gate)
+        unseen = Replay(self.source, self.rule, self.cut, self.repetition_filter)
         for request in requests:
             unseen.add(request)
 
@@ -255,7 +246,7 @@ class Replay:
         )
 
     def _open(self, prompt: Sequence[int]) -> TimedSession | None:
-        if self._timed is None or (self.prompt_gate and repetition(prompt) < self.prompt_gate):
+        if self._timed is None or (self.repetition_filter and repetition(prompt) < self.repetition_filter):
             return None
         return self._timed.open(OWNER, prompt)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anespec.runtime.engine.statistics import Statistics
-from anespec.runtime.pass_costs import PassCosts
+from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.validate.bench.replay import Replayed
 from anespec.validate.bench.timed_source import Samples
 from anespec.validate.page.templating import render_report

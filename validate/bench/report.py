@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from anespec.runtime.pass_costs import PassCosts
+from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.system.machine import Surroundings
 from anespec.validate.bench.figures import Figures, figures_of
 from anespec.validate.bench.fits import CostFit, Estimate, LineFit, fit_cost, fit_line

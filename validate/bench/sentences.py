@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import islice
 
-from anespec.runtime.spending import MOST_DRAFTS
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.formatting import counted, listed
 from anespec.validate.bench.fits import CONFIDENCE, CostFit, Estimate, LineFit
 from anespec.validate.bench.report import BenchReport
@@ -27,7 +27,7 @@ def comparison_sentence(report: BenchReport) -> str:
 
 def cost_text(report: BenchReport) -> str:
     """What passes cost, as far as drafts make them wide, in words after `a pass of`."""
-    shown = [each for each in report.costs.widths if each.width <= 2 * (MOST_DRAFTS + 1)]
+    shown = [each for each in report.costs.widths if each.width <= 2 * (MAX_DRAFT_LEN + 1)]
     rows = listed([str(each.width) for each in shown])
     times = listed([f"{1e3 * each.seconds:.2f}" for each in shown])
     return f"{rows} rows costs {times} ms"

@@ -19,9 +19,9 @@ from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.planner import usable_spans
 from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.errors import AnespecError
 from anespec.validate.soak.requests import OracleSource
 

@@ -27,7 +27,7 @@ from anespec.system.safe_files import require_writable, write_atomically
 
 if TYPE_CHECKING:
     from anespec.runtime.engine.statistics import Statistics
-    from anespec.runtime.pass_costs import PassCosts
+    from anespec.runtime.speculation.pass_costs import PassCosts
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.bench.replay import Replayed
     from anespec.validate.bench.timed_source import Samples
@@ -103,7 +103,7 @@ OF_MODELS = (
 
 def _read_costs(context: click.Context, parameter: click.Parameter, given: str | None) -> "PassCosts | None":
     """`1=28,4=72` as milliseconds by width; a usage error for what is none."""
-    from anespec.runtime.pass_costs import PassCosts, WidthCost
+    from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 
     if given is None:
         return None
@@ -201,7 +201,7 @@ def replay(
             source = make_source(options, tokenizer, memory, ProgressCallbacks(note=report.note))
             with closing(source) if source is not None else nullcontext():
                 rule = WholeBlocks(block) if costs is None else PayingRows(block, costs)
-                run = Replay(source, rule, prompt_gate=options.prompt_gate)
+                run = Replay(source, rule, repetition_filter=options.prompt_gate)
                 run.warm(_requests(warm, tokenizer, None))
                 for number, request in enumerate(_requests(files, tokenizer, limit), start=1):
                     run.add(request)

@@ -112,9 +112,9 @@ def _run_cases(
 ) -> "BenchReport":
     from anespec.runtime.backends import COREML, WORKER
     from anespec.runtime.engine.engine import Engine
-    from anespec.runtime.running_costs import RunningCosts
     from anespec.runtime.sampling import SamplingParameters
-    from anespec.runtime.spending import MOST_DRAFTS
+    from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
+    from anespec.runtime.speculation.running_costs import RunningCosts
     from anespec.system.machine import Surroundings
     from anespec.validate.bench.measure import Measurement, equal_costs, measure, most_drafts, usual_drafts
     from anespec.validate.bench.prompts import bench_prompts
@@ -128,15 +128,15 @@ def _run_cases(
     if not drafts or drafts[-1] > most:
         raise RequestError(
             f"a pass runs {counted(most, 'draft')} of one text at most here; give fewer --drafts"
-            f"{', or convert with a larger --block' if most < MOST_DRAFTS else ''}"
+            f"{', or convert with a larger --block' if most < MAX_DRAFT_LEN else ''}"
         )
     prompts = list(bench_prompts(opened.tokenizer, options.classes, shape.context - options.lengths[-1]))
     bounded = BoundedSource(source, drafts[-1])
     costs = RunningCosts(costs_here(opened, proven, watcher(shown=not quiet)))
     surroundings, began = Surroundings.here(), time.monotonic()
     measurement = Measurement(
-        spending=Engine(opened.verifier, proven, bounded, costs=costs, prompt_gate=options.prompt_gate),
-        fixed=Engine(opened.verifier, proven, bounded, costs=equal_costs(proven.widths), least_reach=most),
+        spending=Engine(opened.verifier, proven, bounded, costs=costs, repetition_filter=options.prompt_gate),
+        fixed=Engine(opened.verifier, proven, bounded, costs=equal_costs(proven.widths), min_draft_len=most),
         source=bounded,
         sampling=SamplingParameters(temperature=options.temperature, seed=options.seed),
         end_ids=opened.tokenizer.end_ids,

@@ -11,7 +11,7 @@ from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.statistics import Statistics
 from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.spending import MOST_DRAFTS
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.machine import Surroundings
 from anespec.validate.bench.figures import figures_of
 from anespec.validate.bench.measure import (
@@ -48,7 +48,7 @@ def measured(verifier: ToyVerifier, source: SourceOf, runs: int = 3) -> Measurem
     proven = everything(SHAPE)
     return Measurement(
         spending=Engine(verifier, proven, bounded, costs=FREE),
-        fixed=Engine(verifier, proven, bounded, costs=FREE, least_reach=MOST_DRAFTS),
+        fixed=Engine(verifier, proven, bounded, costs=FREE, min_draft_len=MAX_DRAFT_LEN),
         source=bounded,
         sampling=GREEDY,
         end_ids=frozenset(),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.runtime.engine.statistics import Statistics
-from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.machine import Surroundings
 from anespec.validate.bench.measure import PAYING, PLAIN, BenchRun, Case, Variant, Way
 from anespec.validate.bench.options import PromptClass

@@ -16,8 +16,8 @@ from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.engine.statistics import SourceCount
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.validate.bench.replay import PayingRows, Replay, WholeBlocks, held_bytes
 from anespec.validate.bench.replay_page import ReplaySettings, render_replay_page
 from anespec.validate.bench.traces import ReplayRequest
@@ -149,7 +149,7 @@ def test_a_prompt_that_does_not_repeat_is_not_drafted_for_behind_the_gate() -> N
     output = tuple(range(100, 110))
     fresh, repeating = (ReplayRequest("one", prompt, output) for prompt in ((1, 2, 3, 4, 5), (1, 2) * 5))
     source = PlantedSource([output], None)
-    replay = Replay(source, WholeBlocks(4), prompt_gate=0.5)
+    replay = Replay(source, WholeBlocks(4), repetition_filter=0.5)
     for request in (fresh, repeating):
         replay.add(request)
     assert source.prompts == [repeating.prompt]

@@ -1,26 +1,29 @@
 """Rows are spent where they bring most tokens per second, and nobody waits long for another's."""
 
+from itertools import accumulate
+from operator import mul
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy import GLOBAL, ToyVerifier, drain, everything, ids, toy_shape
 
 from anespec.runtime.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
+from anespec.runtime.drafters import Draft
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.planner import Demand, Planner
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
-from anespec.runtime.spending import (
-    DRAFT_ROW_SECONDS,
-    LONGEST_WAIT,
-    LONGEST_WAIT_FOR_DRAFTS,
-    MOST_DRAFTS,
-    Guess,
-    Spending,
-    WidthChanges,
+from anespec.runtime.speculation.pass_costs import DRAFT_ROW_SECONDS, PassCosts, WidthCost
+from anespec.runtime.speculation.policy import (
+    DRAFT_DELAY,
+    MAX_DRAFT_LEN,
+    PROMPT_DELAY,
+    DraftPolicy,
+    repetition,
 )
+from anespec.runtime.speculation.running_costs import RunningCosts
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 LLAMA_CPP = {1: 28.0, 2: 45.0, 4: 70.0, 8: 90.0, 16: 170.0, 32: 330.0, 64: 650.0}
@@ -36,78 +39,146 @@ def costs(milliseconds: dict[int, float], per_slot: float = 0.0, change: float =
 prices = st.lists(st.floats(0.0, 3.0), min_size=len(WIDTHS), max_size=len(WIDTHS)).map(
     lambda steps: PassCosts.of([WidthCost(width, 1 + sum(steps[: i + 1])) for i, width in enumerate(WIDTHS)])
 )
-chances = st.lists(st.floats(0.01, 1.0), max_size=20).map(lambda found: sorted(found, reverse=True))
+probabilities = st.lists(st.floats(0.01, 1.0), max_size=20)
+proposals = st.lists(probabilities.map(lambda found: drafted(*found)), max_size=4)
 
 
-@given(prices, chances, st.integers(1, 8))
-def test_no_other_number_of_guesses_brings_more_tokens_per_second(
+def drafted(*probabilities: float) -> Draft:
+    return Draft((0,) * len(probabilities), probabilities)
+
+
+@given(prices, probabilities, st.integers(1, 8))
+def test_no_other_number_of_drafts_brings_more_tokens_per_second(
     known: PassCosts, found: list[float], scheduled: int
 ) -> None:
-    spending = Spending(4, WIDTHS, known)
-    guesses = [Guess(chance, 0) for chance in found]
+    policy = DraftPolicy(4, WIDTHS, known)
+    paths = list(accumulate(found, mul))
 
     def rate(count: int) -> float:
-        seconds = known.seconds(spending.width(scheduled + count), 0) + DRAFT_ROW_SECONDS * count
-        return (scheduled + sum(found[:count])) / seconds
+        seconds = known.seconds(policy.width(scheduled + count), 0) + DRAFT_ROW_SECONDS * count
+        return (scheduled + sum(paths[:count])) / seconds
 
-    count = spending.paying(guesses, scheduled, scheduled, 0)
+    (count,) = policy.choose([drafted(*found)], scheduled, len(found), scheduled)
     assert rate(count) >= max(map(rate, range(len(found) + 1))) - 1e-9
+
+
+@given(prices, proposals, st.integers(1, 40), st.integers(0, 24), st.none() | st.sampled_from(WIDTHS))
+def test_no_more_drafts_run_than_were_proposed_and_allowed(
+    known: PassCosts, found: list[Draft], scheduled: int, max_rows: int, last: int | None
+) -> None:
+    for cost_model in (known, None):
+        policy = DraftPolicy(4, WIDTHS, cost_model)
+        if last is not None:
+            policy.ran(last)
+        lengths = policy.choose(found, scheduled, max_rows, scheduled)
+        assert all(0 <= length <= len(draft.tokens) for length, draft in zip(lengths, found, strict=True))
+        assert sum(lengths) <= max_rows
+        if cost_model is None:
+            assert sum(lengths) == min(max_rows, sum(len(draft.tokens) for draft in found))
+
+
+@given(prices, st.lists(proposals, min_size=1, max_size=30), st.floats(0.0, 2.0))
+def test_drafts_are_never_estimated_to_lose_more_than_changes_of_width_took(
+    known: PassCosts, passes: list[list[Draft]], change: float
+) -> None:
+    """Where the last width is kept, what is forgone by it is less than the change that it saves."""
+    policy = DraftPolicy(4, WIDTHS, PassCosts(known.widths, change))
+    forgone = took = 0.0
+    last = None
+    for found in passes:
+        lengths = policy.choose(found, 1, 40, 1.0)
+        paths = [accumulate(draft.probabilities[:n], mul) for draft, n in zip(found, lengths, strict=True)]
+        tokens = 1.0 + sum(map(sum, paths))
+        width = policy.width(1 + sum(lengths))
+        seconds = known.seconds(width, 0, sum(lengths))
+        forgone += max(0.0, seconds - tokens * known.seconds(policy.width(1), 0))
+        policy.ran(width)
+        took += change * (last is not None and last != width)
+        last = width
+    assert forgone <= took + change + 1e-9
 
 
 @given(prices, st.integers(1, 12))
 def test_nobody_waits_long_for_another_s_prompt_or_drafts(known: PassCosts, waiting: int) -> None:
-    spending = Spending(4, WIDTHS, known)
-    alone = known.seconds(spending.width(waiting), 0)
-    rows = spending.prompt_rows(waiting, 0)
+    policy = DraftPolicy(4, WIDTHS, known)
+    alone = known.seconds(policy.width(waiting), 0)
+    rows = policy.max_prompt_rows(waiting, 0)
     assert rows >= 4
-    width = spending.width(waiting + rows)
-    assert rows == 4 or known.seconds(width, 0) <= LONGEST_WAIT * alone
+    width = policy.width(waiting + rows)
+    assert rows == 4 or known.seconds(width, 0) <= PROMPT_DELAY * alone
     if waiting > 1:
-        most = spending.width(waiting + spending.draft_lanes(waiting, waiting, 0))
-        assert known.seconds(most, 0) <= LONGEST_WAIT_FOR_DRAFTS * alone
-    assert spending.prompt_rows(0, 0) == WIDTHS[-1], "where nobody waits, prompts take all"
+        most = policy.width(waiting + policy.max_draft_rows(waiting, waiting, 0))
+        assert known.seconds(most, 0) <= DRAFT_DELAY * alone
+    assert policy.max_prompt_rows(0, 0) == WIDTHS[-1], "where nobody waits, prompts take all"
 
 
-def test_where_every_row_is_free_guesses_fill_the_pass() -> None:
-    free = Spending(4, (1, 2, 4), costs({1: 60.0, 2: 59.0, 4: 58.0}))
-    bad = [Guess(0.01, 0)] * 3
-    assert free.paying(bad, 1, 1.0, 0) == 3
-    wide = Spending(4, WIDTHS, costs(FLAT_TO_EIGHT))
-    assert wide.paying([Guess(0.01, 0)] * MOST_DRAFTS, 1, 1.0, 0) == 7, "eight rows cost what one does"
-    assert wide.paying([Guess(0.9**i, 0) for i in range(1, MOST_DRAFTS + 1)], 1, 1.0, 0) == MOST_DRAFTS
-    assert wide.draft_lanes(1, 1, 0) == MOST_DRAFTS
+def chosen(policy: DraftPolicy, *probabilities: float, span: int = 0) -> int:
+    """How many tokens of a draft run, whose probabilities these are, each given those before it."""
+    (count,) = policy.choose([drafted(*probabilities)], 1, len(probabilities), 1.0, span)
+    return count
 
 
-def test_where_rows_cost_guesses_must_be_good() -> None:
-    dear = Spending(4, WIDTHS, costs(LLAMA_CPP))
-    assert dear.paying([Guess(0.5, 0), Guess(0.25, 0), Guess(0.1, 0)], 1, 1.0, 0) == 0
-    assert dear.paying([Guess(0.7, 0)], 1, 1.0, 0) == 1
-    assert dear.paying([Guess(0.95**i, 0) for i in range(1, 8)], 1, 1.0, 0) == 7
+def test_where_every_row_is_free_drafts_fill_the_pass() -> None:
+    free = DraftPolicy(4, (1, 2, 4), costs({1: 60.0, 2: 59.0, 4: 58.0}))
+    assert chosen(free, *[0.01] * 3) == 3
+    wide = DraftPolicy(4, WIDTHS, costs(FLAT_TO_EIGHT))
+    assert chosen(wide, 0.01, *[1.0] * (MAX_DRAFT_LEN - 1)) == 7, "eight rows cost what one does"
+    assert chosen(wide, *[0.9] * MAX_DRAFT_LEN) == MAX_DRAFT_LEN
+    assert wide.max_draft_rows(1, 1, 0) == MAX_DRAFT_LEN
+
+
+def test_where_rows_cost_drafts_must_be_good() -> None:
+    dear = DraftPolicy(4, WIDTHS, costs(LLAMA_CPP))
+    assert chosen(dear, 0.5, 0.5, 0.4) == 0
+    assert chosen(dear, 0.7) == 1
+    assert chosen(dear, *[0.95] * 7) == 7
 
 
 def test_far_looks_make_rows_dearer() -> None:
-    known = PassCosts.of([WidthCost(1, 1.0, 0.0), WidthCost(4, 1.0, 0.001)])
-    spending = Spending(4, (1, 4), known)
-    guess = [Guess(0.5, 0)]
-    assert spending.paying(guess, 1, 1.0, 256) == 1
-    assert spending.paying(guess, 1, 1.0, 2048) == 0
+    policy = DraftPolicy(4, (1, 4), PassCosts.of([WidthCost(1, 1.0, 0.0), WidthCost(4, 1.0, 0.001)]))
+    assert chosen(policy, 0.5, span=256) == 1
+    assert chosen(policy, 0.5, span=2048) == 0
 
 
 def test_another_width_is_taken_once_it_would_have_paid() -> None:
     known = PassCosts.of([WidthCost(width, 1 + width / 100) for width in WIDTHS], change=0.25)
-    spending = Spending(4, WIDTHS, known)
-    changes = WidthChanges()
-    changes.ran(1)
-    poor, good = [Guess(0.1, 0)], [Guess(0.4, 0)]
-    assert [spending.paying(poor, 1, 1.0, 0, changes) for _ in range(3)] == [0, 0, 1], "each saves 0.1"
-    changes.ran(2)
-    assert changes.saved == 0
-    assert spending.paying(poor, 1, 1.0, 0, changes) == 1, "as wide as the last, it changes nothing"
-    changes.ran(1)
-    assert spending.paying(good, 1, 1.0, 0, changes) == 1, "it pays at once"
-    changes.ran(64)
-    assert spending.paying([], 1, 1.0, 0, changes) == 0
-    assert spending.paying(good * 70, 65 - 2, 63.0, 0, changes) == 1
+    policy = DraftPolicy(4, WIDTHS, known)
+    policy.ran(1)
+    assert [chosen(policy, 0.1) for _ in range(3)] == [0, 0, 1], "each saves 0.1"
+    policy.ran(2)
+    assert chosen(policy, 0.1) == 1, "as wide as the last, it changes nothing"
+    policy.ran(1)
+    assert [chosen(policy, 0.1) for _ in range(3)] == [0, 0, 1], "what was forgone before counts no more"
+    policy.ran(1)
+    assert chosen(policy, 0.4) == 1, "it pays at once"
+    policy.ran(64)
+    assert chosen(policy) == 0
+    assert policy.choose([drafted(0.4)] * 70, 63, 70, 63.0) == [1, *[0] * 69]
+
+
+def test_a_width_that_others_are_weighed_against_is_timed_again() -> None:
+    running = RunningCosts(costs(dict.fromkeys(WIDTHS, 1.0)))
+    policy = DraftPolicy(4, WIDTHS, running)
+    for _ in range(100):
+        assert chosen(policy, 0.9) == (0 if running.overdue(1) else 1)
+        running.observe(2, 0, 1e-3)
+    assert running.overdue(1)
+
+
+def test_a_prompt_s_repetition_is_the_share_of_its_3_grams_that_came_before() -> None:
+    assert repetition([1, 2, 3]) == 0
+    assert repetition([]) == 0
+    assert repetition(range(50)) == 0
+    assert repetition([1, 2, 3, 1, 2, 3]) == 1 - 3 / 4
+    assert repetition([7] * 12) == 1 - 1 / 10
+
+
+@given(st.lists(st.integers(0, 3), max_size=20), st.floats(0.0, 1.0))
+def test_a_repetition_filter_keeps_drafts_from_prompts_that_repeat_less(
+    prompt: list[int], share: float
+) -> None:
+    policy = DraftPolicy(4, WIDTHS, repetition_filter=share)
+    assert policy.drafts_for(prompt) == (repetition(prompt) >= share)
 
 
 def test_a_width_in_whose_place_a_wider_one_is_clearly_cheaper_is_not_run() -> None:
@@ -194,7 +265,8 @@ def test_no_pass_of_one_who_waits_is_long_while_prompts_come_in() -> None:
     ]
     assert shared
     assert max(shared) == 32, "51 ms, which is less than twice 27"
-    alone = Planner(verifier.shape, everything(verifier.shape), known)
+    proven = everything(verifier.shape)
+    alone = Planner(verifier.shape, proven, DraftPolicy(verifier.shape.block, proven.widths, known))
     assert sum(alone.share([Demand(200, True)]).rows) == 64
 
 

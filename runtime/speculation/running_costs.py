@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from anespec.runtime.pass_costs import PassCosts, WidthCost
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 
 RECENT = 9
 """Passes of a width that count: on a machine that became slower, so many later all are slow."""
@@ -37,7 +37,7 @@ class _Width:
 
 
 class RunningCosts:
-    """Implements CostSource: begins with what was recorded, and learns from passes.
+    """Implements CostModel: begins with what was recorded, and learns from passes.
 
     A width's estimate is the second least of its recent passes: the least would be a single mistake's. Where
     others ran since, it is taken to have become as much dearer or cheaper as the width of the last pass has.
@@ -73,7 +73,7 @@ class RunningCosts:
         return _scaled(self._best, min(1.0, _total(self._recorded) / _total(self._best)))
 
     def observe(self, width: int, span: int, seconds: float) -> None:
-        """Learn from a pass; see CostSource."""
+        """Learn from a pass; see CostModel."""
         own = self._widths.get(width)
         if own is None or seconds <= 0:
             return
@@ -94,7 +94,7 @@ class RunningCosts:
             self._best = replace(self._current, pace=1.0)
 
     def overdue(self, width: int) -> bool:
-        """Return whether a width should be run to update its cost; see CostSource."""
+        """Return whether a width should be run to update its cost; see CostModel."""
         own = self._widths.get(width)
         return own is not None and self._passes >= own.next_trial
 

@@ -11,13 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from anespec.runtime.calibration import Belief, Calibration
-from anespec.runtime.draft_sessions import BackOff, Drafting, Opener, catch_up
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
 from anespec.runtime.engine.sequences import ActiveSequence
-from anespec.runtime.prompt_gate import repetition
-from anespec.runtime.purse import Earnings, Purse
-from anespec.runtime.reach import Reach, told
+from anespec.runtime.speculation.policy import DraftPolicy
+from anespec.runtime.speculation.sessions import BackOff, Drafting, Opener, catch_up
 
 _log = logging.getLogger(__name__)
 
@@ -51,23 +48,16 @@ class Speculation:
     def __init__(
         self,
         source: DraftSource | None,
+        policy: DraftPolicy,
         vocabulary: int,
         clock: Callable[[], float] = perf_counter,
-        prompt_gate: float = 0.0,
-        least_reach: int = 3,
     ) -> None:
-        """Without a source nothing is drafted, nor for prompts that repeat less than the gate says (see
-        prompt_gate). `clock` gives seconds.
-
-        At least `least_reach` tokens are asked for (see Reach).
-        """
-        self._least_reach = least_reach
-        self._prompt_gate = prompt_gate
+        """Draft nothing without a source, and nothing that the policy does not ask for. `clock` gives
+        seconds."""
         self._source = source
+        self._policy = policy
         self._vocabulary = vocabulary
         self._clock = clock
-        self._calibration = Calibration()
-        self._earnings = Earnings()
         self._drafting: dict[int, Drafting] = {}
         self._back_off = BackOff()
         self._passes = 0
@@ -83,13 +73,10 @@ class Speculation:
             self._source, self._opener = source, Opener(source)
 
     def begin(self, sequence: ActiveSequence) -> None:
-        """Open a session for a sequence that wants drafts, and whose prompt is worth it."""
-        if self._source is None or not sequence.request.speculate:
-            return
-        if not self._prompt_gate or repetition(sequence.request.prompt) >= self._prompt_gate:
-            self._drafting[sequence.number] = Drafting(
-                Reach(self._least_reach), Belief(self._calibration), Purse(self._earnings)
-            )
+        """Open a session for a sequence that wants drafts, and that the policy gives some."""
+        request = sequence.request
+        if self._source is not None and request.speculate and self._policy.drafts_for(request.prompt):
+            self._drafting[sequence.number] = Drafting(self._policy.begin())
             self._session(sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
@@ -105,10 +92,10 @@ class Speculation:
 
     def propose(self, asks: Sequence[Ask], token_seconds: float | None = None) -> list[Draft]:
         """A draft for each ask, worth running: within its budget, known tokens, none that the grammar forbids
-        or that follows an end, calibrated probabilities.
+        or that follows an end, estimated probabilities.
 
         `token_seconds` is what a token takes without drafts; where it is known, sessions that save less than
-        they take are asked now and then only (see Purse).
+        they take are asked now and then only (see SequencePolicy).
         """
         self._passes += 1
         self._token_seconds = token_seconds
@@ -120,11 +107,12 @@ class Speculation:
                 drafting.proposed, drafting.forced = Draft(), 0
                 drafting.asking = None
                 session = self._session(ask.sequence) if ask.budget > 0 else None
+                policy = drafting.policy
                 drafting.rests = (
-                    session is not None and token_seconds is not None and not drafting.purse.allows()
+                    session is not None and token_seconds is not None and not policy.may_propose()
                 )
                 if session is not None and not drafting.rests:
-                    sessions.append((replace(ask, budget=min(ask.budget, drafting.reach.tokens)), session))
+                    sessions.append((replace(ask, budget=min(ask.budget, policy.draft_len)), session))
         sessions = [one for one in sessions if self._catch_up(one[0].sequence)]
         if not sessions:
             return [Draft() for _ in asks]
@@ -147,7 +135,8 @@ class Speculation:
         outcome = Outcome()
         if ran:
             outcome = Outcome(drafting.proposed.first(drafting.forced + ran), drafting.forced + accepted)
-        right = self._learn(drafting, committed)
+        right = drafting.policy.learn(drafting.proposed.after(drafting.forced), committed[drafting.forced :])
+        drafting.proposed, drafting.forced = Draft(), 0
         if drafting.session is not None:
             try:
                 drafting.session.observe(tuple(committed), outcome, rows)
@@ -156,7 +145,7 @@ class Speculation:
                 self._fail(sequence, error)
         if drafting.asking is not None and self._token_seconds is not None:
             took = drafting.asking + self._clock() - began
-            drafting.purse.learn(took, right, self._token_seconds)
+            drafting.policy.charge(took, right, self._token_seconds)
 
     def end(self, sequence: ActiveSequence) -> None:
         """Close the sequence's session, which knows all of its text then."""
@@ -272,27 +261,20 @@ class Speculation:
         allowed = ask.sequence.sampler.allows_prefix(tokens)
         claims = [max(claim, _LEAST_PROBABILITY) for claim in claims[:allowed]]
         drafting = self._drafting[ask.sequence.number]
-        source, order = str(draft.source), int(draft.order)
-        remembered = bool(draft.remembered)
-        drafting.proposed = Draft(tuple(tokens[:allowed]), tuple(claims), source, order, remembered)
+        drafting.proposed = Draft(
+            tuple(tokens[:allowed]),
+            tuple(claims),
+            str(draft.source),
+            int(draft.order),
+            bool(draft.remembered),
+        )
         drafting.forced = min(ask.forced, allowed)
-        believed = (drafting.belief.adjusted(source, claim) for claim in claims[ask.forced :])
-        return Draft(tuple(tokens[ask.forced : allowed]), tuple(believed), source, order, remembered)
+        return drafting.policy.estimated(drafting.proposed.after(drafting.forced))
 
     def _fail(self, sequence: ActiveSequence, error: Exception) -> None:
         """Leave a sequence's session alone for a while."""
         self._drafting[sequence.number].back_off.fail(self._passes)
         self._give_up(sequence, error)
-
-    def _learn(self, drafting: Drafting, committed: Sequence[int]) -> int:
-        """Count what the draft's claims were worth as far as the text is known now, whether they ran or not:
-        guesses that were not worth a row may become so. How many were right."""
-        proposed, forced = drafting.proposed, drafting.forced
-        known, right = told(proposed.tokens[forced:], committed[forced:])
-        drafting.belief.learn(proposed.source, proposed.probabilities[forced : forced + known], right)
-        drafting.reach.learn(known, right)
-        drafting.proposed, drafting.forced = Draft(), 0
-        return right
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
         """Drop a sequence's session; it is opened again later."""

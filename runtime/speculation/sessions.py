@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from anespec.runtime.calibration import Belief
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
-from anespec.runtime.purse import Purse
-from anespec.runtime.reach import Reach
+from anespec.runtime.speculation.sequence_policy import SequencePolicy
 
 _log = logging.getLogger(__name__)
 
@@ -40,16 +38,13 @@ class BackOff:
 class Drafting:
     """A sequence's session, None until it is opened (again), and its proposal for the current pass.
 
-    The first `forced` tokens of the proposal are those that the grammar forces anyway. `reach` is the number
-    of further tokens to request, `belief` the calibration of its claims. `told` is the number of the text's
-    tokens that the session has observed, or will have after `opening` on another thread; while it `rests`, it
-    observes nothing. `asking` is the time of its proposals for the current pass in seconds, None if there was
-    none.
+    The first `forced` tokens of the proposal are those that the grammar forces anyway. `told` is the number
+    of the text's tokens that the session has observed, or will have after `opening` on another thread; while
+    it `rests`, it observes nothing. `asking` is the time of its proposals for the current pass in seconds,
+    None if there was none.
     """
 
-    reach: Reach
-    belief: Belief
-    purse: Purse = field(default_factory=Purse)
+    policy: SequencePolicy
     session: DraftSession | None = None
     opening: Future[DraftSession] | None = None
     told: int = 0

@@ -11,8 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol, Self
 
-CLEARLY = 0.8
-"""Of what a pass took: less is no disturbance of a measurement."""
+DISTURBANCE = 0.8
+"""The share of a pass's time below which another's is no disturbed measurement, but cheaper."""
+
+DRAFT_ROW_SECONDS = 1e-4
+"""Seconds of a draft row outside the pass: finding its likeliest tokens, and learning from them. This is much
+for a pass of a millisecond, little for one of thirty."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class PassCosts:
 
     @property
     def current(self) -> Self:
-        """These: what is known here does not change with use. See CostSource."""
+        """These: what is known here does not change with use. See CostModel."""
         return self
 
     def observe(self, width: int, span: int, seconds: float) -> None:
@@ -79,19 +83,20 @@ class PassCosts:
         cheapest = math.inf
         kept: list[int] = []
         for width in sorted(widths, reverse=True):
-            if (seconds := self.seconds(width, 0)) * CLEARLY <= cheapest:
+            if (seconds := self.seconds(width, 0)) * DISTURBANCE <= cheapest:
                 kept.append(width)
             cheapest = min(cheapest, seconds)
         return tuple(reversed(kept))
 
-    def seconds(self, width: int, span: int) -> float:
-        """Return the cost of a pass of one of the widths with a span of that many slots of the first pool."""
+    def seconds(self, width: int, span: int, drafts: int = 0) -> float:
+        """Return the cost of a pass of one of the widths with a span of that many slots of the first pool, of
+        whose rows so many are drafts."""
         cost = self.widths[bisect_left(self.widths, width, key=lambda cost: cost.width)]
-        return cost.seconds + span * cost.per_slot
+        return cost.seconds + span * cost.per_slot + drafts * DRAFT_ROW_SECONDS * self.pace
 
 
-class CostSource(Protocol):
-    """The source of current pass costs for the planner: constant costs, or a running estimate."""
+class CostModel(Protocol):
+    """The current costs of passes: constant ones, or a running estimate."""
 
     @property
     def current(self) -> PassCosts:

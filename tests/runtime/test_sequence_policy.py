@@ -12,84 +12,119 @@ from toy import ToyVerifier, everything, ids, toy_shape
 from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.pass_costs import PassCosts, WidthCost
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
-from anespec.runtime.purse import SMALL_SHARE, Earnings, Purse
-from anespec.runtime.spending import MOST_DRAFTS
+from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
+from anespec.runtime.speculation.sequence_policy import IDLE_SHARE, SequencePolicy, SharedExperience
 
 SHAPE = toy_shape(context=1000, vocabulary=300, pools=(PoolShape("global", 1024, None),))
 PASS = 1e-3
 COSTS = PassCosts.of([WidthCost(width, PASS) for width in SHAPE.widths])
 
 
+def begun(shared: SharedExperience | None = None) -> SequencePolicy:
+    return SequencePolicy(shared or SharedExperience(), 3)
+
+
 @given(st.floats(1e-6, 1.0), st.floats(1e-4, 1.0), st.integers(100, 2000))
 def test_asking_in_vain_takes_a_small_share_of_the_time(took: float, token: float, passes: int) -> None:
-    purse, asks = Purse(), 0
+    policy, asks = begun(), 0
     for _ in range(passes):
-        if purse.allows():
+        if policy.may_propose():
             asks += 1
-            purse.learn(took, 0, token)
-    assert asks * took <= token + 2 * took + 1.1 * SMALL_SHARE * passes * token or took <= SMALL_SHARE * token
-    assert asks >= passes / (2 + took / (SMALL_SHARE * token)), "it is asked again"
+            policy.charge(took, 0, token)
+    assert asks * took <= token + 2 * took + 1.1 * IDLE_SHARE * passes * token or took <= IDLE_SHARE * token
+    assert asks >= passes / (2 + took / (IDLE_SHARE * token)), "it is asked again"
 
 
 @given(st.floats(1e-6, 1e-3), st.lists(st.integers(1, 4), min_size=1, max_size=200))
 def test_a_session_that_is_always_right_is_asked_always(took: float, accepted: list[int]) -> None:
-    purse = Purse()
+    policy = begun()
     for count in accepted:
-        assert purse.allows()
-        purse.learn(took, count, 2e-3)
+        assert policy.may_propose()
+        policy.charge(took, count, 2e-3)
 
 
 def test_a_right_guess_after_a_rest_is_followed_by_another_ask_at_once() -> None:
-    purse = Purse()
-    while purse.allows():
-        purse.learn(3e-4, 0, PASS)
-    while not purse.allows():
+    policy = begun()
+    while policy.may_propose():
+        policy.charge(3e-4, 0, PASS)
+    while not policy.may_propose():
         pass
-    purse.learn(3e-4, 1, PASS)
-    assert purse.allows()
+    policy.charge(3e-4, 1, PASS)
+    assert policy.may_propose()
 
 
 def test_it_is_asked_as_long_as_right_guesses_pay_for_all_asks() -> None:
-    purse = Purse()
+    policy = begun()
     for number in range(300):
-        assert purse.allows(), number
-        purse.learn(3e-4, number % 3 == 2, PASS)
+        assert policy.may_propose(), number
+        policy.charge(3e-4, number % 3 == 2, PASS)
 
 
 def test_it_rests_where_a_right_guess_now_and_then_does_not_pay_for_all_asks() -> None:
     """A guess in six is right, and six asks take 2.4 tokens' time."""
-    purse, asks = Purse(), 0
+    policy, asks = begun(), 0
     for _ in range(600):
-        if purse.allows():
-            purse.learn(4e-4, asks % 6 == 5, PASS)
+        if policy.may_propose():
+            policy.charge(4e-4, asks % 6 == 5, PASS)
             asks += 1
     assert asks * 4e-4 - (asks // 6) * PASS < 0.02 * 600 * PASS
 
 
 def test_where_no_sequence_s_asks_paid_the_next_one_s_may_take_less() -> None:
-    earnings = Earnings()
+    shared = SharedExperience()
     spent: list[float] = []
     for _ in range(30):
-        purse, own = Purse(earnings), 0
+        policy, own = begun(shared), 0
         for _ in range(48):
-            if purse.allows():
-                purse.learn(1e-4, 0, PASS)
+            if policy.may_propose():
+                policy.charge(1e-4, 0, PASS)
                 own += 1
         spent.append(own * 1e-4)
     assert spent[0] > 0.9 * PASS
     assert spent[-1] < 0.02 * 48 * PASS
-    for _ in range(400):
-        earnings.learn(0.1, 1)
-    assert earnings.credit == 1.0, "what pays again is trusted again"
+    assert shared.lost == PASS, "no more is handed on than one right guess makes up for"
+    begun(shared).charge(1e-4, 2, PASS)
+    assert shared.lost == 0, "what pays again is asked again"
 
 
 def test_an_ask_that_was_disturbed_is_no_dear_one() -> None:
-    purse = Purse()
-    purse.learn(3e-5, 0, PASS)
-    purse.learn(1.0, 0, PASS)
-    assert purse.allows()
+    policy = begun()
+    policy.charge(3e-5, 0, PASS)
+    policy.charge(1.0, 0, PASS)
+    assert policy.may_propose()
+
+
+def test_drafts_get_twice_as_long_as_what_was_right_of_the_last() -> None:
+    policy = begun()
+    seen = []
+    for known, right in ((3, 3), (6, 6), (0, 0), (12, 12), (12, 5), (10, 10), (4, 4), (4, 0), (1, 1)):
+        draft = Draft((1,) * known, (0.5,) * known, "s")
+        assert policy.learn(draft, [1] * right + [2] * (known - right)) == right
+        seen.append(policy.draft_len)
+    assert seen == [6, 12, 12, 24, 10, 20, 20, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "committed", "right"),
+    [
+        ((1, 2, 3), (1, 2, 3, 4), 3),
+        ((1, 2, 3), (1, 9), 1),
+        ((1, 2, 3), (1,), 1),
+        ((5, 2), (1, 2), 0),
+        ((), (1,), 0),
+        ((1,), (), 0),
+    ],
+)
+def test_tokens_are_right_up_to_the_first_wrong_one(
+    tokens: tuple[int, ...], committed: tuple[int, ...], right: int
+) -> None:
+    policy = begun()
+    draft = Draft(tokens, (0.9,) * len(tokens), "s")
+    assert policy.learn(draft, committed) == right
+    if not committed:
+        assert policy.estimated(draft) == draft, "what is not known yet says nothing"
 
 
 class Slow(OracleSession):
@@ -155,7 +190,7 @@ def test_a_slow_source_costs_little_where_it_is_wrong_and_brings_much_where_it_i
     assert same == tokens
     assert right < 0.5 * plain
     drafted = [any(row.kind is RowKind.DRAFT for row in plan.rows) for plan in verifier.passes_run]
-    assert sum(drafted) > 600 / (MOST_DRAFTS + 1), "every pass behind the prompt has drafts"
+    assert sum(drafted) > 600 / (MAX_DRAFT_LEN + 1), "every pass behind the prompt has drafts"
     assert session.known == 640
 
 
