@@ -10,7 +10,7 @@ from dataclasses import dataclass
 PRIOR = 2.0
 """Tokens, expected and accepted, that a rate begins with."""
 
-WINDOW = 256.0
+WINDOW = 512.0
 """Expected tokens after which the older ones count half, so that a rate follows what changes."""
 
 BINS = 10
