@@ -8,7 +8,7 @@ from anespec.system.formatting import counted
 if TYPE_CHECKING:
     from anespec.runtime.engine.completion import Summary
     from anespec.runtime.engine.requests import FinishReason, OutputToken
-    from anespec.runtime.engine.statistics import Statistics
+    from anespec.runtime.engine.statistics import RequestStats
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Choice:
     text: str
     tokens: "tuple[OutputToken, ...]"
     finish: "FinishReason"
-    statistics: "Statistics"
+    statistics: "RequestStats"
 
     @classmethod
     def of(cls, summary: "Summary") -> "Choice":
@@ -55,7 +55,7 @@ class Completion:
         return self.choices[0].finish
 
     @property
-    def statistics(self) -> "Statistics":
+    def statistics(self) -> "RequestStats":
         """The statistics of the first choice."""
         return self.choices[0].statistics
 

@@ -13,7 +13,7 @@ from anespec.models.draft_memory import open_memory
 from anespec.models.loading import OpenedModel, start_source
 from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Choice, Completion
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.system.formatting import counted, listed
 from anespec.system.progress import SILENT, ProgressCallbacks
@@ -80,7 +80,7 @@ class Pending:
         return self.result()
 
 
-NOBODY = Caller()
+NOBODY = Principal()
 GREEDY = GenerationOptions()
 PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 
@@ -254,7 +254,7 @@ class ServedArtifact:
         self._running.service.check(self._requests(prompt_ids, self.settled(options))[0])
 
     def run(
-        self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Caller = NOBODY
+        self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Principal = NOBODY
     ) -> "list[TextStream]":
         """Return a run for every choice, none of them begun; `caller` identifies the client."""
         from anespec.runtime.engine.completion import TextStream
@@ -308,11 +308,11 @@ class ServedArtifact:
         """The number of waiting and running requests, and the counts so far."""
         return self._running.service.load
 
-    def load_of(self, caller: Caller = NOBODY) -> "ServiceLoad":
+    def load_of(self, caller: Principal = NOBODY) -> "ServiceLoad":
         """Return the same for a caller's own requests; for an administrator, for all requests."""
         return self._running.service.load if caller.is_admin else self._running.service.load_of(caller.owner)
 
-    def require_room(self, caller: Caller = NOBODY, ahead: int = 0, count: int = 1) -> None:
+    def require_room(self, caller: Principal = NOBODY, ahead: int = 0, count: int = 1) -> None:
         """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
 
         Raises:
@@ -322,7 +322,7 @@ class ServedArtifact:
         self._running.service.require_room(caller.owner, ahead, count)
 
     def _requests(
-        self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller = NOBODY
+        self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Principal = NOBODY
     ) -> "list[Request]":
         """A request for each choice, which differ in their seeds alone."""
         from anespec.runtime.engine.requests import Request

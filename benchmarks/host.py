@@ -21,7 +21,7 @@ from smoke_options import command_line
 
 from anespec.manifests.schema import KVForm, Manifest, Pool, RopeTable
 from anespec.runtime.backends.pass_inputs import PassInputs
-from anespec.runtime.drafters import Outcome, RowTops
+from anespec.runtime.drafters import Outcome, TopKLogits
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
@@ -117,7 +117,7 @@ def proposal_us(make_text: Callable[[int], list[int]], length: int, repeat: int)
     for token in text[length:]:
         outcome = Outcome()
         start = perf_counter()
-        session.observe((token,), outcome, RowTops(()))
+        session.observe((token,), outcome, TopKLogits(()))
         session.propose(BLOCK - 1)
         seconds.append(perf_counter() - start)
     return statistics.median(seconds) * 1e6

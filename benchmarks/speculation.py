@@ -28,7 +28,7 @@ from anespec.runtime.backends import BACKENDS, OPENVINO, TORCH, circumstances, o
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ class Tally:
         """Tokens that came of decoding passes, with speculation."""
         return self.decoded / self.passes if self.passes else 0.0
 
-    def add(self, plain: tuple[list[int], Statistics], drafted: tuple[list[int], Statistics]) -> None:
+    def add(self, plain: tuple[list[int], RequestStats], drafted: tuple[list[int], RequestStats]) -> None:
         """Compare one prompt's two texts, token by token, and add up what they cost."""
         (expected, without), (found, with_drafts) = plain, drafted
         differing = sum(a != b for a, b in itertools.zip_longest(expected, found))
@@ -102,7 +102,7 @@ class Tally:
         return {**vars(self), "tokens_per_pass": round(self.tokens_per_pass, 4)}
 
 
-def continued(engine: Engine, request: Request) -> tuple[list[int], Statistics]:
+def continued(engine: Engine, request: Request) -> tuple[list[int], RequestStats]:
     """The output ids and what they cost."""
     ids: list[int] = []
     for event in engine.generate(request):

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from anespec.runtime.engine.planner import least_spans, usable_spans
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.passes import Need, PassPlan, RowKind, Verifier, VerifierShape, run_pass
+from anespec.runtime.passes import LogitsRequest, PassPlan, RowKind, Verifier, VerifierShape, run_pass
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import chain_rows
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
@@ -24,7 +24,7 @@ look so."""
 ENOUGH = 0.3
 """Seconds of a pass that is not timed again."""
 
-OF_A_DRAFT = Need(best=True, top=8)
+OF_A_DRAFT = LogitsRequest(best=True, top=8)
 """The results that greedy sampling and `auto` need of a row. Finding the likeliest tokens may take longer
 than the best."""
 

@@ -54,7 +54,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Need:
+class LogitsRequest:
     """The requested results of one row's logits.
 
     `best` asks for the largest logit, `top` for so many of the largest, `chosen` for those of given
@@ -67,8 +67,8 @@ class Need:
     chosen: tuple[int, ...] = ()
 
 
-ALL_LOGITS = Need(logits=True)
-BEST_LOGIT = Need(best=True)
+ALL_LOGITS = LogitsRequest(logits=True)
+BEST_LOGIT = LogitsRequest(best=True)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PassPlan:
     rows: tuple[Row, ...]
     width: int
     spans: tuple[int, ...]
-    wanted: Mapping[int, Need]
+    wanted: Mapping[int, LogitsRequest]
 
     @property
     def wants_best_alone(self) -> bool:

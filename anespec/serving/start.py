@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from anespec import __version__
 from anespec.cli.console import is_quiet, out, watcher
 from anespec.models.memory_limit import MemoryLimit
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.app import build_app
@@ -105,7 +105,7 @@ ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 ONE_OF_JSON = ONE_PASS.with_changes(grammar=Grammar(kind=GrammarKind.JSON))
 """For it the vocabulary is prepared for grammars; with a large one nothing else runs for a second."""
 
-NOBODYS = Caller(owner="the first pass")
+NOBODYS = Principal(owner="the first pass")
 """No client goes on from what it leaves."""
 
 _log = logging.getLogger("anespec.serve")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from anespec.runtime.passes import Candidate, Need, RowLogits
+from anespec.runtime.passes import Candidate, LogitsRequest, RowLogits
 from anespec.runtime.sampling.row_logits import row_logits
 
 REFERENCE = "reference"
@@ -55,7 +55,7 @@ class Outcome:
     accepted: int = 0
 
 
-class RowTops:
+class TopKLogits:
     """The likeliest tokens of the rows that a pass ran for a sequence, found when asked for.
 
     Row 0 is that of the last token before what was committed, row i that of token i - 1 of what ran behind
@@ -77,7 +77,7 @@ class RowTops:
         """
         row = self._rows[offset]
         if len(row.top) < count and row.logits is not None:
-            return row_logits(row.logits, Need(top=count)).top
+            return row_logits(row.logits, LogitsRequest(top=count)).top
         return row.top[:count]
 
 
@@ -106,7 +106,7 @@ class DraftSession(Protocol):
         """At most `budget` tokens that may follow; an empty draft where nothing fits."""
         ...
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """Learn from a pass: the sequence goes on with `committed`, what was accepted and one token more.
 
         Of what was committed while the session was opened aside there are no `rows`.

@@ -8,7 +8,7 @@ is absent, so without rows to see, auto drafts what mix drafts.
 import logging
 from collections.abc import Sequence
 
-from anespec.runtime.drafters import Draft, DraftCost, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftCost, Outcome, TopKLogits
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
 from anespec.runtime.drafters.memory.learner import Memory, TenantMemoryView
@@ -88,7 +88,7 @@ class AutoSession(MixSession):
         self._look_after_corpus()
         return super().propose(budget)
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """Let the text go on, learn how to mix, then what the verifier held likely."""
         self._look_after_corpus()
         text, others = self._tables.text, self._others

@@ -6,7 +6,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, TopKLogits, propose_each
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
 from anespec.runtime.drafters.owners import PerOwner
 from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, seen_rows
@@ -82,12 +82,12 @@ class ChainSession:
             text.tokens[length] = found[best]
         return Draft(tuple(tokens), tuple(claims), self._guesser.name, rests_on) if tokens else Draft()
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """Let the text go on, and the guesser learn from the pass."""
         text = self._text
         before = text.length
         last = int(text.tokens[before - 1]) if before else -1
-        seen = seen_rows(last, committed, outcome, rows if self.wants_top else RowTops(()), self.wants_top)
+        seen = seen_rows(last, committed, outcome, rows if self.wants_top else TopKLogits(()), self.wants_top)
         text.append(committed)
         self._guesser.learn(text, before, outcome, seen)
 

@@ -11,7 +11,7 @@ from anespec.runtime.drafters import (
     DraftCost,
     DraftSession,
     Outcome,
-    RowTops,
+    TopKLogits,
     propose_each,
 )
 from anespec.runtime.options import LONGEST_MATCH
@@ -121,7 +121,7 @@ class LookupSession:
         chances = tuple(self._chance(length + step) for step in range(len(tokens)))
         return Draft(tuple(tokens), chances, source, length)
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """Count hits and misses by match length, then index what was committed."""
         proposed = outcome.proposed
         for step in range(min(outcome.accepted + 1, len(proposed.tokens))):

@@ -15,7 +15,7 @@ from anespec.runtime.drafters import (
     DraftSession,
     DraftSource,
     Outcome,
-    RowTops,
+    TopKLogits,
     propose_each,
 )
 from anespec.runtime.drafters.kept_code import code_folder, is_compiled, note_compiled
@@ -58,7 +58,7 @@ class _InterimSession:
         """As lookup does."""
         return self._session.propose(budget)
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """As lookup does, and note what came."""
         self._about.output.extend(committed)
         self._session.observe(committed, outcome, rows)
@@ -158,7 +158,7 @@ class StartingSource:
                 session = source.open(ended.owner, ended.prompt)
                 try:
                     if ended.output:
-                        session.observe(ended.output, Outcome(), RowTops(()))
+                        session.observe(ended.output, Outcome(), TopKLogits(()))
                 finally:
                     session.close()
 

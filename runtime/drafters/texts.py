@@ -7,7 +7,7 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.drafters import Outcome, RowTops
+from anespec.runtime.drafters import Outcome, TopKLogits
 
 # The rows that a pass ran for a sequence, as arrays: what compiled functions learn from.
 
@@ -32,7 +32,9 @@ class SeenRows:
     shares: NDArray[np.float64]
 
 
-def seen_rows(last: int, committed: Sequence[int], outcome: Outcome, rows: RowTops, count: int) -> SeenRows:
+def seen_rows(
+    last: int, committed: Sequence[int], outcome: Outcome, rows: TopKLogits, count: int
+) -> SeenRows:
     """The rows of a pass with the `count` likeliest tokens of each.
 
     `last` is the last token before what was committed. A row whose logits are not finite counts as unknown.

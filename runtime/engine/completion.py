@@ -7,7 +7,7 @@ from anespec.runtime.engine.event_stream import Stream
 from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
 from anespec.runtime.engine.sequences import WaitingRequest
 from anespec.runtime.engine.service import Service
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import RowKind
 from anespec.runtime.text.stream import StopStrings, StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class Summary:
     tokens: tuple[OutputToken, ...]
     text: str
     finish: FinishReason
-    statistics: Statistics
+    statistics: RequestStats
 
     @property
     def output_ids(self) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ class TextAssembly:
         self._text.append(text)
         return Chunk(text, token)
 
-    def _end(self, finish: FinishReason, statistics: Statistics) -> None:
+    def _end(self, finish: FinishReason, statistics: RequestStats) -> None:
         self.summary = Summary(self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from anespec.runtime.drafters import DraftSource, RowTops
+from anespec.runtime.drafters import DraftSource, TopKLogits
 from anespec.runtime.engine.commit import Committed, commit_rows, look_ahead
 from anespec.runtime.engine.load import OwnerCounts, PassCounts, PoolLoad
 from anespec.runtime.engine.next_pass import SequenceRows, next_pass
@@ -326,7 +326,7 @@ class Engine:
         if result.tokens:
             self._losses = 0
             self._speculation.observe(
-                sequence, len(part.draft.tokens), result.accepted, result.ids, RowTops(result.rows)
+                sequence, len(part.draft.tokens), result.accepted, result.ids, TopKLogits(result.rows)
             )
         if result.tokens or result.finish is not None:
             self._deliver(sequence, result)

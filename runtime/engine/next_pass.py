@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anespec.runtime.drafters import Draft
-from anespec.runtime.engine.planner import PlannedRow, Planner, Run, Shares
+from anespec.runtime.engine.planner import PlannedRow, Planner, RowShares, Run
 from anespec.runtime.engine.sequences import ActiveSequence
 from anespec.runtime.passes import PassPlan, Row, RowKind
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN, DraftPolicy
@@ -59,7 +59,7 @@ def next_pass(
     ], plan
 
 
-def _free_lanes(sequence: ActiveSequence, count: int, shares: Shares, planner: Planner) -> int:
+def _free_lanes(sequence: ActiveSequence, count: int, shares: RowShares, planner: Planner) -> int:
     """The lanes that drafts of a sequence may have behind its scheduled rows."""
     most = planner.longest_run_from(sequence.computed) - count
     return min(shares.lanes_left, MAX_DRAFT_LEN, most)

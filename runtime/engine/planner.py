@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.passes import Need, PassPlan, Row, RowKind, VerifierShape
+from anespec.runtime.passes import LogitsRequest, PassPlan, Row, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.policy import DraftPolicy
 
 
 @dataclass(frozen=True)
-class Demand:
+class RowDemand:
     """Scheduled rows that a sequence of an owner could run in the next pass, at least one.
 
     The first of them stands at `position`.
@@ -29,7 +29,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Shares:
+class RowShares:
     """The number of scheduled rows of every sequence, and the most lanes for drafts.
 
     `sure` is the value of the pass without a draft, in tokens, and `token_seconds` the time of each of those
@@ -48,7 +48,7 @@ class PlannedRow:
 
     kind: RowKind
     token: int
-    need: Need | None
+    need: LogitsRequest | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class LaidOut:
+class ScheduledRows:
     """A pass, and the lane that each run begins in."""
 
     plan: PassPlan
@@ -90,7 +90,7 @@ class Planner:
         last = max(self._map.slot(0, region, min(position, size - 1)) for region, position in ends)
         return next(span for span in self._spans_by_pool[0] if last < span)
 
-    def share(self, demands: Sequence[Demand], span: int = 0) -> Shares:
+    def share(self, demands: Sequence[RowDemand], span: int = 0) -> RowShares:
         """Return the number of scheduled rows of each sequence; sequences whose turn it is come first.
 
         Every sequence gets one row before any gets two. If a sequence is past its prompt, only so many prompt
@@ -124,7 +124,7 @@ class Planner:
         served = list(zip(demands, shares, strict=True))
         tokens = sum(share >= demand.rows for demand, share in served)
         of_prompts = sum(share for demand, share in served if demand.is_prompt)
-        return Shares(
+        return RowShares(
             (*shares, *(0 for _ in everyone[len(demands) :])),
             policy.max_draft_rows(waiting, scheduled, span),
             tokens + policy.prompt_tokens(of_prompts, span),
@@ -135,11 +135,11 @@ class Planner:
         """The position before which ends what a run writes in its pass, pads included where they write."""
         return run.position + (plan.width if self._shape.side_by_side else len(run.rows))
 
-    def lay_out(self, runs: Sequence[Run]) -> LaidOut:
+    def lay_out(self, runs: Sequence[Run]) -> ScheduledRows:
         """The pass that holds these runs, one after another, in the narrowest width that does."""
         rows: list[Row] = []
         lanes: list[int] = []
-        wanted: dict[int, Need] = {}
+        wanted: dict[int, LogitsRequest] = {}
         for run in runs:
             lanes.append(len(rows))
             for position, row in enumerate(run.rows, start=run.position):
@@ -150,7 +150,7 @@ class Planner:
         plan = PassPlan(
             tuple(rows), width, least_spans(rows, width, self._shape, self._spans_by_pool), wanted
         )
-        return LaidOut(plan, tuple(lanes))
+        return ScheduledRows(plan, tuple(lanes))
 
 
 def least_spans(

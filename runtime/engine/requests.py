@@ -6,7 +6,7 @@ from enum import StrEnum
 from operator import index
 from typing import TYPE_CHECKING
 
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters, TokenLogprob
 from anespec.system.errors import LONGER_CONTEXT, PromptTooLongError, RequestError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Caller:
+class Principal:
     """The client of a request, and its time limit.
 
     Data of an `owner`'s requests is never used for another owner; requests of higher `priority` come first.
@@ -104,7 +104,7 @@ class Event:
     """The results of one step for one sequence: committed tokens, and the end if it was reached."""
 
     sequence: int
-    statistics: Statistics
+    statistics: RequestStats
     tokens: tuple[OutputToken, ...] = ()
     finish: FinishReason | None = None
     error: str | None = None

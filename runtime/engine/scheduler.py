@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from anespec.runtime.engine.requests import Event, FinishReason
 from anespec.runtime.engine.sequences import ActiveSequence, WaitingRequest
-from anespec.runtime.engine.statistics import Ledger
+from anespec.runtime.engine.statistics import RequestCounts
 from anespec.runtime.engine.waiting_queue import WaitingQueue
 from anespec.runtime.kv.prefixes import common_prefix
 from anespec.runtime.kv.region_store import RegionStore
@@ -264,7 +264,7 @@ class Scheduler:
             number=waiting.number,
             request=request,
             sampler=waiting.sampler,
-            ledger=Ledger(
+            ledger=RequestCounts(
                 prompt_tokens=len(prompt),
                 reused_tokens=admission.reused,
                 copied_slots=admission.copied_slots,

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-from anespec.runtime.engine.planner import Demand, PlannedRow
+from anespec.runtime.engine.planner import PlannedRow, RowDemand
 from anespec.runtime.engine.requests import Event, FinishReason, Request
-from anespec.runtime.engine.statistics import Ledger
+from anespec.runtime.engine.statistics import RequestCounts
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import Sampler
 
@@ -38,7 +38,7 @@ class WaitingRequest:
         """Its last event, where it ends at `now`; its only one where it has not run."""
         if self.paused is not None:
             return Event(self.number, self.paused.ledger.snapshot(), finish=finish, error=error)
-        ledger = Ledger(len(self.prompt), queue_seconds=now - self.since)
+        ledger = RequestCounts(len(self.prompt), queue_seconds=now - self.since)
         return Event(self.number, ledger.snapshot(), finish=finish, error=error)
 
 
@@ -55,7 +55,7 @@ class ActiveSequence:
     number: int
     request: Request
     sampler: Sampler
-    ledger: Ledger
+    ledger: RequestCounts
     region: int
     limit: int
     finish_at_limit: FinishReason
@@ -73,10 +73,10 @@ class ActiveSequence:
         return self.computed < self.prefill_end
 
     @property
-    def demand(self) -> Demand:
+    def demand(self) -> RowDemand:
         """The rows that are sure to be needed. The one of the last token that it may have is not."""
         known = min(len(self.tokens) + len(self.forced), self.limit - 1)
-        return Demand(known - self.computed, self.in_prefill, self.request.owner, self.computed)
+        return RowDemand(known - self.computed, self.in_prefill, self.request.owner, self.computed)
 
     def scheduled_rows(self, count: int) -> tuple[PlannedRow, ...]:
         """The next `count` of those rows."""

@@ -20,7 +20,7 @@ from anespec.runtime.engine.load import ServiceLoad
 from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.engine.room import QueueLimit
 from anespec.runtime.engine.sequences import WaitingRequest
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.pass_costs import CostModel
@@ -314,7 +314,7 @@ class Service:
             with contextlib.suppress(Exception):
                 command()
         for number, client in self._clients.items():
-            client.stream.put(Event(number, Statistics(0), finish=FinishReason.FAILED, error=reason))
+            client.stream.put(Event(number, RequestStats(0), finish=FinishReason.FAILED, error=reason))
         self._clients.clear()
 
     def _obey(self) -> bool:

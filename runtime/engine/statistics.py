@@ -13,7 +13,7 @@ class SourceCount:
 
 
 @dataclass(frozen=True)
-class Statistics:
+class RequestStats:
     """What a sequence cost so far; final in the event with its finish reason.
 
     A pass that ran prompt rows of the sequence is a prompt pass, any other one a decode pass. The
@@ -73,7 +73,7 @@ class Statistics:
 
 
 @dataclass
-class Ledger:
+class RequestCounts:
     """The counts of Statistics while they grow."""
 
     prompt_tokens: int
@@ -108,10 +108,10 @@ class Ledger:
         before = self._by_source.get(source, (0, 0))
         self._by_source[source] = (before[0] + proposed, before[1] + accepted)
 
-    def snapshot(self) -> Statistics:
+    def snapshot(self) -> RequestStats:
         """Return the current counts."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        return Statistics(
+        return RequestStats(
             **counts,
             proposed_by_position=tuple(self._proposed),
             accepted_by_position=tuple(self._accepted),
@@ -119,5 +119,5 @@ class Ledger:
         )
 
 
-_COUNTS = tuple(each.name for each in fields(Ledger) if not each.name.startswith("_"))
+_COUNTS = tuple(each.name for each in fields(RequestCounts) if not each.name.startswith("_"))
 """Return the fields that both have."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.schema import BEST_CHANNELS, BEST_DIGIT, BEST_FIRST
-from anespec.runtime.passes import Candidate, Logits, Need, RowLogits
+from anespec.runtime.passes import Candidate, Logits, LogitsRequest, RowLogits
 
 VocabularySlice = NDArray[np.float16] | NDArray[np.float32]
 
@@ -18,7 +18,7 @@ CHUNK = 256
 """The largest numbers are looked for in the maxima of so many each."""
 
 
-def row_logits(row: VocabularySlice | Sequence[VocabularySlice], need: Need) -> RowLogits:
+def row_logits(row: VocabularySlice | Sequence[VocabularySlice], need: LogitsRequest) -> RowLogits:
     """Return the requested results of a row's logits [vocabulary], which may be cut into consecutive
     slices."""
     slices = [row] if isinstance(row, np.ndarray) else list(row)

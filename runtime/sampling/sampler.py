@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.random import Philox
 
-from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, Need, RowLogits, all_logits
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, LogitsRequest, RowLogits, all_logits
 from anespec.runtime.sampling.filters import filtered, pick
 from anespec.runtime.sampling.parameters import SamplingParameters
 from anespec.runtime.sampling.ranking import Float64, LogitRow, Pages, TokenIds
@@ -165,7 +165,7 @@ class Sampler:
         return Adjustments(self._parameters, self._prompt)
 
     @property
-    def need(self) -> Need:
+    def need(self) -> LogitsRequest:
         """The results of a row that `sample` needs."""
         parameters = self._parameters
         if self._changes or parameters.temperature > 0.0 or parameters.logprobs is not None:
@@ -189,7 +189,7 @@ class Sampler:
         return len(tokens) if self._grammar is None else self._grammar.allows_prefix(tokens)
 
     @property
-    def need_forced(self) -> Need | None:
+    def need_forced(self) -> LogitsRequest | None:
         """The results of a row that `score` needs; None if it needs none."""
         return None if self._parameters.logprobs is None else ALL_LOGITS
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.http.bodies import BodyRoom, read_body
 from anespec.runtime.server.http.endpoint import Call, Endpoint, openai_error
@@ -150,7 +150,7 @@ class _Serving:
                 "loading",
                 headers={"retry-after": "2"},
             )
-        caller = Caller() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
+        caller = Principal() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
         record = record_of(request.scope)
         record.key, record.owner = caller.name, caller.owner
         caller = replace(caller, seconds=daemon.options.request_seconds)

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from anespec.runtime.engine.completion import Summary
 from anespec.runtime.engine.load import ServiceLoad
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.models import Models
 
@@ -39,7 +39,7 @@ class Metrics:
         for counters in (self._all, *self._of(owner)):
             counters.finished(model, summary)
 
-    def text(self, caller: Caller) -> bytes:
+    def text(self, caller: Principal) -> bytes:
         """Return the metrics that a caller may see, in Prometheus' format."""
         loads = CollectorRegistry()
         loads.register(_Loads(self._models, caller))
@@ -115,7 +115,7 @@ class _Counters:
 class _Loads(Collector):
     """Return the current load of services, and their counts; shared values are for administrators."""
 
-    def __init__(self, models: Models, caller: Caller) -> None:
+    def __init__(self, models: Models, caller: Principal) -> None:
         self._models = models
         self._caller = caller
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from anespec.manifests.schema import Manifest
 from anespec.runtime.engine.completion import TextStream
 from anespec.runtime.engine.load import ServiceLoad
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.text.chat import ChatPrompt
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -62,11 +62,11 @@ class ServingModel(Protocol):
         """The current load of its service."""
         ...
 
-    def load_of(self, caller: Caller) -> ServiceLoad:
+    def load_of(self, caller: Principal) -> ServiceLoad:
         """Return the load of a caller's own requests; for an administrator, of all."""
         ...
 
-    def require_room(self, caller: Caller, ahead: int, count: int) -> None:
+    def require_room(self, caller: Principal, ahead: int, count: int) -> None:
         """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
 
         To be asked before anything is spent on them.
@@ -101,7 +101,9 @@ class ServingModel(Protocol):
         """These options, with what a preset and the model's file say where they say nothing."""
         ...
 
-    def run(self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Caller) -> list[TextStream]:
+    def run(
+        self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Principal
+    ) -> list[TextStream]:
         """A run for every choice, none of them begun. Raises RequestError where one cannot be served."""
         ...
 

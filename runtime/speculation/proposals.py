@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, TopKLogits
 from anespec.runtime.engine.sequences import ActiveSequence
 from anespec.runtime.speculation.policy import DraftPolicy
 from anespec.runtime.speculation.sessions import BackOff, Drafting, Opener, catch_up
@@ -123,7 +123,7 @@ class Speculation:
         return [found.get(ask.sequence.number, Draft()) for ask in asks]
 
     def observe(
-        self, sequence: ActiveSequence, ran: int, accepted: int, committed: Sequence[int], rows: RowTops
+        self, sequence: ActiveSequence, ran: int, accepted: int, committed: Sequence[int], rows: TopKLogits
     ) -> None:
         """Tell the session how its sequence goes on: `ran` tokens of its draft ran, `accepted` were right."""
         drafting = self._drafting.get(sequence.number)

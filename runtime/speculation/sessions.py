@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, TopKLogits
 from anespec.runtime.speculation.sequence_policy import SequencePolicy
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Opener:
 def catch_up(drafting: Drafting, session: DraftSession, tokens: Sequence[int]) -> None:
     """Let a session observe the tokens that it has not yet observed; raises as the session does."""
     if len(tokens) > drafting.told:
-        session.observe(tuple(tokens[drafting.told :]), Outcome(), RowTops(()))
+        session.observe(tuple(tokens[drafting.told :]), Outcome(), TopKLogits(()))
         drafting.told = len(tokens)
 
 

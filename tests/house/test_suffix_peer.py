@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.texts import GrowingText
 
@@ -35,7 +35,7 @@ from peers.suffix_tries import (
     trie_path,
 )
 
-NO_ROWS = RowTops(())
+NO_ROWS = TopKLogits(())
 
 texts = st.lists(st.integers(0, 3), max_size=60)
 

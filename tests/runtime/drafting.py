@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, TopKLogits, propose_each
 
 
 class OracleSession:
@@ -34,7 +34,7 @@ class OracleSession:
             tokens.append(token ^ 1 if wrong else token)
         return Draft(tuple(tokens), (0.9,) * len(tokens), "oracle", 3)
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         right = outcome.proposed.tokens[: outcome.accepted]
         if right != tuple(committed[: outcome.accepted]):
             self.faults.append(f"{outcome} committed {committed}")
@@ -72,7 +72,7 @@ class HostileSession:
         chances = self.random.choice([0.5, 1.0, 0.0, -1.0, 7.0, float("nan"), float("inf")], count)
         return Draft(tokens, tuple(chances.tolist()), "hostile")
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         if self.raises and self.random.random() < 0.1:
             raise ValueError("no lesson either")
 
@@ -89,7 +89,7 @@ class SenselessSession:
     def propose(self, budget: int) -> Any:
         return None
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """Learns nothing."""
 
     def close(self) -> None:

@@ -18,14 +18,14 @@ from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
 from anespec.runtime.engine.room import QueueFullError
 from anespec.runtime.engine.service import ClosedError, Service
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import Sampler, SamplingParameters, TokenLogprob
 from anespec.system.errors import AnespecError, RequestError
 
 PIECES = [b"a", b"b", b"ab", b"c", b" ", b"ba", b"\xc3", b"\xa9", b"", b"abc", b"\xf0\x9f", b"!"]
 SHAPE = toy_shape(sequences=2)
-COST = Statistics(prompt_tokens=1)
+COST = RequestStats(prompt_tokens=1)
 
 
 class ToyTokenizer:

@@ -12,7 +12,7 @@ from anespec.runtime.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
 from anespec.runtime.drafters import Draft
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
-from anespec.runtime.engine.planner import Demand, Planner
+from anespec.runtime.engine.planner import Planner, RowDemand
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
 from anespec.runtime.speculation.pass_costs import DRAFT_ROW_SECONDS, PassCosts, WidthCost
@@ -267,7 +267,7 @@ def test_no_pass_of_one_who_waits_is_long_while_prompts_come_in() -> None:
     assert max(shared) == 32, "51 ms, which is less than twice 27"
     proven = everything(verifier.shape)
     alone = Planner(verifier.shape, proven, DraftPolicy(verifier.shape.block, proven.widths, known))
-    assert sum(alone.share([Demand(200, True)]).rows) == 64
+    assert sum(alone.share([RowDemand(200, True)]).rows) == 64
 
 
 def test_costs_are_measured_on_every_width_and_grow_with_the_span() -> None:

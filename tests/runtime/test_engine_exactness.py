@@ -15,7 +15,7 @@ from anespec.runtime.drafters import DraftSession
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, Request
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
@@ -41,7 +41,7 @@ class Result:
     ids: list[int]
     kinds: list[RowKind]
     finish: FinishReason
-    statistics: Statistics
+    statistics: RequestStats
 
 
 def source_for(jobs: Sequence[Job], shape: VerifierShape, repetitive: int) -> SourceByReference:

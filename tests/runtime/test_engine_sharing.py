@@ -16,7 +16,7 @@ from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine import engine as engine_module
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import FinishReason, Request
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import PoolShape, RowKind, VerifierShape
 from anespec.runtime.sampling import SamplingParameters
 
@@ -235,7 +235,7 @@ def test_what_one_owner_asked_serves_no_other_nor_lets_another_wait() -> None:
     engine = Engine(ToyVerifier(shape), everything(shape))
     prompt = [i % 7 for i in range(40)]
 
-    def ask(*owners: str) -> list[Statistics]:
+    def ask(*owners: str) -> list[RequestStats]:
         numbers = [engine.submit(Request(prompt, 9, owner=owner)) for owner in owners]
         events = drain(engine)
         assert all(ids(events[number]) == text(shape, prompt, 9) for number in numbers)

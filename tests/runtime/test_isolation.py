@@ -15,7 +15,7 @@ from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.engine.service import Service
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import RowKind
 from anespec.runtime.sampling import SamplingParameters
 
@@ -103,7 +103,7 @@ def test_a_sequence_that_runs_makes_only_its_owner_s_requests_wait_for_its_prefi
     assert reused == [0, len(STEM) - 1, 0]
 
 
-def drafted(service: Service, request: Request) -> Statistics:
+def drafted(service: Service, request: Request) -> RequestStats:
     *events, last = service.submit(request)
     assert ids([*events, last]) == text(request.prompt, 20)
     return last.statistics

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftSession, Outcome, TopKLogits
 from anespec.runtime.drafters.lookup import LookupSession, LookupSettings, LookupSource
 from anespec.system.errors import RequestError
 
@@ -18,7 +18,7 @@ def opened(
 
 
 def grow(session: DraftSession, tokens: Sequence[int]) -> None:
-    session.observe(tokens, Outcome(), RowTops(()))
+    session.observe(tokens, Outcome(), TopKLogits(()))
 
 
 def by_search(context: Sequence[int], budget: int, limits: LookupSettings) -> list[int]:
@@ -160,11 +160,11 @@ def test_a_longer_match_is_trusted_more_and_experience_counts() -> None:
     draft = session.propose(3)
     assert list(draft.probabilities) == sorted(draft.probabilities)
     for _ in range(20):
-        session.observe((), Outcome(draft, 0), RowTops(()))
+        session.observe((), Outcome(draft, 0), TopKLogits(()))
     assert session.propose(3).probabilities[0] < 0.2
     assert session.propose(3).probabilities[1:] == draft.probabilities[1:]
     for _ in range(200):
-        session.observe((), Outcome(draft, 3), RowTops(()))
+        session.observe((), Outcome(draft, 3), TopKLogits(()))
     assert session.propose(3).probabilities[0] > 0.85
 
 

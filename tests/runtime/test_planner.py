@@ -9,9 +9,9 @@ from toy import everything, side_by_side, toy_shape
 
 from anespec.runtime.drafters import Draft
 from anespec.runtime.engine.planner import (
-    Demand,
     PlannedRow,
     Planner,
+    RowDemand,
     Run,
     fair_shares,
     owner_shares,
@@ -29,7 +29,7 @@ drafts = st.lists(
     max_size=4,
 )
 demands = st.lists(
-    st.builds(Demand, st.integers(1, 300), st.booleans(), st.sampled_from("ab")), min_size=1, max_size=6
+    st.builds(RowDemand, st.integers(1, 300), st.booleans(), st.sampled_from("ab")), min_size=1, max_size=6
 )
 widths = st.lists(st.sampled_from([1, 2, 8, 16, 64, 256]), max_size=6).map(
     lambda more: tuple(sorted({4, *more}))
@@ -41,7 +41,9 @@ def planner(*widths: int, shape: VerifierShape = SHAPE) -> Planner:
 
 
 @given(demands, widths)
-def test_everyone_gets_a_row_before_anyone_gets_two(demands: list[Demand], widths: tuple[int, ...]) -> None:
+def test_everyone_gets_a_row_before_anyone_gets_two(
+    demands: list[RowDemand], widths: tuple[int, ...]
+) -> None:
     plan = planner(*widths)
     shares = plan.share(demands)
     most = [min(demand.rows, plan.longest_run_from(demand.position)) for demand in demands]
@@ -58,7 +60,7 @@ def test_everyone_gets_a_row_before_anyone_gets_two(demands: list[Demand], width
 
 
 @given(demands, widths)
-def test_no_lane_that_somebody_wants_stays_empty(demands: list[Demand], widths: tuple[int, ...]) -> None:
+def test_no_lane_that_somebody_wants_stays_empty(demands: list[RowDemand], widths: tuple[int, ...]) -> None:
     plan = planner(*widths)
     shares = plan.share(demands)
     hungry = [
@@ -73,10 +75,10 @@ def test_no_lane_that_somebody_wants_stays_empty(demands: list[Demand], widths: 
 
 
 def test_prompts_share_fairly_and_leave_a_waiting_token_its_row() -> None:
-    decoding, prompt = Demand(1, False), Demand(1000, True)
+    decoding, prompt = RowDemand(1, False), RowDemand(1000, True)
     assert planner(4, 64).share([prompt, prompt, decoding]).rows == (32, 31, 1)
     assert planner(4, 256).share([prompt, prompt, decoding]).rows == (64, 64, 1)
-    assert planner(4, 256).share([prompt, Demand(10, True)]).rows == (93, 10)
+    assert planner(4, 256).share([prompt, RowDemand(10, True)]).rows == (93, 10)
     assert planner(4).share([decoding, prompt]).rows == (1, 3)
 
 
@@ -109,7 +111,7 @@ def test_owners_share_fairly_however_many_sequences_they_have(
 
 
 def test_many_prompts_of_an_owner_do_not_hold_up_another_s() -> None:
-    many, one, decoding = Demand(1000, True, "a"), Demand(1000, True, "b"), Demand(1, False, "c")
+    many, one, decoding = RowDemand(1000, True, "a"), RowDemand(1000, True, "b"), RowDemand(1, False, "c")
     assert planner(4, 64).share([many, many, many, one]).rows == (11, 11, 11, 31)
     assert planner(4, 64).share([many, many, many, one, decoding]).rows[3:] == (30, 1)
 
@@ -159,7 +161,7 @@ def test_without_proof_a_pass_looks_at_every_slot() -> None:
 
 @given(demands, widths)
 def test_a_pass_that_is_written_side_by_side_is_one_sequences(
-    demands: list[Demand], widths: tuple[int, ...]
+    demands: list[RowDemand], widths: tuple[int, ...]
 ) -> None:
     plan = planner(*widths, shape=side_by_side(SHAPE))
     shares = plan.share(demands)
@@ -174,7 +176,7 @@ def test_no_run_reaches_over_a_rings_end_and_spans_hold_what_pads_write() -> Non
     assert [(pool.region_slots, pool.token_slots) for pool in shape.pools] == [(1280, 1024), (640, 384)]
     plan = planner(4, 64, shape=shape)
     assert plan.longest_run_from(384 + 380) == 4
-    assert plan.share([Demand(10, False, "", 380)]).rows == (4,)
+    assert plan.share([RowDemand(10, False, "", 380)]).rows == (4,)
     run = Run(0, 250, tuple(PlannedRow(RowKind.PROMPT, 1, None) for _ in range(5)))
     laid_out = plan.lay_out([run]).plan
     assert (laid_out.width, laid_out.spans) == (64, (384, 384))

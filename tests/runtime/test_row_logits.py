@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.runtime.passes import Need
+from anespec.runtime.passes import LogitsRequest
 from anespec.runtime.sampling.row_logits import row_logits
 
 VALUES = st.one_of(
@@ -36,7 +36,7 @@ def test_parts_in_any_precision_give_what_the_row_in_fp16_gives(
     row: tuple[np.ndarray, list[np.ndarray]], count: int
 ) -> None:
     logits = row[0].astype(np.float16)
-    found = row_logits(row[1], Need(logits=True, best=True, top=count, chosen=(0, len(logits) - 1)))
+    found = row_logits(row[1], LogitsRequest(logits=True, best=True, top=count, chosen=(0, len(logits) - 1)))
     assert found.logits is not None
     assert (found.logits.view(np.uint16) == logits.view(np.uint16)).all()
     order = np.argsort(-logits.astype(np.float64), kind="stable")[:count]
@@ -54,6 +54,6 @@ def test_a_row_that_is_not_finite_has_no_finite_best(kind: type, strange: float)
     row = np.linspace(-3, 3, 700).astype(kind)
     row[50] = np.copysign(strange, -1) if np.isnan(strange) and np.signbit(strange) else strange
     for parts in ([row], [row[:300], row[300:]]):
-        best = row_logits(parts, Need(best=True)).best
+        best = row_logits(parts, LogitsRequest(best=True)).best
         assert best is not None
         assert not np.isfinite(best.logit)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stepping import Clock
 from toy import ToyVerifier, everything, ids, toy_shape
 
-from anespec.runtime.drafters import Draft, DraftSession, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftSession, Outcome, TopKLogits
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
@@ -139,7 +139,7 @@ class Slow(OracleSession):
         self.clock.now += 0.4 * PASS
         return super().propose(budget)
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         if len(rows):
             super().observe(committed, outcome, rows)
         else:
@@ -214,7 +214,7 @@ def test_a_session_that_fails_while_it_is_caught_up_costs_its_turn(failing: str)
     opened_with: list[int] = []
 
     class Failing(Slow):
-        def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
             if failing == "observe" and not len(rows) and len(opened_with) == 1:
                 raise RuntimeError("too much at once")
             super().observe(committed, outcome, rows)
@@ -245,7 +245,7 @@ def test_a_session_that_rested_is_told_its_text_in_order_whatever_fills_the_pass
     sessions: list[Slow] = []
 
     class Told(Slow):
-        def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+        def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
             self.whole.extend(committed)
 
         def close(self) -> None:

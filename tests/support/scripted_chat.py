@@ -11,7 +11,7 @@ from serving import Running, running
 from starlette.responses import Response, StreamingResponse
 
 from anespec.runtime.engine.load import RowCount, ServiceLoad
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.passes import RowKind
 from anespec.runtime.server import health
 from anespec.runtime.server.http.endpoint import Call, Endpoint
@@ -153,7 +153,7 @@ class _ScriptedModel:
             accepted=script.accepted,
         )
 
-    def load_of(self, _: Caller) -> ServiceLoad:
+    def load_of(self, _: Principal) -> ServiceLoad:
         return self.load
 
 

@@ -16,10 +16,10 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import BACKENDS
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.passes import Need, PassPlan, PassResult, Row, RowKind, RowSlots
+from anespec.runtime.passes import LogitsRequest, PassPlan, PassResult, Row, RowKind, RowSlots
 
 WIDTHS = [4, 16]
-WHOLE = Need(logits=True, best=True, top=5, chosen=(1, 39, 2))
+WHOLE = LogitsRequest(logits=True, best=True, top=5, chosen=(1, 39, 2))
 
 
 @pytest.fixture(scope="module", params=[KVForm.REREAD, KVForm.OUTSIDE])
@@ -76,7 +76,7 @@ def both(
     portable: ArtifactVerifier,
     rows: tuple[Row, ...],
     width: int,
-    wanted: dict[int, Need],
+    wanted: dict[int, LogitsRequest],
 ) -> None:
     """Run one pass on either side; what was wanted is the same, bit for bit."""
     spans = tuple(pool.slots for pool in passes.artifact.manifest.pools)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from raw_host import RawArena, RawWorker
 from worker_stages import as_tensor
 
-from anespec.runtime.passes import Need
+from anespec.runtime.passes import LogitsRequest
 from anespec.runtime.sampling.row_logits import row_logits
 
 EDGES = (0, 60, 100, 200)
@@ -85,7 +85,7 @@ def test_rows_are_read_alike(
     reply = head.ask("pass", rows=ROWS, homes=[], head={"rows": ROWS, "lanes": [0, 1]}, wanted=wanted)
     for lane, (found, bits) in enumerate(zip(reply["rows"], rows, strict=True)):
         slices = [bits[a:b].view(np.float16) for a, b in itertools.pairwise(EDGES)]
-        expected = row_logits(slices, Need(logits=True, best=True, top=top, chosen=tuple(chosen)))
+        expected = row_logits(slices, LogitsRequest(logits=True, best=True, top=top, chosen=tuple(chosen)))
         assert expected.best is not None
         assert found["best"][0] == expected.best.token
         assert [token for token, _ in found["top"]] == [candidate.token for candidate in expected.top]

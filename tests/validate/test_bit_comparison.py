@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy_verifier import NumpyVerifier, shape_of
 
-from anespec.runtime.passes import Candidate, Need, RowLogits
+from anespec.runtime.passes import Candidate, LogitsRequest, RowLogits
 from anespec.runtime.sampling.row_logits import row_logits
 from anespec.validate.exactness.bit_comparison import FoundRow, Recording, compare, same_bits
 from anespec.validate.exactness.case_runner import CaseRunner
 from anespec.validate.exactness.invariance_cases import Probe, one_row_a_pass
 
-REDUCED = Need(best=True, top=3, chosen=(4, 9))
+REDUCED = LogitsRequest(best=True, top=3, chosen=(4, 9))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from numpy_verifier import VOCABULARY, NumpyVerifier, shape_of
 
 from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.passes import ALL_LOGITS, Need, RowKind
+from anespec.runtime.passes import ALL_LOGITS, LogitsRequest, RowKind
 from anespec.validate.exactness.case_runner import CaseRunner
 from anespec.validate.exactness.invariance_cases import (
     InvarianceCase,
@@ -47,7 +47,7 @@ def cases(draw: st.DrawFn) -> tuple[Probe, InvarianceCase, int]:
     )
     others = [case, with_random_pads(case, probe, VOCABULARY, rng), in_region(case, 1)]
     others += [with_another_sequence(case, 1, VOCABULARY, rng), with_made_up_pads(case)]
-    others += [at_spans(case, (64,)), wanting(case, {0: Need(best=True)}, "the first wanted")]
+    others += [at_spans(case, (64,)), wanting(case, {0: LogitsRequest(best=True)}, "the first wanted")]
     return probe, draw(st.sampled_from(others)), width
 
 

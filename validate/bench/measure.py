@@ -7,7 +7,7 @@ from statistics import median
 
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
@@ -60,7 +60,7 @@ class BenchRun:
     """One continuation of a prompt, and what it cost."""
 
     ids: tuple[int, ...]
-    statistics: Statistics
+    statistics: RequestStats
 
     @property
     def speed(self) -> float:
@@ -77,7 +77,7 @@ class Variant:
     runs: tuple[BenchRun, ...]
 
     @property
-    def cost(self) -> Statistics:
+    def cost(self) -> RequestStats:
         """What the first run cost; of the others only the times differ."""
         return self.runs[0].statistics
 

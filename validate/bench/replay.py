@@ -19,8 +19,8 @@ from typing import Protocol
 
 import numpy as np
 
-from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
-from anespec.runtime.engine.statistics import Ledger, Statistics
+from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, TopKLogits
+from anespec.runtime.engine.statistics import RequestCounts, RequestStats
 from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN, DraftPolicy, repetition
 from anespec.validate.bench.timed_source import SourceTimes, TimedSession, TimedSource
@@ -169,8 +169,8 @@ class Replayed:
     """
 
     requests: int
-    categories: dict[str, Statistics]
-    overall: Statistics
+    categories: dict[str, RequestStats]
+    overall: RequestStats
     times: SourceTimes
     memory_bytes: int
     wants_rows: bool
@@ -189,8 +189,8 @@ class Replay:
     cut: int = CUT
     repetition_filter: float = 0.0
     _requests: int = 0
-    _overall: Ledger = field(default_factory=lambda: Ledger(0))
-    _categories: dict[str, Ledger] = field(default_factory=dict)
+    _overall: RequestCounts = field(default_factory=lambda: RequestCounts(0))
+    _categories: dict[str, RequestCounts] = field(default_factory=dict)
     _longest: int = -1
     _memory: int = 0
     _wants_rows: bool = False
@@ -211,7 +211,7 @@ class Replay:
         output, place = request.output, 1
         self.rule.begin()
         _observe(session, _heard(output[:1], request.end), Outcome())
-        tallies = (self._overall, self._categories.setdefault(request.category, Ledger(0)))
+        tallies = (self._overall, self._categories.setdefault(request.category, RequestCounts(0)))
         while place < len(output):
             proposed = self._draft(session, self.cut - place - 1, request.end)
             draft = self.rule.chosen(proposed)
@@ -268,7 +268,7 @@ def _heard(emitted: tuple[int, ...], end: int | None) -> tuple[int, ...]:
 
 def _observe(session: DraftSession | None, heard: tuple[int, ...], outcome: Outcome) -> None:
     if session is not None and heard:
-        session.observe(heard, outcome, RowTops(()))
+        session.observe(heard, outcome, TopKLogits(()))
 
 
 def _agreeing(drafted: tuple[int, ...], true: tuple[int, ...]) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.validate.bench.replay import Replayed
 from anespec.validate.bench.timed_source import Samples
@@ -20,7 +20,7 @@ class ReplayRow:
     """
 
     name: str
-    counts: Statistics
+    counts: RequestStats
     width: float
     speedup: float | None
 
@@ -42,7 +42,7 @@ class ReplaySettings:
     costs: PassCosts | None = None
 
 
-def speedup(statistics: Statistics, costs: PassCosts) -> float:
+def speedup(statistics: RequestStats, costs: PassCosts) -> float:
     """How much dearer the same tokens would have been without drafts; 1 where there were no passes."""
     alone = statistics.decoded_tokens * costs.widths[0].seconds
     return alone / statistics.decode_seconds if statistics.decode_seconds else 1.0

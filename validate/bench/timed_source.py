@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, Outcome, TopKLogits
 
 # A draft source that is asked for so many tokens at most.
 
@@ -135,7 +135,7 @@ class TimedSession:
         (draft,) = self._source.propose([(self, budget)])
         return draft
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """The other observes."""
         began = perf_counter_ns()
         self.session.observe(committed, outcome, rows)

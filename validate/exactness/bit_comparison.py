@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.passes import Logits, Need, RowLogits
+from anespec.runtime.passes import Logits, LogitsRequest, RowLogits
 from anespec.runtime.sampling.row_logits import row_logits
 
 States = tuple[NDArray[np.float16], ...]
@@ -18,7 +18,7 @@ States = tuple[NDArray[np.float16], ...]
 class FoundRow:
     """The results of a row in a pass, and the request for them."""
 
-    need: Need
+    need: LogitsRequest
     found: RowLogits
 
     @property

@@ -16,7 +16,7 @@ from anespec.runtime.kv.regions import RegionMap
 from anespec.runtime.passes import (
     ALL_LOGITS,
     BEST_LOGIT,
-    Need,
+    LogitsRequest,
     PassPlan,
     Row,
     RowKind,
@@ -62,7 +62,7 @@ class CasePass:
 
     rows: tuple[CaseRow, ...]
     width: int
-    wanted: Mapping[int, Need] | None = None
+    wanted: Mapping[int, LogitsRequest] | None = None
     spans: tuple[int, ...] | None = None
 
     def plan(self, shape: VerifierShape, region_map: RegionMap) -> PassPlan:
@@ -75,7 +75,7 @@ class CasePass:
         return PassPlan(rows, self.width, spans, self.needs)
 
     @property
-    def needs(self) -> Mapping[int, Need]:
+    def needs(self) -> Mapping[int, LogitsRequest]:
         """What is wanted of each lane."""
         return dict.fromkeys(range(len(self.rows)), ALL_LOGITS) if self.wanted is None else self.wanted
 
@@ -249,7 +249,7 @@ def in_region(case: InvarianceCase, region: int) -> InvarianceCase:
     return _each_row(case, f"{case.name} in region {region}", lambda row: replace(row, region=region))
 
 
-def wanting(case: InvarianceCase, needs: Mapping[int, Need], name: str) -> InvarianceCase:
+def wanting(case: InvarianceCase, needs: Mapping[int, LogitsRequest], name: str) -> InvarianceCase:
     """The same case where nothing is wanted but `needs`, by lane, of the rows that are recorded."""
     passes = []
     for planned in case.passes:
@@ -313,10 +313,10 @@ def combined(probe: Probe, shape: VerifierShape, longest: int, rng: np.random.Ge
     return InvarianceCase("everything else changed at once", tuple(_Plan(probe, shape, longest, rng)))
 
 
-def reduced_need(number: int, vocabulary: int, rng: np.random.Generator) -> Need:
+def reduced_need(number: int, vocabulary: int, rng: np.random.Generator) -> LogitsRequest:
     """Each kind of need but all logits, in turn."""
     chosen = tuple(int(token) for token in rng.integers(vocabulary, size=LIKELIEST))
-    return (Need(best=True), Need(top=LIKELIEST), Need(chosen=chosen))[number % 3]
+    return (LogitsRequest(best=True), LogitsRequest(top=LIKELIEST), LogitsRequest(chosen=chosen))[number % 3]
 
 
 class _Plan:
@@ -382,7 +382,7 @@ class _Plan:
         right = tokens[index] if index < len(tokens) else 0
         return (right + 1 + int(self._rng.integers(max(1, vocabulary - 1)))) % vocabulary
 
-    def _wanted(self, rows: Sequence[CaseRow]) -> dict[int, Need]:
+    def _wanted(self, rows: Sequence[CaseRow]) -> dict[int, LogitsRequest]:
         """Needs by lane."""
         recorded = [lane for lane, row in enumerate(rows) if row.recorded]
         match next(self._wants):
@@ -396,7 +396,7 @@ class _Plan:
                 return dict.fromkeys(recorded, BEST_LOGIT)
         return {lane: self._next_reduced() for lane in recorded}
 
-    def _next_reduced(self) -> Need:
+    def _next_reduced(self) -> LogitsRequest:
         self._reduced += 1
         return reduced_need(self._reduced, self._shape.vocabulary, self._rng)
 

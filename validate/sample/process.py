@@ -21,7 +21,7 @@ from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ def _continue(
     number = engine.submit(request)
     ids: list[int] = []
     passes: list[float] = []
-    cost = Statistics(prompt_tokens=len(request.prompt))
+    cost = RequestStats(prompt_tokens=len(request.prompt))
     try:
         while engine.busy and sum(passes) < most_seconds:
             began = perf_counter()

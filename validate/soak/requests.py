@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, TopKLogits, propose_each
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.sampling import Grammar, GrammarKind, GrammarTokens, SamplingParameters
@@ -32,7 +32,7 @@ class _KnowingSession:
         ]
         return Draft(tuple(tokens), (self.right,) * len(tokens), "knowing")
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """Go on behind what was committed."""
         self.done += len(committed)
 

@@ -26,7 +26,7 @@ from anespec.system.progress import ProgressCallbacks
 from anespec.system.safe_files import require_writable, write_atomically
 
 if TYPE_CHECKING:
-    from anespec.runtime.engine.statistics import Statistics
+    from anespec.runtime.engine.statistics import RequestStats
     from anespec.runtime.speculation.pass_costs import PassCosts
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.validate.bench.replay import Replayed
@@ -84,7 +84,7 @@ def show_replay(result: "Replayed", drafter: str, block: int, costs: "PassCosts 
     out().print(f"\nIt held {bytes_text(result.memory_bytes)} of memory at most.")
 
 
-def _acceptance(statistics: "Statistics") -> str:
+def _acceptance(statistics: "RequestStats") -> str:
     """The share of drafts right at each of the first positions, of those that ran there."""
     from anespec.validate.bench.sentences import position_text
 
@@ -248,7 +248,7 @@ def _facts(result: "Replayed", costs: "PassCosts | None") -> dict[str, Any]:
     }
 
 
-def _counts(statistics: "Statistics", costs: "PassCosts | None") -> dict[str, Any]:
+def _counts(statistics: "RequestStats", costs: "PassCosts | None") -> dict[str, Any]:
     from anespec.validate.bench.replay_page import speedup
 
     paid = {} if costs is None else {"speedup": round(speedup(statistics, costs), 4)}

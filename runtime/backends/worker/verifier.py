@@ -19,7 +19,15 @@ from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
 from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts, integer_parts
-from anespec.runtime.passes import Candidate, Logits, Need, PassPlan, PassResult, RowLogits, VerifierShape
+from anespec.runtime.passes import (
+    Candidate,
+    Logits,
+    LogitsRequest,
+    PassPlan,
+    PassResult,
+    RowLogits,
+    VerifierShape,
+)
 from anespec.runtime.rows import pad_rows
 from anespec.runtime.sampling.row_logits import best_of_slices
 from anespec.system.errors import AnespecError, ArtifactError
@@ -47,7 +55,7 @@ class SliceRow:
         )
 
 
-def merged(slices: Sequence[SliceRow], need: Need, logits: Logits | None) -> RowLogits:
+def merged(slices: Sequence[SliceRow], need: LogitsRequest, logits: Logits | None) -> RowLogits:
     """Merge the results of all slices for one row, in the vocabulary's order.
 
     Raises:
@@ -231,7 +239,7 @@ class WorkerVerifier:
                 f"the head shards return no best token ({error}); convert the model again"
             ) from None
 
-    def _row_of_logits(self, index: int, need: Need) -> Tensor | None:
+    def _row_of_logits(self, index: int, need: LogitsRequest) -> Tensor | None:
         return self._logits[index].copy() if need.logits else None
 
     def commit(self, region: int, rows: int) -> None:

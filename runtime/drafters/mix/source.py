@@ -8,7 +8,7 @@ from anespec.runtime.drafters import (
     DraftCost,
     DraftSession,
     Outcome,
-    RowTops,
+    TopKLogits,
     propose_each,
 )
 from anespec.runtime.drafters.compiled import direct
@@ -83,7 +83,7 @@ class MixSession:
         remembered = CONTEXTS <= int(scratch.marks[SPEAKER]) < 2 * CONTEXTS
         return Draft(tokens, claims, self._speaker(), int(scratch.marks[ORDER]), remembered)
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         """Let the text go on, and learn from each token."""
         tables = self._tables
         tables.make_room(len(committed))

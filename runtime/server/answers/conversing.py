@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anespec.runtime.engine.completion import TextStream
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar
 from anespec.runtime.server.answers.reading import Reading
@@ -41,7 +41,7 @@ class Conversation:
     trims: bool = False
     fallback: str | None = None
 
-    def begin(self, model: ServingModel, options: GenerationOptions, caller: Caller) -> Begun:
+    def begin(self, model: ServingModel, options: GenerationOptions, caller: Principal) -> Begun:
         """The runs, none of them begun, with `options` in all else. It takes time: ask in a thread.
 
         Raises:

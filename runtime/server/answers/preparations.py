@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.server.models import Leased
 
 AT_ONCE = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
@@ -42,7 +42,7 @@ class Preparations:
         self._owners: dict[str, _Owner] = {}
 
     @contextlib.asynccontextmanager
-    async def thread(self, caller: Caller, size: int) -> AsyncIterator[None]:
+    async def thread(self, caller: Principal, size: int) -> AsyncIterator[None]:
         """The block begins when it is the caller's turn to have so many bytes worked on in a thread."""
         with self._owner(caller) as owner:
             async with self._alone(owner, size), owner.turns:
@@ -50,7 +50,7 @@ class Preparations:
 
     @contextlib.asynccontextmanager
     async def turn(
-        self, leased: Leased, caller: Caller, size: int = 0, count: int = 1
+        self, leased: Leased, caller: Principal, size: int = 0, count: int = 1
     ) -> AsyncIterator[None]:
         """The block begins when it is the caller's turn to prepare a request of so many bytes, for `count`
         answers of a model.
@@ -79,7 +79,7 @@ class Preparations:
             yield
 
     @contextlib.contextmanager
-    def _owner(self, caller: Caller) -> Iterator[_Owner]:
+    def _owner(self, caller: Principal) -> Iterator[_Owner]:
         """The owner's entry; removed once it has no requests."""
         owner = self._owners.setdefault(caller.owner, _Owner(asyncio.Semaphore(self._at_once)))
         owner.count += 1

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.server.daemon import Daemon
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError, ErrorAnswer
@@ -27,7 +27,7 @@ class Call(Generic[BodyT]):
     daemon: Daemon
     request: Request
     body: BodyT
-    caller: Caller
+    caller: Principal
     share: Share
     take: Callable[[int], None]
     size: int = 0

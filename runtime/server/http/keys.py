@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.server.http.errors import ApiError
 from anespec.system.errors import StorageError, UsageError
 
@@ -110,14 +110,14 @@ class KeyRing:
         except ApiError:
             return None
 
-    def caller(self, authorization: str | None) -> Caller:
+    def caller(self, authorization: str | None) -> Principal:
         """Return the caller with this Authorization header, in constant time for right and wrong keys.
 
         Raises:
             ApiError: a key is needed, and this is none.
         """
         if not self._keys:
-            return Caller(is_admin=True)
+            return Principal(is_admin=True)
         scheme, _, secret = (authorization or "").partition(" ")
         digest = _digest(secret.strip())
         found = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
@@ -130,7 +130,7 @@ class KeyRing:
                 headers={"www-authenticate": "Bearer"},
             )
         key = found[0]
-        return Caller(owner=key.owner, name=key.name, is_admin=key.is_admin or len(self._keys) == 1)
+        return Principal(owner=key.owner, name=key.name, is_admin=key.is_admin or len(self._keys) == 1)
 
 
 def _private_text(path: Path) -> str:

@@ -3,7 +3,7 @@
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.passes import RowKind
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.streams import json_answer
@@ -27,7 +27,7 @@ class ModelStats(BaseModel):
     has_template: bool
 
     @classmethod
-    def of(cls, model: ServingModel, caller: Caller) -> "ModelStats":
+    def of(cls, model: ServingModel, caller: Principal) -> "ModelStats":
         """Of a model, as far as a caller may know of it."""
         load = model.load_of(caller)
         return cls(

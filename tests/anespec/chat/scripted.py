@@ -11,7 +11,7 @@ from anespec.cli.chat.model import Answer, Messages
 from anespec.cli.chat.rendering import Screen
 from anespec.runtime.engine.completion import Chunk, Summary
 from anespec.runtime.engine.requests import FinishReason, OutputToken
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.passes import RowKind
 from anespec.runtime.text.chat import ChatPrompt
@@ -41,7 +41,7 @@ class ScriptedAnswer:
     @property
     def summary(self) -> Summary:
         tokens = tuple(_token(number) for number in range(len(self.given)))
-        statistics = Statistics(prompt_tokens=len(self.prompt.ids))
+        statistics = RequestStats(prompt_tokens=len(self.prompt.ids))
         return Summary(self.prompt.ids, tokens, "".join(self.given), self.finish, statistics)
 
 

@@ -25,7 +25,7 @@ from anespec.cli.chat.rendering import status_line
 from anespec.cli.chat.repl import run_terminal
 from anespec.cli.chat.terminal import CommandCompleter, history, reader, toolbar
 from anespec.cli.chat.transcript import Turn
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.system.errors import AnespecError, GoldenGateError
 
 Type = Callable[..., str]
@@ -180,7 +180,7 @@ def test_a_replay_out_of_memory_is_called_that(remembered: int, said: str) -> No
     chat = conversation(ScriptedModel([["a"]]), Seen())
     chat.ask("one")
     assert chat.last is not None
-    cost = Statistics(
+    cost = RequestStats(
         prompt_tokens=3, decode_passes=4, decoded_tokens=12, decode_seconds=2.0, remembered_tokens=remembered,
         proposed_by_position=(4, 4), accepted_by_position=(4, 4),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Need, PassPlan, run_pass, whole_plan
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, LogitsRequest, PassPlan, run_pass, whole_plan
 from anespec.runtime.sampling.row_logits import best_of_slices, row_logits
 from anespec.system.errors import ArtifactError
 
@@ -142,8 +142,8 @@ def test_a_pass_runs_what_its_rows_need(argmax: Artifact, backend: str) -> None:
         for wanted, expected in (
             ({0: BEST_LOGIT, 3: BEST_LOGIT}, {"best"}),
             ({0: BEST_LOGIT, 3: ALL_LOGITS}, {"logits"}),
-            ({3: Need(best=True, top=4)}, {"logits"}),
-            ({3: Need(chosen=(1,))}, {"logits"}),
+            ({3: LogitsRequest(best=True, top=4)}, {"logits"}),
+            ({3: LogitsRequest(chosen=(1,))}, {"logits"}),
             ({}, set()),
         ):
             plan = PassPlan(tuple(rows), 4, verifier.shape.whole_spans, wanted)

@@ -26,7 +26,7 @@ from anespec.runtime.passes import (
     ALL_LOGITS,
     BEST_LOGIT,
     Logits,
-    Need,
+    LogitsRequest,
     PassPlan,
     Row,
     Verifier,
@@ -156,7 +156,7 @@ def test_wanted_rows_alone_have_their_bits(verifier: Verifier, which: int) -> No
     rows = tuple(rows_for(verifier, PROMPT[:width], 0))
     plan = PassPlan(rows, width, verifier.shape.whole_spans, dict.fromkeys(range(len(rows)), ALL_LOGITS))
     everything = run_pass(verifier, plan)
-    wanted = {len(rows) - 1: Need(logits=True, best=True, top=5, chosen=(0, 7)), 1: BEST_LOGIT}
+    wanted = {len(rows) - 1: LogitsRequest(logits=True, best=True, top=5, chosen=(0, 7)), 1: BEST_LOGIT}
     found = run_pass(verifier, replace(plan, wanted=wanted))
     assert list(found) == list(wanted)
     last, expected = found[len(rows) - 1], all_logits(everything[len(rows) - 1])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, RowTops
+from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, TopKLogits
 from anespec.runtime.passes import Candidate, RowLogits
 
 VOCABULARY = 50
@@ -48,7 +48,7 @@ class Conversation:
             if place == len(draft.tokens) or committed[-1] != draft.tokens[place]:
                 break
         accepted = len(committed) - 1
-        rows = RowTops([row(context, self.model) for context in contexts])
+        rows = TopKLogits([row(context, self.model) for context in contexts])
         self.session.observe(tuple(committed), Outcome(draft, accepted) if draft.tokens else Outcome(), rows)
         self.text += committed
         self.drafts.append(draft)

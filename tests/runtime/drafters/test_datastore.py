@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.datastore.build import StoredVocabulary, TokenPart, build_datastore
@@ -276,7 +276,7 @@ def test_auto_goes_on_without_a_file_that_is_cut_short_while_it_is_used(
     assert first.propose(2).tokens == (53, 54)
     os.truncate(tmp_path / "s", HEADER_BYTES)
     assert first.propose(2).tokens != (53, 54)
-    second.observe([53, 54], Outcome(), RowTops(()))
+    second.observe([53, 54], Outcome(), TopKLogits(()))
     assert second.propose(2).tokens != (55, 56)
     assert "was cut short while it was in use" in caplog.text
     later = source.open("me", [1, 2, 1, 2, 1])

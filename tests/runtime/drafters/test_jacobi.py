@@ -2,7 +2,7 @@
 
 from markov import Conversation
 
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.jacobi import FILLER_CHANCE, POOL_ROWS, JacobiSource
 from anespec.runtime.passes import Candidate, RowLogits
 
@@ -15,7 +15,7 @@ def test_the_verifier_s_own_tokens_behind_a_miss_are_the_next_guess() -> None:
     """Guessed 10, 11, 12; the verifier says 20 instead of 10, and 21, 22, 23 where those would have stood."""
     session = JacobiSource().open("", (1, 2, 3))
     guess = Draft((10, 11, 12), (0.1,) * 3, "jacobi")
-    session.observe((20,), Outcome(guess, 0), RowTops([found(20), found(21), found(22), found(23)]))
+    session.observe((20,), Outcome(guess, 0), TopKLogits([found(20), found(21), found(22), found(23)]))
     draft = session.propose(3)
     assert draft.tokens == (21, 22, 23)
     assert list(draft.probabilities) == sorted(draft.probabilities, reverse=True)
@@ -24,7 +24,7 @@ def test_the_verifier_s_own_tokens_behind_a_miss_are_the_next_guess() -> None:
 def test_after_a_partly_right_draft_only_what_lies_behind_is_carried_on() -> None:
     session = JacobiSource().open("", (1, 2, 3))
     guess = Draft((10, 11, 12), (0.1,) * 3, "jacobi")
-    session.observe((10, 20), Outcome(guess, 1), RowTops([found(10), found(20), found(22), found(23)]))
+    session.observe((10, 20), Outcome(guess, 1), TopKLogits([found(10), found(20), found(22), found(23)]))
     assert session.propose(2).tokens == (22, 23)
 
 
@@ -32,7 +32,7 @@ def test_found_successors_are_remembered_for_later_chains() -> None:
     source = JacobiSource()
     session = source.open("", (1, 2, 3))
     guess = Draft((10, 11, 12), (0.1,) * 3, "jacobi")
-    session.observe((20,), Outcome(guess, 0), RowTops([found(20), found(11), found(12), found(13)]))
+    session.observe((20,), Outcome(guess, 0), TopKLogits([found(20), found(11), found(12), found(13)]))
     assert source.open("", (9, 10)).propose(3).tokens == (11, 12, 13)
     assert source.open("", (3, 20)).propose(1).probabilities == (FILLER_CHANCE,)
 
@@ -40,7 +40,7 @@ def test_found_successors_are_remembered_for_later_chains() -> None:
 def test_the_most_recent_successor_comes_first_and_that_of_two_tokens_before_that_of_one() -> None:
     source = JacobiSource()
     for before, follows in ((5, 7), (6, 8)):
-        source.open("", (before, 1)).observe((follows,), Outcome(), RowTops([found(follows)]))
+        source.open("", (before, 1)).observe((follows,), Outcome(), TopKLogits([found(follows)]))
     expected = {5: 7, 6: 8, 9: 8}
     for before, follows in expected.items():
         draft = source.open("", (before, 1)).propose(1)
@@ -58,7 +58,7 @@ def test_rows_are_filled_with_tokens_of_the_text_where_nothing_is_known() -> Non
 def test_a_row_of_which_nothing_is_known_ends_the_window() -> None:
     session = JacobiSource().open("", (1, 2, 3))
     guess = Draft((10, 11, 12), (0.1,) * 3, "jacobi")
-    session.observe((20,), Outcome(guess, 0), RowTops([found(20), found(21), RowLogits(), found(23)]))
+    session.observe((20,), Outcome(guess, 0), TopKLogits([found(20), found(21), RowLogits(), found(23)]))
     draft = session.propose(2)
     assert draft.tokens[0] == 21
     assert draft.probabilities[1] == FILLER_CHANCE
@@ -66,7 +66,7 @@ def test_a_row_of_which_nothing_is_known_ends_the_window() -> None:
 
 def test_forced_tokens_that_ran_without_a_draft_are_rows_as_well() -> None:
     source = JacobiSource()
-    source.open("", (1, 2)).observe((5, 6, 7), Outcome(), RowTops([found(5), found(6), found(7)]))
+    source.open("", (1, 2)).observe((5, 6, 7), Outcome(), TopKLogits([found(5), found(6), found(7)]))
     assert source.open("", (2, 5)).propose(2).tokens == (6, 7)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES, fresh_rates
 from anespec.runtime.drafters.mod import (
     CHUNK,
@@ -18,7 +18,7 @@ from anespec.runtime.drafters.mod import (
 )
 from anespec.system.errors import RequestError
 
-NO_ROWS = RowTops(())
+NO_ROWS = TopKLogits(())
 
 
 def plain_index(tokens: list[int], entries: int) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markov import VOCABULARY, Conversation, likeliest
 
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, RecycleSource, recycle_guess
 from anespec.runtime.drafters.texts import seen_rows
@@ -23,7 +23,7 @@ def seen_once(*rows: RowLogits, committed: tuple[int, ...], guessed: tuple[int, 
     """A source that has seen one pass behind the text 1, 2."""
     source = RecycleSource(VOCABULARY)
     outcome = Outcome(Draft(guessed, (0.5,) * len(guessed), "recycle"), len(committed) - 1)
-    source.open("", (1, 2)).observe(committed, outcome, RowTops(rows))
+    source.open("", (1, 2)).observe(committed, outcome, TopKLogits(rows))
     return source
 
 
@@ -50,7 +50,7 @@ def test_a_row_behind_a_wrong_guess_replaces_none_that_was_right() -> None:
 
 def test_two_tokens_say_more_than_one() -> None:
     source = seen_once(found(7), committed=(7,))
-    source.open("", (3, 2)).observe((6,), Outcome(), RowTops([found(6)]))
+    source.open("", (3, 2)).observe((6,), Outcome(), TopKLogits([found(6)]))
     for prompt, follows in (((1, 2), 7), ((3, 2), 6), ((4, 2), 6)):
         draft = source.open("", prompt).propose(1)
         assert draft.tokens == (follows,)
@@ -67,7 +67,7 @@ def test_chances_are_what_came_true() -> None:
     source = RecycleSource(VOCABULARY)
     session = source.open("", (2,))
     for _ in range(60):
-        session.observe((7, 2), Outcome(), RowTops([found(9, 7)]))
+        session.observe((7, 2), Outcome(), TopKLogits([found(9, 7)]))
     draft = source.open("", (7, 2)).propose(1)
     assert draft.tokens == (7,)
     assert draft.probabilities[0] > 0.8
@@ -122,7 +122,7 @@ def test_memory_is_bounded_by_vocabulary_and_owners() -> None:
 def test_tokens_beyond_the_vocabulary_and_empty_texts_do_no_harm(prompt: tuple[int, ...]) -> None:
     session = RecycleSource(VOCABULARY).open("", prompt)
     assert session.propose(2) == Draft()
-    session.observe((VOCABULARY + 5,), Outcome(), RowTops([found(3)]))
+    session.observe((VOCABULARY + 5,), Outcome(), TopKLogits([found(3)]))
     assert session.propose(2) == Draft()
 
 
@@ -141,7 +141,7 @@ def test_rows_are_seen_as_they_ran(
         for row in logits[:count]
     ]
     outcome = Outcome(Draft(tuple(guessed), (0.5,) * len(guessed)), 0)
-    seen = seen_rows(7, committed, outcome, RowTops(rows), 3)
+    seen = seen_rows(7, committed, outcome, TopKLogits(rows), 3)
     ran = [*guessed, *committed[len(guessed) :]]
     assert seen.inputs.tolist() == [7, *ran][:count]
     for place, row in enumerate(rows):

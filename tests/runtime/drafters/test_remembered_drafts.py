@@ -2,12 +2,12 @@
 
 import pytest
 
-from anespec.runtime.drafters import Draft, Outcome, RowTops
+from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.source import MixSource
 from anespec.runtime.drafters.mix.traits import no_traits
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 
 PROMPT, ANSWER = list(range(10, 22)), list(range(40, 72))
 
@@ -20,7 +20,7 @@ def test_a_replayed_request_is_guessed_from_memory_and_a_new_one_is_not() -> Non
         drafts = []
         for token in ANSWER:
             drafts.append(session.propose(3))
-            session.observe([token], Outcome(), RowTops([]))
+            session.observe([token], Outcome(), TopKLogits([]))
         session.close()
         return [draft for draft in drafts if draft.tokens]
 
@@ -40,7 +40,7 @@ def test_a_draft_that_is_cut_still_says_where_it_came_from() -> None:
     ("remembered", "said"), [(0, "3.00 a pass"), (4, "3.00 a pass"), (5, "3.00 a pass from memory")]
 )
 def test_most_of_the_right_drafts_decide(remembered: int, said: str) -> None:
-    cost = Statistics(
+    cost = RequestStats(
         prompt_tokens=1, decode_passes=4, decoded_tokens=12, accepted_by_position=(4, 4),
         remembered_tokens=remembered,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from anespec.runtime.drafters import Outcome, RowTops, kept_code
+from anespec.runtime.drafters import Outcome, TopKLogits, kept_code
 from anespec.runtime.drafters.datastore.build import StoredVocabulary, TokenPart, build_datastore
 from anespec.runtime.drafters.memory.learner import Learner, Memory
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -48,7 +48,7 @@ def test_each_has_the_contract_of_a_source(name: str, tmp_path: Path) -> None:
         assert len(draft.tokens) <= budget
         assert all(0 < chance <= 1 for chance in draft.probabilities)
         assert all(0 <= token < Letters.vocabulary_size for token in draft.tokens)
-        session.observe((1, 2), Outcome(draft.first(1), 0), RowTops(()))
+        session.observe((1, 2), Outcome(draft.first(1), 0), TopKLogits(()))
     assert source.open("me", []).propose(3) is not None
     session.close()
     source.close()

@@ -11,11 +11,11 @@ from toy_learner import ToyLearner
 from toy_memory import SIZE
 
 import anespec.runtime.drafters.starting as starting_module
-from anespec.runtime.drafters import Outcome, RowTops
+from anespec.runtime.drafters import Outcome, TopKLogits
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 from anespec.runtime.drafters.starting import MOST_UNTOLD, StartingSource
 
-NO_ROWS = RowTops(())
+NO_ROWS = TopKLogits(())
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from serving import Running, running
 import anespec
 from anespec.model import Model
 from anespec.runtime.engine.completion import start_together
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.server.answers.preparations import Preparations
 from anespec.runtime.server.http.bodies import BodyRoom
 from anespec.runtime.server.http.errors import ApiError
@@ -71,7 +71,7 @@ def test_tokens_that_are_told_count_among_what_an_owner_s_requests_hold(model: M
 def test_texts_to_encode_take_turns_as_all_else_that_is_done_in_threads(
     served: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Caller] = []
+    asked: list[Principal] = []
     thread = Preparations.thread
     monkeypatch.setattr(
         Preparations, "thread", lambda self, caller, size: asked.append(caller) or thread(self, caller, size)

@@ -8,7 +8,7 @@ from serving import Running
 
 from anespec.runtime.engine.completion import Chunk, Summary
 from anespec.runtime.engine.requests import FinishReason
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.server.answers.reading import AnswerReader
 from anespec.runtime.server.ollama.answers import ChatLine, chat_line
 from anespec.runtime.server.ollama.writer import Clock, LineWriter
@@ -151,7 +151,7 @@ CALL = '<tool_call>{"name": "f", "arguments": %s}</tool_call>'
 )
 def test_calls_are_told_at_once_and_only_such_as_json_can_tell(text: str, arguments: list[object]) -> None:
     writer = LineWriter("m", chat_line, Clock.start(), AnswerReader("", CallReader(Hermes())), None)
-    summary = Summary((1,), (), text, FinishReason.STOP, Statistics(prompt_tokens=1))
+    summary = Summary((1,), (), text, FinishReason.STOP, RequestStats(prompt_tokens=1))
     written = [line for part in text for line in writer.chunk(0, Chunk(part))] + [*writer.end([summary])]
     told = [call for line in written for call in json.loads(line)["message"].get("tool_calls", [])]
     assert [call["function"]["arguments"] for call in told] == arguments

@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from anespec.runtime.engine.requests import Caller
+from anespec.runtime.engine.requests import Principal
 from anespec.runtime.engine.room import QueueFullError
 from anespec.runtime.server.answers.preparations import LARGE, Preparations
 from anespec.runtime.server.models import Leased
 
-MANY, ONE = Caller("many"), Caller("one")
+MANY, ONE = Principal("many"), Principal("one")
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Model:
     room: int
     asked: list[int] = field(default_factory=list)
 
-    def require_room(self, caller: Caller, ahead: int, count: int) -> None:
+    def require_room(self, caller: Principal, ahead: int, count: int) -> None:
         self.asked.append(ahead)
         if ahead + count > self.room:
             raise QueueFullError(self.room, 1.0)
@@ -37,7 +37,7 @@ def test_an_owner_prepares_so_many_at_a_time_and_another_one_beside_them() -> No
         begun: list[str] = []
         leave = asyncio.Event()
 
-        async def prepare(caller: Caller) -> None:
+        async def prepare(caller: Principal) -> None:
             async with preparations.turn(leased(model), caller):
                 begun.append(caller.owner)
                 await leave.wait()
@@ -79,7 +79,7 @@ def test_large_requests_are_worked_on_one_by_one_of_each_owner_and_few_of_all() 
         leave = asyncio.Event()
 
         async def work(owner: str, size: int) -> None:
-            async with preparations.thread(Caller(owner), size):
+            async with preparations.thread(Principal(owner), size):
                 begun.append(owner)
                 await leave.wait()
 

@@ -14,7 +14,7 @@ from serving import Running
 from anespec.model import Model
 from anespec.runtime.engine.completion import Chunk, Summary
 from anespec.runtime.engine.requests import FinishReason
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.server.answers.reading import Reading
 from anespec.runtime.server.http.errors import ApiError
@@ -429,7 +429,7 @@ def read(written: Iterable[bytes]) -> list[ResponseStreamEvent]:
 
 def test_an_answer_may_have_items_of_all_kinds_in_any_order(model: Model) -> None:
     text = f"<think>hm</think>\n\nyes{CALL}{CALL}no"
-    summary = Summary((1,), (), text, FinishReason.STOP, Statistics(prompt_tokens=1))
+    summary = Summary((1,), (), text, FinishReason.STOP, RequestStats(prompt_tokens=1))
     streaming, whole = writer(model), writer(model).whole([summary])
     written = [*streaming.begin()]
     for character in text:
@@ -470,7 +470,7 @@ def test_a_stream_that_fails_says_so_and_keeps_what_it_has(model: Model) -> None
 
 
 def test_an_answer_of_nothing_is_an_empty_message(model: Model) -> None:
-    summary = Summary((1,), (), "", FinishReason.STOP, Statistics(prompt_tokens=1))
+    summary = Summary((1,), (), "", FinishReason.STOP, RequestStats(prompt_tokens=1))
     (item,) = writer(model).whole([summary]).output
     assert item.type == "message"
     assert item.content[0].text == ""

@@ -8,7 +8,7 @@ from drafting import SourceOf, oracle_source
 from toy import ToyVerifier, everything, sequential_text, toy_shape
 
 from anespec.runtime.engine.engine import Engine
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
@@ -121,7 +121,7 @@ def test_a_verifier_that_changes_a_token_is_found_with_its_place() -> None:
 
 
 def ran(ids: Sequence[int], passes: int, seconds: float, **counts: tuple[int, ...]) -> BenchRun:
-    cost = Statistics(8, decode_passes=passes, decoded_tokens=len(ids) - 1, decode_seconds=seconds)
+    cost = RequestStats(8, decode_passes=passes, decoded_tokens=len(ids) - 1, decode_seconds=seconds)
     return BenchRun(tuple(ids), replace(cost, **counts))
 
 

@@ -8,7 +8,7 @@ from html_page import Page
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.runtime.engine.statistics import Statistics
+from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.machine import Surroundings
 from anespec.validate.bench.measure import PAYING, PLAIN, BenchRun, Case, Variant, Way
@@ -24,7 +24,7 @@ HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7
 
 def variant(way: Way, passes: int, seconds: float) -> Variant:
     right = 60 - passes
-    cost = Statistics(
+    cost = RequestStats(
         9,
         decode_passes=passes,
         decoded_tokens=60,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyVerifier, drain, everything, ids, sequential_text, toy_shape
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, RowTops, propose_each
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, TopKLogits, propose_each
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
@@ -42,7 +42,7 @@ class Planted:
             tokens[self.wrong_at] += 1000
         return Draft(tuple(tokens), (0.5,) * len(tokens), "planted", 1)
 
-    def observe(self, committed: Sequence[int], outcome: Outcome, rows: RowTops) -> None:
+    def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
         assert len(rows) == 0
         assert tuple(committed[: outcome.accepted]) == outcome.proposed.tokens[: outcome.accepted]
         self.heard += committed

@@ -16,7 +16,7 @@ from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
-from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Need, PassPlan, PassResult, run_pass
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, LogitsRequest, PassPlan, PassResult, run_pass
 from anespec.runtime.sampling.row_logits import row_logits
 from anespec.system.errors import AnespecError
 
@@ -39,7 +39,7 @@ def verifier(
         yield opened
 
 
-def asked(verifier: WorkerVerifier, wanted: Mapping[int, Need]) -> PassResult:
+def asked(verifier: WorkerVerifier, wanted: Mapping[int, LogitsRequest]) -> PassResult:
     rows = rows_for(verifier, PROMPT, 0)
     return run_pass(verifier, PassPlan(tuple(rows), 4, verifier.shape.whole_spans, wanted))
 
@@ -68,7 +68,7 @@ def test_a_head_shares_its_worker_with_its_best_tokens(verifier: WorkerVerifier)
 
 
 def test_what_needs_more_takes_logits(verifier: WorkerVerifier) -> None:
-    found = asked(verifier, {0: BEST_LOGIT, 3: Need(best=True, top=3)})
+    found = asked(verifier, {0: BEST_LOGIT, 3: LogitsRequest(best=True, top=3)})
     assert found[0].best is not None
     assert len(found[3].top) == 3
     assert found[3].top[0] == found[3].best

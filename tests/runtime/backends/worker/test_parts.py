@@ -28,7 +28,7 @@ from anespec.runtime.backends.worker.process import (
 )
 from anespec.runtime.backends.worker.sharing import BUDGET, shared_out
 from anespec.runtime.backends.worker.verifier import SliceRow, merged
-from anespec.runtime.passes import Candidate, Need
+from anespec.runtime.passes import Candidate, LogitsRequest
 from anespec.runtime.sampling.row_logits import row_logits
 from anespec.system.errors import ArtifactError, StorageError
 
@@ -129,10 +129,10 @@ def test_merging_slices_finds_what_the_whole_row_holds(
     chosen = data.draw(st.lists(st.integers(0, len(row) - 1), max_size=3))
     pieces = [piece for piece in np.split(logits, sorted(cuts)) if len(piece)]
     starts = [0, *accumulate(map(len, pieces))]
-    need = Need(logits=True, best=True, top=top, chosen=tuple(chosen))
+    need = LogitsRequest(logits=True, best=True, top=top, chosen=tuple(chosen))
 
     def slice_row(piece: np.ndarray, start: int) -> SliceRow:
-        found = row_logits(piece, Need(best=True, top=top))
+        found = row_logits(piece, LogitsRequest(best=True, top=top))
         reply = {
             "best": told(found.best, start),
             "top": [told(candidate, start) for candidate in found.top],
@@ -157,9 +157,9 @@ def bits(logit: np.float16) -> int:
 
 def test_a_slice_that_lacks_what_is_needed_is_refused() -> None:
     with pytest.raises(ValueError, match="names no best token"):
-        merged([SliceRow(None, (), ())], Need(best=True), None)
+        merged([SliceRow(None, (), ())], LogitsRequest(best=True), None)
     with pytest.raises(ValueError, match="unpack"):
-        merged([SliceRow(None, (), (None,))], Need(chosen=(1,)), None)
+        merged([SliceRow(None, (), (None,))], LogitsRequest(chosen=(1,)), None)
 
 
 def test_an_arena_that_the_disk_has_no_room_for_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from anespec.runtime.backends.worker.runner import WorkerRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
-from anespec.runtime.passes import Need, PassPlan, run_pass, whole_plan
+from anespec.runtime.passes import LogitsRequest, PassPlan, run_pass, whole_plan
 from anespec.runtime.rows import pad_rows
 from anespec.system.errors import AnespecError, ArtifactError
 
@@ -60,10 +60,10 @@ def test_rows_have_the_portable_backend_s_bits(verifier: WorkerVerifier, portabl
 
 
 NEEDS = (
-    Need(best=True),
-    Need(top=7),
-    Need(chosen=(0, 39, 20, 13, 14)),
-    Need(logits=True, best=True, top=40, chosen=(3,)),
+    LogitsRequest(best=True),
+    LogitsRequest(top=7),
+    LogitsRequest(chosen=(0, 39, 20, 13, 14)),
+    LogitsRequest(logits=True, best=True, top=40, chosen=(3,)),
 )
 
 

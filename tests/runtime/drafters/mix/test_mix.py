@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.runtime.drafters import REFERENCE, Draft, Outcome, RowTops
+from anespec.runtime.drafters import REFERENCE, Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.memory.learner import ALIGNMENT
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -46,7 +46,7 @@ def replay(session: MixSession, answer: Sequence[int], budget: int = 3) -> list[
         rest = answer[place:]
         while accepted < min(len(draft.tokens), len(rest)) and draft.tokens[accepted] == rest[accepted]:
             accepted += 1
-        session.observe(rest[: accepted + 1], Outcome(draft, accepted), RowTops(()))
+        session.observe(rest[: accepted + 1], Outcome(draft, accepted), TopKLogits(()))
         place += accepted + 1
         drafts.append(draft)
     return drafts
@@ -72,7 +72,7 @@ def test_a_text_that_outgrows_its_tables_is_known_whole() -> None:
     session = source().open("me", pattern[:10])
     replay(session, [*pattern[10:], *drawn.integers(0, VOCABULARY, 900).tolist()])
     assert session.propose(0) == Draft()
-    session.observe(pattern[100:104], Outcome(), RowTops(()))
+    session.observe(pattern[100:104], Outcome(), TopKLogits(()))
     assert session.propose(3).tokens == tuple(pattern[104:107])
 
 
@@ -114,7 +114,7 @@ def test_sessions_may_be_asked_on_several_threads() -> None:
 def test_what_is_copied_from_a_reference_is_said_to_be() -> None:
     reference = list(range(100, 200))
     session = source().open("me", [1, 2, 3], reference)
-    session.observe(reference[10:16], Outcome(), RowTops(()))
+    session.observe(reference[10:16], Outcome(), TopKLogits(()))
     draft = session.propose(3)
     assert draft.tokens == tuple(reference[16:19])
     assert (draft.source, draft.order) == (REFERENCE, 6)
