@@ -4,7 +4,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.manifests.grades import Grade
+from anespec.system.grades import Grade
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "published.toml"
 

@@ -27,7 +27,6 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
 from anespec.models.draft_memory import memory_for_measuring
 from anespec.runtime.backends import BACKENDS, OPENVINO, open_verifier
-from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.registry import open_source
 from anespec.runtime.engine.engine import Engine
@@ -36,6 +35,7 @@ from anespec.runtime.options import DRAFTER_CHOICES, LoadOptions
 from anespec.runtime.passes import PassPlan, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
+from anespec.runtime.speculation.cost_measurement import measure_pass_costs
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.soak.run import WatchedVerifier

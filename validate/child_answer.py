@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.system.child_python import (
     NEUTRAL_FOLDER,
     answer_stream,
@@ -18,6 +17,7 @@ from anespec.system.child_python import (
     end_with_parent,
     lifeline,
 )
+from anespec.system.coreml_errors import ended_by, no_answer
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import LONGEST_REASON, last_line, printable
 

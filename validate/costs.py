@@ -9,9 +9,9 @@ from pydantic import Field
 from anespec.manifests.schema import Count, Record
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import RunEnvironment, Verdict, VerdictFile
-from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
+from anespec.runtime.speculation.cost_measurement import measure_pass_costs
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.errors import StorageError
 from anespec.system.progress import Progress

@@ -4,11 +4,11 @@ A verdict is about files whose hashes are in the manifest. The files are hashed 
 a reused verdict is about the present files. All functions raise ArtifactError otherwise.
 """
 
-from anespec.manifests.coreml_errors import may_pass
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, find_damage
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment, VerdictT
+from anespec.system.coreml_errors import may_pass
 from anespec.system.formatting import counted, listed
 from anespec.validate.exactness.effort import Form
 from anespec.validate.golden.figures import THRESHOLDS, GoldenFile, GoldenVerdict

@@ -1,15 +1,13 @@
 """The model families that convert, one small file of data each; no graph code."""
 
 from anespec.convert.families.chatglm import CHATGLM
-from anespec.convert.families.ernie4_5 import ERNIE4_5
 from anespec.convert.families.exaone import EXAONE, EXAONE4
 from anespec.convert.families.family import Family
 from anespec.convert.families.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA4
 from anespec.convert.families.glm4 import GLM4
 from anespec.convert.families.granite import GRANITE
 from anespec.convert.families.hunyuan import HUNYUAN_DENSE
-from anespec.convert.families.internlm2 import INTERNLM2
-from anespec.convert.families.llama import LLAMA
+from anespec.convert.families.llama import ERNIE4_5, INTERNLM2, LLAMA, XVERSE
 from anespec.convert.families.mistral3 import MISTRAL3
 from anespec.convert.families.olmo2 import OLMO2
 from anespec.convert.families.phi3 import PHI3
@@ -17,7 +15,6 @@ from anespec.convert.families.qwen import QWEN2, QWEN2VL, QWEN3, QWEN3VL
 from anespec.convert.families.refused import MIXTURE, REFUSED
 from anespec.convert.families.seed_oss import SEED_OSS
 from anespec.convert.families.smollm3 import SMOLLM3
-from anespec.convert.families.xverse import XVERSE
 from anespec.system.errors import UnsupportedModelError
 from anespec.system.formatting import quoted
 

@@ -2,6 +2,33 @@
 
 from anespec.convert.families.family import Family, RopeStyle
 
+# `ernie4_5`: the dense ERNIE 4.5, a Llama in all but name.
+
+ERNIE4_5 = Family(
+    architecture="ernie4_5",
+    title="ERNIE 4.5 (dense)",
+    rope_style=RopeStyle.GPTJ,
+)
+
+
+# `xverse`: a Llama in all but name.
+
+XVERSE = Family(
+    architecture="xverse",
+    title="XVERSE",
+    rope_style=RopeStyle.GPTJ,
+)
+
+
+# `internlm2`: a Llama in all but name.
+
+INTERNLM2 = Family(
+    architecture="internlm2",
+    title="InternLM 2 and 2.5",
+    rope_style=RopeStyle.GPTJ,
+)
+
+
 LLAMA = Family(
     architecture="llama",
     title="Llama (also Mistral, SmolLM, Bielik, DeepSeek-LLM …)",

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from anespec.manifests.grades import Grade
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.system.errors import RequestError
+from anespec.system.grades import Grade
 
 
 @dataclass(frozen=True)

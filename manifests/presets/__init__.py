@@ -14,7 +14,6 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from anespec.manifests.channel_layout import DECLARED, ChannelLayout
-from anespec.manifests.grades import Grade
 from anespec.manifests.schema import (
     AttentionShape,
     Hyperparameters,
@@ -25,6 +24,7 @@ from anespec.manifests.schema import (
     WeightFormat,
 )
 from anespec.system.errors import RequestError
+from anespec.system.grades import Grade
 
 NO_PRESET = "none"
 """The value that disables presets."""

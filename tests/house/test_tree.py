@@ -2,6 +2,7 @@
 
 import importlib.util
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 from setuptools import find_packages
@@ -54,3 +55,8 @@ def test_every_folder_with_code_is_a_package() -> None:
     packages = {name.replace(".", "/") for name in find_packages(str(ROOT), include=["anespec*"])}
     folders = {module_name(path.parent / "__init__.py").replace(".", "/") for path in kept_files()}
     assert packages == folders
+
+
+def test_no_folder_has_many_loose_files() -> None:
+    loose = Counter(path.parent for path in kept_files() if path.name != "__init__.py")
+    assert {str(folder): count for folder, count in loose.items() if count > MAX_LOOSE_FILES} == {}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.coreml_errors import ended_by
 from anespec.system.child_python import child_command, child_environment, signal_name
+from anespec.system.coreml_errors import ended_by
 
 PARENT = """
 import subprocess, sys

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.coreml_errors import (
+from anespec.system.coreml_errors import (
     KNOWN_ERRORS,
     NOT_A_NUMBER,
     ended_by,

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import GLOBAL, ToyVerifier, drain, everything, ids, toy_shape
 
-from anespec.runtime.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
 from anespec.runtime.drafters import Draft
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.planner import Planner, RowDemand
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import PassPlan, PoolShape, RowKind
+from anespec.runtime.speculation.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
 from anespec.runtime.speculation.pass_costs import DRAFT_ROW_SECONDS, PassCosts, WidthCost
 from anespec.runtime.speculation.policy import (
     DRAFT_DELAY,

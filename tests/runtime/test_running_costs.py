@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from test_draft_policy import TimedVerifier, costs
 from toy import everything, ids
 
-from anespec.runtime.cost_measurement import measure_pass_costs
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import PassPlan
+from anespec.runtime.speculation.cost_measurement import measure_pass_costs
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.speculation.running_costs import RECENT, STALE, RunningCosts
 

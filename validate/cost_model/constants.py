@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from anespec.manifests.grades import Grade
+from anespec.system.grades import Grade
 
 ANEMLL_BENCH = "anemll-bench Results.MD, llama_lm_head"
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from anespec.convert.planning.shard_limits import PROCESS_BYTES, PROCESS_EVIDENCE
-from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.residency import PlanSource, ResidencyFile, Severity
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, Damage, find_damage
@@ -15,6 +14,7 @@ from anespec.runtime.backends.coreml.compiled import Compiler, known_shard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
 from anespec.runtime.backends.coreml.memory import recorded_starts, remembered
 from anespec.runtime.backends.coreml.start_times import Starts
+from anespec.system.coreml_errors import error_sentence
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import bytes_text, counted, listed
 from anespec.validate.doctor.machine import has_engine

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.residency import (
     Device,
     FunctionPlan,
@@ -31,6 +30,7 @@ from anespec.runtime.backends.coreml.library import (
     coremltools,
 )
 from anespec.runtime.backends.portable.mil_package import read_model, root_model
+from anespec.system.coreml_errors import error_sentence
 from anespec.system.machine import machine_name
 from anespec.validate.residency.shard_view import (
     FunctionView,

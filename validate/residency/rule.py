@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from anespec.manifests.grades import Grade as Grade
 from anespec.manifests.residency import RuleFinding, Severity
 from anespec.runtime.backends.portable.mil_package import Operation
+from anespec.system.grades import Grade as Grade
 from anespec.validate.residency.shard_view import ArtifactView, FunctionView, ShardView
 
 

@@ -8,7 +8,6 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from anespec.manifests.coreml_errors import error_sentence
 from anespec.manifests.residency import FunctionPlan, PlannedOperation, ShardComputePlan
 from anespec.manifests.schema import Manifest, Shard, ShardFunction
 from anespec.manifests.store import Artifact
@@ -18,6 +17,7 @@ from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
 from anespec.runtime.backends.worker.backend import system_of_core_ml
 from anespec.runtime.backends.worker.commands import CommandFailedError, WorkerCompiler, plan_json
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.system.coreml_errors import error_sentence
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import LONGEST_REASON, printable
 from anespec.system.machine import machine_name

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from anespec.manifests.coreml_errors import known_error
+from anespec.system.coreml_errors import known_error
 from anespec.system.errors import StorageError
 from anespec.system.formatting import bytes_text
 

@@ -10,9 +10,9 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from anespec.manifests.coreml_errors import ended_by
 from anespec.manifests.schema import HIDDEN_IN, Bytes, HeadShard, Index, Record
 from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment, end_child
+from anespec.system.coreml_errors import ended_by
 from anespec.system.formatting import last_line
 from anespec.validate.selftest.bench import Bench, memory_now
 from anespec.validate.selftest.devices.choosing import name_of

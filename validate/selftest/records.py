@@ -6,13 +6,13 @@ from typing import Literal
 from pydantic import Field
 
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.coreml_errors import known_error
 from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
 from anespec.manifests.tuned import TunedChoices
 from anespec.manifests.verdicts import ExactnessVerdict, Moment
 from anespec.runtime.backends.worker.sharing import Loading
+from anespec.system.coreml_errors import known_error
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import LONGEST_REASON, printable
 from anespec.validate.findings import Finding, Level

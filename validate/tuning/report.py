@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from anespec.manifests.grades import Grade
 from anespec.manifests.presets import MatchedModel, Preset, Provenance
 from anespec.manifests.schema import Count, Record, Target, WeightFormat
 from anespec.manifests.tuned import ChoiceReason, TunedChoices
 from anespec.system.errors import StorageError
 from anespec.system.formatting import counted
+from anespec.system.grades import Grade
 from anespec.system.safe_files import write_atomically
 from anespec.validate.tuning.candidates import DEPENDENT, SEARCHED, Candidate
 from anespec.validate.tuning.search import Found, Trial

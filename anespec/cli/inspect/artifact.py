@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.cli.console import out
-from anespec.cli.inspect.plan import size_range_facts
-from anespec.manifests.head_traffic import head_bytes, head_sentence
+from anespec.cli.inspect.plan import head_bytes, head_sentence, size_range_facts
 from anespec.manifests.schema import Manifest, Shapes
 from anespec.manifests.store import damage_sentence
 from anespec.models.inspection import ArtifactInspection

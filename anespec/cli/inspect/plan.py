@@ -6,14 +6,40 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from anespec.cli.console import out
-from anespec.manifests.head_traffic import head_bytes, head_sentence
-from anespec.manifests.schema import Target
+from anespec.manifests.schema import BEST_CHANNELS, HeadOutputs, Target
 from anespec.system.formatting import bytes_text, counted, listed
 
 if TYPE_CHECKING:
     from anespec.convert.planning.plan import ConversionPlan
     from anespec.convert.planning.report import PlanReport, ShardRow
     from anespec.convert.planning.shard_limits import SizeRange
+
+
+# What a pass's head returns to the host, in bytes; counted, not measured.
+
+BYTES = 2
+"""Of an fp16 number."""
+
+
+def head_bytes(rows: int, tokens: int, slices: int) -> dict[HeadOutputs, int]:
+    """Return what comes back of so many rows, by what of them: all logits, or the best of each slice."""
+    return {
+        HeadOutputs.LOGITS: BYTES * rows * tokens,
+        HeadOutputs.ARGMAX: BYTES * rows * BEST_CHANNELS * slices,
+    }
+
+
+def head_sentence(rows: int, tokens: int, slices: int, outputs: HeadOutputs) -> str:
+    """Say what a decoding pass of so many rows returns."""
+    returned = head_bytes(rows, tokens, slices)
+    logits = (
+        f"The head returns {bytes_text(returned[HeadOutputs.LOGITS])} of logits from a pass over "
+        f"{counted(rows, 'row')}"
+    )
+    best = f"{counted(returned[HeadOutputs.ARGMAX], 'byte')} from one that needs the best token of each alone"
+    if outputs is HeadOutputs.ARGMAX:
+        return f"{logits}, and {best}."
+    return f"{logits}; with --head-outputs argmax {best}."
 
 
 # The output of `inspect --plan` for time: a pass on every chip that is known, as predicted.

@@ -20,9 +20,9 @@ from typing import Protocol
 
 import psutil
 
-from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
+from anespec.system.coreml_errors import error_sentence, known_error
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
 from anespec.system.machine import system_build
 from anespec.system.safe_files import Folder, first_link

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.coreml_errors import NOT_A_NUMBER
 from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.schema import Count, Record
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.runtime.backends.pass_inputs import MASKED
+from anespec.system.coreml_errors import NOT_A_NUMBER
 from anespec.system.formatting import shape_text
 
 Shape = tuple[int, ...]

@@ -9,9 +9,9 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.runtime.backends.coreml.contact import ContactList, LoadProbe, Outcome
 from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
+from anespec.system.coreml_errors import ended_by, no_answer
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import last_line
 

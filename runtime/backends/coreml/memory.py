@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.runtime.backends.coreml.compiled import CompiledShard
 from anespec.runtime.backends.coreml.contact import Outcome
 from anespec.runtime.backends.coreml.start_times import REUSED, Starts, StartTimes, added_up
+from anespec.system.coreml_errors import error_sentence, known_error
 from anespec.system.errors import ArtifactError, StorageError
 from anespec.system.safe_files import Folder
 

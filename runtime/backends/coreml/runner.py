@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import DECLARED, ChannelLayout, channels_of, laid_out, row_count, row_of
-from anespec.manifests.coreml_errors import NOT_A_NUMBER, error_sentence
 from anespec.manifests.schema import HIDDEN_IN, LayerShard, Shard
 from anespec.runtime.backends.coreml.library import LoadedModel, ModelState
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
 from anespec.runtime.passes import StateLostError
+from anespec.system.coreml_errors import NOT_A_NUMBER, error_sentence
 from anespec.system.errors import AnespecError, ArtifactError
 from anespec.system.formatting import shape_text
 

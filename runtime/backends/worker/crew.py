@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from anespec.manifests.coreml_errors import error_sentence, known_error
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes, added_up
 from anespec.runtime.backends.worker.arena import SharedMemory
@@ -25,6 +24,7 @@ from anespec.runtime.backends.worker.process import (
 from anespec.runtime.backends.worker.sharing import WorkerLimits, shared_out
 from anespec.runtime.backends.worker.stages import Stage, first_pass_inputs
 from anespec.runtime.passes import StateLostError
+from anespec.system.coreml_errors import error_sentence, known_error
 from anespec.system.errors import AnespecError, ArtifactError
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from weakref import finalize
 
-from anespec.manifests.coreml_errors import ended_by, no_answer
 from anespec.runtime.backends.worker.arena import NO_BUILD, SharedMemory
 from anespec.system.child_python import NEUTRAL_FOLDER, child_environment, signal_name
+from anespec.system.coreml_errors import ended_by, no_answer
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import LONGEST_REASON, last_line, printable
 

@@ -26,8 +26,7 @@ from anespec.runtime.drafters.mix.layout import (
     view_image,
 )
 from anespec.runtime.drafters.mix.nodes import WORD_COLUMNS, word_rows
-from anespec.runtime.drafters.mix.rates import fresh_rates
-from anespec.runtime.drafters.mix.scorer import fresh_weights
+from anespec.runtime.drafters.mix.scorer import fresh_rates, fresh_weights
 from anespec.runtime.drafters.mix.state import STATE
 from anespec.runtime.drafters.mix.walk import fold_text
 from anespec.system.errors import RequestError

@@ -22,8 +22,16 @@ from anespec.runtime.drafters.mix.layout import (
 from anespec.runtime.drafters.mix.nodes import count_follower, note_word
 from anespec.runtime.drafters.mix.others import OTHERS, Others
 from anespec.runtime.drafters.mix.pointer import aim_pointer, drop_pointer, pointer_rate, step_pointer
-from anespec.runtime.drafters.mix.rates import POINTER_SPAN, PRIOR_SPAN, SURE_SPAN, move_rate, sure_row
-from anespec.runtime.drafters.mix.scorer import loudest_input, score, teach
+from anespec.runtime.drafters.mix.scorer import (
+    POINTER_SPAN,
+    PRIOR_SPAN,
+    SURE_SPAN,
+    loudest_input,
+    move_rate,
+    score,
+    sure_row,
+    teach,
+)
 from anespec.runtime.drafters.mix.scratch import (
     BEST,
     CHOSEN_LOCAL,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from anespec.manifests.grades import Grade
 from anespec.manifests.store import Artifact
+from anespec.system.grades import Grade
 from anespec.validate.cost_model.constants import CHIPS, PALETTE_SHARE, SHARED
 from anespec.validate.cost_model.forecast import (
     ALIKE,

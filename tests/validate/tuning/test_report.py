@@ -4,10 +4,10 @@ from pathlib import Path
 
 from simulated import SPACE, SimulatedEngine
 
-from anespec.manifests.grades import Grade
 from anespec.manifests.presets import MatchedModel, Preset
 from anespec.manifests.schema import Target
 from anespec.manifests.tuned import read_choices
+from anespec.system.grades import Grade
 from anespec.validate.tuning.report import TunedModel, TuneReport, tune_report
 from anespec.validate.tuning.search import search
 from anespec.validate.tuning.whole_model import measure_whole

@@ -11,7 +11,6 @@ import pytest
 from by_hand import states
 
 from anespec.manifests.channel_layout import shape_at
-from anespec.manifests.coreml_errors import ended_by, error_sentence
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import WORKER
 from anespec.runtime.backends.portable.package_server import Packages
@@ -19,6 +18,7 @@ from anespec.runtime.backends.worker import backend as backend_module
 from anespec.runtime.backends.worker.backend import WorkerBackend
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.system.coreml_errors import ended_by, error_sentence
 from anespec.system.errors import AnespecError, ArtifactError
 
 CRASH = error_sentence(ended_by(6))

@@ -8,8 +8,8 @@ import re
 import signal
 from dataclasses import dataclass
 
-from anespec.manifests.grades import Grade
 from anespec.system.formatting import LONGEST_REASON, printable
+from anespec.system.grades import Grade
 
 
 @dataclass(frozen=True)
