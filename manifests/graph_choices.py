@@ -53,7 +53,8 @@ class Shapes(StrEnum):
 
 
 class KVForm(StrEnum):
-    """How K/V are kept and written (docs/graph.md). All forms give the same bits."""
+    """How K/V are kept and written (docs/graph.md). All forms give the same bits but for the sign of a zero,
+    which a blend loses and no result shows."""
 
     REREAD = "reread"
     BLENDED = "blended"
@@ -64,7 +65,8 @@ class KVForm(StrEnum):
 
 
 class HeadOutputs(StrEnum):
-    """What a pass through the head can return (docs/graph.md). Both give the same tokens.
+    """What a pass through the head can return (docs/graph.md). Both are meant to give the same
+    tokens. The exactness gate checks it on each machine: another compilation may round otherwise.
 
     `logits`: all of them. `argmax`: from a function of its own also the best token of each slice alone, which
     a pass runs that needs no more.

@@ -2,8 +2,9 @@
 Engine.
 
 The forms (manifests.schema.KVForm) differ in where the slots are kept, in what is written back and in what
-attention reads. All but AT_POSITION compute the same blend over all slots; AT_POSITION replaces the slots of
-the pass's rows alone. What attention reads is the same in all of them, so all give the same bits.
+attention reads. All but AT_POSITION compute the same blend over all slots; AT_POSITION replaces the slots
+of the pass's rows alone. What attention reads is the same in all of them but for the sign of a zero (a
+blend adds +0), so all give the same results.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

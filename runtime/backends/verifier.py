@@ -211,7 +211,7 @@ class ArtifactVerifier:
             return best_of_slices(numbers, self._slices)
         except ValueError as error:
             raise ArtifactError(
-                f"the head shards return no best token ({error}); convert the model again"
+                f"the head shards return no best token ({error}); convert with --head-outputs logits"
             ) from None
 
     def commit(self, region: int, rows: int) -> None:

@@ -3,13 +3,15 @@
 from contextlib import closing
 
 import pytest
-from by_hand import run_tokens, same_bits, states
+from by_hand import rows_for, run_tokens, same_bits, states
 from mac_core_ml import TOKENS, Built, CoreMLHere, Record, require_near
 
-from anespec.manifests.schema import KVForm, Shapes
+from anespec.manifests.schema import HeadOutputs, KVForm, Shapes
 from anespec.runtime.backends import COREML_CPU, TORCH, open_verifier
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, LogitsRequest, PassPlan, PassResult, run_pass
+from anespec.runtime.sampling.row_logits import row_logits
 
 
 @pytest.mark.parametrize("shapes", Shapes)
@@ -50,3 +52,22 @@ def test_every_width_of_a_range_runs(core_ml: CoreMLHere, built: Built, record_p
             mine = run_tokens(found, TOKENS, width=width)
             require_near(mine, run_tokens(expected, TOKENS, width=width))
             record_property(f"{width} rows give the block's bits", same_bits(mine, block))
+
+
+@pytest.mark.parametrize("shapes", Shapes)
+def test_best_tokens_are_those_of_all_logits(core_ml: CoreMLHere, built: Built, shapes: Shapes) -> None:
+    artifact = built(shapes=shapes, head_outputs=HeadOutputs.ARGMAX)
+    backend = CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY, core_ml.library)
+    with closing(backend.open(artifact, 1)) as verifier:
+        rows = tuple(rows_for(verifier, TOKENS[: verifier.shape.block], 0))
+
+        def asked(request: LogitsRequest) -> PassResult:
+            wanted = dict.fromkeys(range(len(rows)), request)
+            return run_pass(verifier, PassPlan(rows, len(rows), verifier.shape.whole_spans, wanted))
+
+        whole, best = asked(ALL_LOGITS), asked(BEST_LOGIT)
+    for lane in range(len(rows)):
+        logits = whole[lane].logits
+        assert logits is not None
+        assert best[lane].logits is None
+        assert best[lane].best == row_logits([logits], BEST_LOGIT).best

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.manifests.graph_choices import ReshapeHint
-from anespec.manifests.schema import Count, Record
+from anespec.manifests.schema import BEST, BEST_CHANNELS, Count, Record
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.runtime.backends.pass_inputs import MASKED
@@ -113,7 +113,9 @@ def run_first_passes(contact: LoadProbe, models: Mapping[str | None, LoadedModel
                 raise UnexpectedShapeError(
                     f"the output {name} is {given}, not of shape {shape_text(shape)}; convert again"
                 )
-            if not np.isfinite(outputs[name]).all():
+            # A best token is a number even where its logits are none: the last of its channels tells.
+            is_number = outputs[name][:, BEST_CHANNELS - 1 :: BEST_CHANNELS] == 1 if name == BEST else True
+            if not np.isfinite(outputs[name]).all() or not np.all(is_number):
                 raise FloatingPointError(f"{NOT_A_NUMBER}: {name}")
     return tuple(passes)
 

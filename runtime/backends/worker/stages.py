@@ -17,6 +17,7 @@ from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.schema import (
     HIDDEN_IN,
     BestHead,
+    HeadOutputs,
     HeadShard,
     LayerShard,
     Manifest,
@@ -144,8 +145,20 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
         ),
         states=tuple(state for state in states if not isinstance(state, StageCache)),
         caches=tuple(state for state in states if isinstance(state, StageCache)),
-        bytes=0 if is_best else shard.bytes,
+        bytes=_weight_bytes(manifest, shard),
     )
+
+
+def _weight_bytes(manifest: Manifest, shard: Shard) -> int:
+    """Return the bytes that a stage's weights may take.
+
+    A package of several functions was seen to hold its weights once for each (grade B). So a head that also
+    finds the best token counts twice; its stage of the kind `best`, in the same worker, does not count.
+    """
+    if isinstance(shard, BestHead):
+        return 0
+    with_best = isinstance(shard, HeadShard) and manifest.head_outputs is HeadOutputs.ARGMAX
+    return 2 * shard.bytes if with_best else shard.bytes
 
 
 def _functions(manifest: Manifest, shard: Shard) -> tuple[StageFunction, ...]:

@@ -236,7 +236,7 @@ class WorkerVerifier:
             }
         except ValueError as error:
             raise AnespecError(
-                f"the head shards return no best token ({error}); convert the model again"
+                f"the head shards return no best token ({error}); convert with --head-outputs logits"
             ) from None
 
     def _row_of_logits(self, index: int, need: LogitsRequest) -> Tensor | None:

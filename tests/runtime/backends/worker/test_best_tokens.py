@@ -15,6 +15,7 @@ from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.sharing import WorkerLimits
+from anespec.runtime.backends.worker.stages import stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, LogitsRequest, PassPlan, PassResult, run_pass
 from anespec.runtime.sampling.row_logits import row_logits
@@ -82,3 +83,10 @@ def test_a_number_that_the_slice_does_not_have_is_an_error(verifier: WorkerVerif
     rows = rows_for(verifier, PROMPT, 0)
     with pytest.raises(AnespecError, match="the head shards return no best token"):
         verifier._best_tokens(PassPlan(tuple(rows), plan_width, verifier.shape.whole_spans, {0: BEST_LOGIT}))
+
+
+def test_weights_of_a_head_with_two_functions_count_twice(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    heads = (*manifest.head_shards, *manifest.best_heads)
+    stages = stages_of(manifest, heads, {head.path: Path(head.path) for head in heads})
+    assert [stage.bytes for stage in stages] == [2 * head.bytes for head in manifest.head_shards] + [0, 0]
