@@ -10,6 +10,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "benchmarks/README.md",
     ROOT / "embedded/README.md",
     *sorted(DOCS.glob("*.md")),

@@ -17,7 +17,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~$}<:/])/(?:home|Users|root|work|tmp|mnt|opt
 
 
 def text_files() -> list[Path]:
-    found = [path for path in ROOT.iterdir() if path.is_file()]
+    found = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
     for folder in FOLDERS:
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     return sorted(path for path in found if path.suffix in TEXT and "__pycache__" not in path.parts)

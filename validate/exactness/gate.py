@@ -1,8 +1,8 @@
 """Gate (b): every invariance of DESIGN.md section 5, measured bit by bit on logits and K/V.
 
-Nothing here knows a model or a backend. How the same tokens are run in two ways is in invariance_cases.py
-and combined_cases.py, what is tried in probe_checks.py, invariance_checks.py, width_checks.py,
-region_checks.py, span_checks.py and repeat_checks.py.
+Nothing here knows a model or a backend. How the same tokens are run in two ways is in invariance_cases.py,
+what is tried in probe_checks.py, invariance_checks.py, width_checks.py, span_checks.py and repeat_checks.py;
+regions are tried here.
 """
 
 from collections.abc import Sequence

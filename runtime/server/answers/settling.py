@@ -1,4 +1,4 @@
-"""The defaults of a request: see runtime.usual_options for the rule."""
+"""The defaults of a request: see runtime.options for the rule."""
 
 from anespec.runtime.options import GenerationOptions, usual_in_conversation
 from anespec.runtime.sampling.parameters import SamplingParameters

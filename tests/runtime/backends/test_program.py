@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 
 from anespec.convert.package import write_package
 from anespec.manifests.schema import AttentionShape, WeightFormat
+from anespec.runtime.backends.portable import shape_table
 from anespec.runtime.backends.portable.mil_package import model_classes
+from anespec.runtime.backends.portable.openvino_cpu import model as openvino_model
 from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import Program, load_program
+from anespec.runtime.backends.portable.torch_cpu import runner as torch_runner
 from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 from anespec.system.errors import ArtifactError
 
@@ -392,18 +395,25 @@ def test_states_larger_than_the_memory_are_refused(whole: Path, runner: Runner) 
         runner(program, 1)
 
 
+def test_every_library_and_the_shape_checks_know_the_same_operations() -> None:
+    """An operation without a shape would leave the programs that have it unchecked, and without spans."""
+    both = set(torch_runner.TABLE) & set(openvino_model.TABLE)
+    assert set(torch_runner.TABLE) - both == {"slice_by_index", "slice_update"}  # OpenVINO's are of states
+    assert set(openvino_model.TABLE) - both == {"rms_norm"}  # a name for several operations
+    assert both - set(shape_table.TABLE) == {"split"}  # has several results
+
+
 @pytest.mark.parametrize(
     ("make", "broken"),
-    [(TorchRunner, "torch_runner.TABLE"), (OpenVINORunner, "openvino_model.TABLE")],
+    [(TorchRunner, torch_runner), (OpenVINORunner, openvino_model)],
 )
 def test_what_a_library_still_raises_is_one_sentence(
-    whole: Path, make: Runner, broken: str, monkeypatch: pytest.MonkeyPatch
+    whole: Path, make: Runner, broken: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raising(_: object) -> None:
         raise RuntimeError("Check failed at a.cpp:1:\nthe reason.\n")
 
-    module = sys.modules[f"anespec.runtime.backends.portable.{broken.split('.')[0]}"]
-    monkeypatch.setattr(module, "TABLE", dict.fromkeys(module.TABLE, raising))
+    monkeypatch.setattr(broken, "TABLE", dict.fromkeys(broken.TABLE, raising))
     program = load_program(whole)
     with pytest.raises(ArtifactError, match=r"layers\.mlpackage: \w+ cannot run it \(the reason\); convert"):
         make(program, 1)
