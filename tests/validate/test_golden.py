@@ -33,6 +33,7 @@ from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Inputs, ShardRunner, Tensor
 from anespec.system.errors import GoldenGateError
 from anespec.validate.exactness.gate import exactness_gate
+from anespec.validate.gates import golden_gate
 from anespec.validate.golden.figures import THRESHOLDS, GoldenVerdict, require_golden
 from anespec.validate.golden.gate import compare_computed
 from anespec.validate.golden.reference import Reference
@@ -56,6 +57,15 @@ def test_a_trained_model_is_green(
     assert verdict.passed
     assert worst_share(verdict) < 0.7
     require_golden(verdict)
+
+
+def test_a_model_that_magnifies_rounding_is_green(families: Path, tmp_path: Path) -> None:
+    """Its scores are not scaled down: embeddings off by 0.0003 move the reference by up to 0.03."""
+    gguf = families / "gemma4-ple.gguf"
+    artifact = convert_to(tmp_path, gguf, WeightFormat.FP16, sequences=2, context=192)
+    verdict = golden_gate(artifact, gguf, "openvino", 1, lambda *_: None)
+    assert verdict.failures == ()
+    assert max(figures.error for figures in verdict.stack) > 0.05
 
 
 def test_the_embedded_model_is_green(embedded: Artifact) -> None:

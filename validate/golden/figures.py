@@ -32,9 +32,10 @@ class GoldenThresholds(Record):
     The error of a token is |found - expected| / (|change| + |expected| / 256) in Euclidean norms, where
     the change is what the shard adds to its input (a head shard: its whole output). Errors of layers
     add up like noise, so a shard of n layers may err by `layer_error` * sqrt(n), and never by more than
-    `stack_error`, which bounds all shards at once, on logits less their mean. A head shard is held to
-    `stack_error` too: where its slice of the vocabulary has logits close to zero, little is relatively
-    much. The cosine between found and expected may be as low as 1 - error^2.
+    `shard_error_limit`. A head shard is held to it too: where its slice of the vocabulary has logits close
+    to zero, little is relatively much. `stack_error` bounds all shards at once, on logits less their mean.
+    The cosine between found and expected may be as low as 1 - error^2. Verdicts of earlier versions have no
+    `shard_error_limit`: for them it was `stack_error`.
     `stack_margin`: by how many standard deviations of its logits the reference may prefer another
     greedy token than the artifact chose.
     """
@@ -42,15 +43,21 @@ class GoldenThresholds(Record):
     layer_error: Limit
     stack_error: Limit
     stack_margin: Limit
+    shard_error_limit: Limit | None = None
+
+    @property
+    def one_shard(self) -> float:
+        """The largest error that any shard alone may make."""
+        return self.stack_error if self.shard_error_limit is None else self.shard_error_limit
 
     def shard_error(self, layers: int) -> float:
         """The largest error that a shard of so many layers may make; a head shard has none."""
-        return (
-            self.stack_error if layers == 0 else min(self.layer_error * math.sqrt(layers), self.stack_error)
-        )
+        return self.one_shard if layers == 0 else min(self.layer_error * math.sqrt(layers), self.one_shard)
 
 
-FLOAT_ACTIVATIONS = GoldenThresholds(layer_error=0.015, stack_error=0.05, stack_margin=0.1)
+FLOAT_ACTIVATIONS = GoldenThresholds(
+    layer_error=0.015, stack_error=0.15, stack_margin=0.1, shard_error_limit=0.05
+)
 INT8_ACTIVATIONS = GoldenThresholds(layer_error=0.06, stack_error=0.25, stack_margin=0.5)
 
 THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
@@ -65,7 +72,9 @@ THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
     }
 )
 """Two to three times the worst of healthy models (trained and random, 1 to 5 layers a shard); a planted
-bug errs by several times more (tests/validate). With integer weights OpenVINO rounds activations to int8."""
+bug errs by several times more (tests/validate). With integer weights OpenVINO rounds activations to int8. The
+stack of floats is twice that of a random Gemma 4 of ten layers, which errs by 0.071 on torch: the reference
+itself moves by up to 0.03 there, where every embedding is rounded to fp16 once more."""
 
 
 WEIGHT_ERRORS: Mapping[WeightFormat, float] = MappingProxyType(

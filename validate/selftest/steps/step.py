@@ -76,7 +76,7 @@ def numbers_right(record: TrialRecord) -> bool:
 
 def comparison_right(found: Comparison, trial: Trial) -> bool:
     """The same of one comparison."""
-    limit = THRESHOLDS[trial.build.weights].stack_error
+    limit = THRESHOLDS[trial.build.weights].one_shard
     return not found.not_finite and found.error <= limit and found.cosine >= 1 - limit**2
 
 
