@@ -143,7 +143,8 @@ def _digest(verifier: Verifier, artifact: Artifact) -> str:
 
 
 def _with_exactness(result: Result, verdict: ExactnessVerdict) -> Result:
-    failures, unproven = [], []
+    failures: list[str] = []
+    unproven: list[str] = []
     for invariance in Invariance:
         if (standing := verdict.standing_of(invariance)) is not Status.PASS:
             details = "; ".join(v.detail for v in verdict.invariances if v.invariance is invariance)
