@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 import venv
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 from commands import CommandResult
 
 ROOT = Path(__file__).resolve().parents[2]
-SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 COMMAND = """
 import sys
 from anespec.cli.main import main
@@ -46,12 +44,9 @@ def install(folder: Path) -> Installation:
     """Install what setuptools would put into the wheel, and the script that pip would write."""
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    for package, source in SETUPTOOLS["package-dir"].items():
-        shutil.copytree(
-            ROOT / source,
-            site.joinpath(*package.split(".")),
-            ignore=shutil.ignore_patterns("__pycache__", ".build"),
-        )
+    # The links of a clone become folders, as in a wheel.
+    left_out = shutil.ignore_patterns("__pycache__", ".build", "Tests")
+    shutil.copytree(ROOT / "anespec", site / "anespec", ignore=left_out)
     dependencies = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     (site / "dependencies.pth").write_text("\n".join(dependencies))
     script = folder / "bin" / "anespec"

@@ -42,7 +42,7 @@ def test_importing_it_loads_nothing() -> None:
     "first",
     [
         "import anespec.convert.planning.plan as plan",
-        "from anespec.convert import plan",
+        "from anespec.convert.planning import plan",
         "import anespec.api",
     ],
 )

@@ -381,7 +381,7 @@ def test_no_more_processes_than_there_are_parts(
         asked.append(workers)
         raise Stopped
 
-    monkeypatch.setattr(pipeline, "WorkerPool", pool)
+    monkeypatch.setattr(pipeline, "ConversionWorkers", pool)
     with GGUFFile(write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(topology=(1, 1)))
         with pytest.raises(Stopped):

@@ -2,6 +2,7 @@
 
 import tomllib
 
+from setuptools import find_packages
 from swift_build import PACKAGE, ROOT, swift
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
@@ -19,4 +20,4 @@ def test_every_source_travels_with_the_wheel() -> None:
     travelling = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     needed = {path for path in (PACKAGE / "Sources").rglob("*") if path.is_file()}
     assert travelling == needed | {PACKAGE / "Package.swift"}
-    assert "anespec.swift" in SETUPTOOLS["packages"]
+    assert "anespec.swift" in find_packages(str(ROOT), include=["anespec*"])
