@@ -24,7 +24,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "inspect": "anespec.api",
         "load": "anespec.api",
         "Model": "anespec.model",
-        "Message": "anespec.runtime.text.chat",
+        "Message": "anespec.runtime.text.templates.rendering",
         "Completion": "anespec.results",
         "Choice": "anespec.results",
         "Chunk": "anespec.runtime.engine.completion",
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from anespec.runtime.options import LoadOptions as LoadOptions
     from anespec.runtime.sampling.parameters import Grammar as Grammar
     from anespec.runtime.sampling.parameters import GrammarKind as GrammarKind
-    from anespec.runtime.text.chat import Message as Message
+    from anespec.runtime.text.conversation import Message as Message
     from anespec.system.errors import AnespecError as AnespecError
     from anespec.system.progress import ProgressCallbacks as ProgressCallbacks
     from anespec.system.progress import Watcher as Watcher

@@ -10,7 +10,7 @@ from anespec.models.loading import open_artifact
 from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
-from anespec.runtime.text.chat import ChatPrompt, Conversation, read_conversation
+from anespec.runtime.text.conversation import ChatPrompt, Conversation, read_conversation
 from anespec.served import GREEDY, ServedArtifact
 from anespec.system.errors import RequestError
 from anespec.system.formatting import named
@@ -159,8 +159,8 @@ class Model(ServedArtifact):
         Raises:
             RequestError: there is no template, it refuses the messages, or they cannot fit.
         """
-        from anespec.runtime.text.built_in_templates import with_template
         from anespec.runtime.text.chat_encoding import encode_chat
+        from anespec.runtime.text.templates.chosen import with_template
 
         tokenizer = self.tokenizer
         if tokenizer.chat_template is None and fallback is not None:
@@ -255,7 +255,7 @@ def load_model(
 
 def _tell_of_missing_tokens(model: Model, options: LoadOptions, watch: ProgressCallbacks) -> None:
     """Say where a chat template was chosen that the vocabulary was not made for."""
-    from anespec.runtime.text.built_in_templates import missing_tokens
+    from anespec.runtime.text.templates.chosen import missing_tokens
 
     if options.chat_template is None:
         return

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from anespec.runtime.text.tokenizer import Tokenizer
 
 
-# A prompt that runs: all its choices at once, waited for from a thread or an event loop.
-
-
 class Pending:
     """The runs that will continue a prompt. Leaving a `with` block cancels the remaining ones."""
 
@@ -103,7 +100,7 @@ class ServedArtifact:
         """
         from anespec.models.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
-        from anespec.runtime.text.built_in_templates import with_template
+        from anespec.runtime.text.templates.chosen import with_template
 
         if options.chat_template is not None:
             opened = replace(opened, tokenizer=with_template(opened.tokenizer, options.chat_template))

@@ -93,9 +93,6 @@ class InstantVerifier:
     def wait(self) -> PassResult:
         return self._found
 
-    def commit(self, region: int, rows: int) -> None:
-        """A state of K/V per position needs no word."""
-
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         raise NotImplementedError
 

@@ -27,6 +27,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes, Target
 from anespec.system.formatting import bytes_text
 from anespec.validate.cost_model.forecast import chip_named, predict
+from anespec.validate.cost_model.planned import planned_work
 from anespec.validate.cost_model.work import PassWork
 
 CHIP = "Apple M4 Max"
@@ -76,7 +77,7 @@ def figures_of(
             # What a pass of the block does is the same for every kind of shapes; all forms know this one.
             options = ConvertOptions(target=Target.MAC, context=context, shapes=Shapes.STATIC, **chosen)
             plan = ConversionPlan(model, options)
-            work = PassWork.of_plan(plan)
+            work = planned_work(plan)
             touched = next(each.touched for each in kv_traffic(plan) if each.form is plan.kv_form)
             yield Figures(name, form, work, touched, predict(work, chip).milliseconds)
 

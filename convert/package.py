@@ -38,11 +38,10 @@ from anespec.system.safe_files import Folder
 
 # A Core ML weight file, laid out before any of its values exist and then given in order, piece by piece.
 #
-# coremltools' own writer takes each constant whole, and what it has written must be read again to be
-# hashed.
+# coremltools' own writer takes each constant whole, and what it has written must be read again to be hashed.
 # Format (version 2):
-# https://github.com/apple/coremltools/blob/main/mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
-# A header; then each constant's own header and its bytes, both beginning at a multiple of 64.
+# https://github.com/apple/coremltools/blob/main/mlmodel/src/MILBlob/Blob/StorageFormat.hpp. A header; then
+# each constant's own header and its bytes, both beginning at a multiple of 64.
 
 ALIGNMENT = 64
 VERSION = 2

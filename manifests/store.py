@@ -327,9 +327,6 @@ def _mismatch(path: Path, what: str, found: object, expected: object) -> Artifac
     )
 
 
-# Find the files of an artifact that differ from its manifest: no recorded verdict holds for those.
-
-
 @dataclass(frozen=True)
 class Damage:
     """A damaged file, or a shard's folder, and the error that opening it raises."""

@@ -312,13 +312,10 @@ class GenerationOptions(SamplingParameters):
 # The defaults of sampling: one rule for all verbs, the library and the daemon.
 #
 # A request's options take precedence over a preset's, those over the model's own file (its makers'
-# temperature,
-# top_k, top_p and min_p: runtime.sampling.suggested), and those over the defaults. In a conversation, which
-# is
-# `chat`, `run` and all that a daemon answers, that is a temperature of 0.8, no limit but the context, and
-# another seed each time. For `generate` and the library it is what GenerationOptions declares: a
-# temperature of
-# 0.
+# temperature, top_k, top_p and min_p: runtime.sampling.parameters), and those over the defaults. In a
+# conversation, which is `chat`, `run` and all that a daemon answers, that is a temperature of 0.8, no limit
+# but the context, and another seed each time. For `generate` and the library it is what GenerationOptions
+# declares: a temperature of 0.
 
 CONVERSATION_TEMPERATURE = 0.8
 

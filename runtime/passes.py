@@ -246,14 +246,6 @@ class Verifier(Protocol):
         """Return the results of the pass begun by `submit`; the pass is over then, even if this raises."""
         ...
 
-    def commit(self, region: int, rows: int) -> None:
-        """Note how many of the last pass's rows of a region became part of its sequence.
-
-        A state of K/V per position needs no such word; a recurrent one goes back to the snapshot of that
-        row. Called after every pass, for every region that had rows in it.
-        """
-        ...
-
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         """Copy the K/V bits of `count` slots of pool number `pool` from slot `source` to `target`."""
         ...

@@ -25,7 +25,7 @@ from anespec.system.formatting import LONGEST_REASON, last_line, printable
 class ChildLostError(AnespecError):
     """The process was ended by a signal, or gave no answer in time.
 
-    `text` says so in the terms of `manifests.coreml_errors`, after the last line that it said itself.
+    `text` says so in the terms of `system.coreml_errors`, after the last line that it said itself.
     """
 
     def __init__(self, said: str, end: str) -> None:

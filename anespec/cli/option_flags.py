@@ -1,4 +1,4 @@
-"""Command line flags made from options that are declared once (manifests.options)."""
+"""Command line flags made from options that are declared once (system.options)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum

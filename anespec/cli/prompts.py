@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ValidationError, model_validator
 
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.text.chat import Message, read_conversation
+from anespec.runtime.text.conversation import Message, read_conversation
 from anespec.system.errors import RequestError, StorageError
 from anespec.system.formatting import bytes_text
 from anespec.system.safe_files import open_file

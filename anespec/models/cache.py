@@ -340,9 +340,6 @@ class ModelCache:
         return FileLock(self.root / f"{key}.lock", mode=0o600)
 
 
-# A GGUF becomes an artifact of the cache, converted with the defaults.
-
-
 def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> Entry:
     """Convert `gguf` to `output`; what an interrupted run has finished is kept.
 

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from anespec.convert.planning.plan import ConversionPlan
 
 
-# A GGUF opened for conversion: model, options and tokenizer are checked before anything is written.
-
-
 @contextlib.contextmanager
 def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan]":
     """Open a GGUF and plan its conversion; the file is open inside the block.

@@ -1,6 +1,6 @@
 """Find and remove downloaded GGUFs.
 
-GGUFs from URLs are in anespec's cache folder (url_download.py), GGUFs from the Hugging Face hub in the cache
+GGUFs from URLs are in anespec's cache folder (url/download.py), GGUFs from the Hugging Face hub in the cache
 of its library, where other programs use them too.
 """
 

@@ -29,13 +29,11 @@ from anespec.models.model_path import expanded, placed
 from anespec.models.presets import find_preset, read_preset
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
-from anespec.runtime.text.built_in_templates import BUILT_IN_TEMPLATES
+from anespec.runtime.text.templates.built_in import BUILT_IN_TEMPLATES
 from anespec.system.errors import RequestError, UsageError
 from anespec.system.formatting import listed, printable, quoted, shown
 from anespec.system.options import Flag, Options, flag_of, read_size, type_of
 from anespec.system.toml_file import read_toml
-
-# The options for the models of a daemon.
 
 
 class PoolOptions(Options):

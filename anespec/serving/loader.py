@@ -9,7 +9,8 @@ from anespec.models.conversion import USUAL_SEQUENCES
 from anespec.models.memory_limit import memory_of
 from anespec.models.model_path import model_name
 from anespec.models.remote import fetched
-from anespec.serving.sources import FileMarks, Found, ModelSource
+from anespec.serving.loading import FileMarks, Found
+from anespec.serving.sources import ModelSource
 from anespec.system.errors import StorageError
 from anespec.system.progress import ProgressCallbacks
 
@@ -59,7 +60,7 @@ class ArtifactLoader:
     def load(self, source: ModelSource, found: Found) -> "Model":
         """Bring it into memory; raises as `load_model` does."""
         from anespec.model import load_model
-        from anespec.runtime.text.built_in_templates import PLAIN_HINT
+        from anespec.runtime.text.templates.built_in import PLAIN_HINT
 
         name, watch = model_name(source.path), self._watch()
         model = load_model(

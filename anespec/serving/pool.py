@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from anespec.models.memory_limit import MemoryLimit
 from anespec.runtime.server.http.errors import ApiError, ending, without_paths
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel, Wait, as_long_as_it_takes
+from anespec.serving.loading import Loader
 from anespec.serving.residents import TURN_SECONDS, Resident, Residents, in_own_thread
-from anespec.serving.sources import Loader, ModelSource, Names
+from anespec.serving.sources import ModelSource, Names
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import duration_text, named, quoted
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from anespec.models.memory_limit import MemoryLimit
 from anespec.runtime.server.http.errors import ApiError
-from anespec.serving.sources import Found, ResidentModel
+from anespec.serving.loading import Found, ResidentModel
 from anespec.system.errors import UsageError
 from anespec.system.formatting import bytes_text
 from anespec.system.process_exit import keep

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from anespec.system.progress import Progress, StepReport
 
 
-# A watcher that also records the progress of loading in a daemon's lifecycle, for clients that wait.
-
-
 def telling(watch: ProgressCallbacks, lifecycle: Lifecycle) -> ProgressCallbacks:
     """Return a watcher that does what `watch` does, and keeps `lifecycle.loading`.
 

@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-# How a gate says how far it is.
-
 
 class Progress(Protocol):
     """Takes what is being done now and, where that is known, the share of the gate that is behind: 0 to 1."""

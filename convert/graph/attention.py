@@ -14,8 +14,6 @@ from anespec.convert.graph.projection import Projection, project
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import AttentionShape, KVForm
 
-# Softcaps, which keep every value within a bound.
-
 
 def logit_softcap(x: Var, cap: float) -> Var:
     """cap * tanh(x / cap), elementwise."""

@@ -30,8 +30,6 @@ from anespec.convert.weights.palettes import LUT4, LUT6, LUT8
 from anespec.gguf.element_types import ElementType
 from anespec.manifests.schema import Target, WeightFormat
 
-# Weights as plain fp16.
-
 
 @dataclass(frozen=True)
 class Dense:

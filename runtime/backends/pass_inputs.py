@@ -13,8 +13,6 @@ from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
 from anespec.system.errors import ArtifactError
 
-# The slots that a pass writes, of its write masks.
-
 
 def homes_of(written: Tensor | Homes) -> Homes:
     """The slots that lanes write, of a write mask or of such numbers themselves.
@@ -27,6 +25,16 @@ def homes_of(written: Tensor | Homes) -> Homes:
     if not taken.size or np.unique(taken).size < taken.size:
         raise ValueError("a write mask must write at least one slot, each row one slot of its own")
     return homes
+
+
+def write_first_slots(written: NDArray[Any]) -> None:
+    """Have row t write slot t, in place: slot numbers (int32 [T]), or a write mask [1, 1, span, T]."""
+    if written.dtype == np.int32:
+        written[...] = np.arange(written.size)
+    else:
+        rows = np.arange(min(written.shape[-2:]))
+        written[...] = 0
+        written[..., rows, rows] = 1
 
 
 def side_by_side(homes: Homes) -> Homes:

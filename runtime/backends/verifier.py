@@ -10,7 +10,15 @@ from anespec.manifests.schema import HIDDEN_IN, KVForm, Manifest, StateSpec
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Channels, Homes, Outputs, ShardRunner, Tensor
-from anespec.runtime.passes import PassPlan, PassResult, PoolShape, RowLogits, StateLostError, VerifierShape
+from anespec.runtime.passes import (
+    PassPlan,
+    PassResult,
+    PoolShape,
+    Row,
+    RowLogits,
+    StateLostError,
+    VerifierShape,
+)
 from anespec.runtime.rows import pad_rows
 from anespec.runtime.sampling.row_logits import best_of_slices, row_logits
 from anespec.system.errors import ArtifactError
@@ -46,6 +54,22 @@ def head_runs(plan: PassPlan, manifest: Manifest) -> list[list[int]]:
     wanted = sorted(plan.wanted)
     groups = [wanted[start : start + block] for start in range(0, len(wanted), block)]
     return [group + group[:1] * (block - len(group)) for group in groups]
+
+
+def planned_inputs(
+    plan: PassPlan, manifest: Manifest, embedding: Embedding, inputs: PassInputs
+) -> tuple[Sequence[Row], dict[str, Tensor | Homes]]:
+    """Return the rows of a pass, pads included, and the inputs of its first layer shard.
+
+    Raises:
+        ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number; no
+            function takes so many rows.
+    """
+    if manifest.function_of(manifest.layer_shards[0], plan.width) is None:
+        raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
+    rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
+    tokens = np.array([row.token for row in rows], dtype=np.int64)
+    return rows, inputs.of(rows, embedding.hidden(tokens), embedding.layer_inputs(tokens), plan.spans)
 
 
 def shape_of(
@@ -130,12 +154,7 @@ class ArtifactVerifier:
             ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number;
                 no function takes so many rows.
         """
-        if self.manifest.function_of(self.manifest.layer_shards[0], plan.width) is None:
-            raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
-        rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
-        tokens = np.array([row.token for row in rows], dtype=np.int64)
-        hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)
-        self._inputs = self.pass_inputs.of(rows, hidden, own, plan.spans)
+        _, self._inputs = planned_inputs(plan, self.manifest, self.embedding, self.pass_inputs)
         self._plan = plan
         self.layers[0].runner.start(self._inputs)
 
@@ -207,15 +226,7 @@ class ArtifactVerifier:
         # What is beyond fp16 becomes an infinity, which the sampler names.
         with np.errstate(over="ignore"):
             numbers = np.concatenate([part.astype(np.float16) for part in found])
-        try:
-            return best_of_slices(numbers, self._slices)
-        except ValueError as error:
-            raise ArtifactError(
-                f"the head shards return no best token ({error}); convert with --head-outputs logits"
-            ) from None
-
-    def commit(self, region: int, rows: int) -> None:
-        """Nothing to do for K/V per position; see Verifier."""
+        return best_of_slices(numbers, self._slices)
 
     def _pool_states(self, pool: int) -> list[tuple[ShardRunner, StateSpec]]:
         name = self.manifest.pools[pool].name

@@ -23,10 +23,8 @@ from anespec.runtime.drafters.whole_code import forget_function
 
 # Import numba so that it reads no settings from the current folder, now or at any later compilation.
 #
-# numba reads `.numba_config.yaml` of the current folder when it is imported, and again whenever it
-# compiles.
-# That file can name a module to import and a file to overwrite, so whoever owns the folder runs code here.
-# No
+# numba reads `.numba_config.yaml` of the current folder when it is imported, and again whenever it compiles.
+# That file can name a module to import and a file to overwrite, so whoever owns the folder runs code here. No
 # option of numba turns this off. Its environment variables, which are the user's own, keep their effect.
 
 _CONFIG = "numba.core.config"

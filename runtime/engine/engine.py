@@ -37,8 +37,6 @@ from anespec.runtime.speculation.policy import DraftPolicy
 from anespec.runtime.speculation.proposals import Speculation
 from anespec.system.errors import AnespecError, RequestError
 
-# Add the counts of a pass to a sequence's ledger.
-
 
 def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: float) -> None:
     """Count the rows that a sequence had in a pass that ended `now`, and what was committed of them."""
@@ -300,9 +298,8 @@ class Engine:
             # Without a head a pass is shorter, and what it takes says nothing of others.
             costs.observe(plan.width, plan.spans[0], self.clock() - began)
         self._count(parts, plan)
-        kept = [self._commit(part, found) for part in parts]
-        for part, rows in zip(parts, kept, strict=True):
-            self._verifier.commit(part.sequence.region, rows)
+        for part in parts:
+            self._commit(part, found)
 
     def _count(self, parts: Sequence[SequenceRows], plan: PassPlan) -> None:
         """Count a pass that was run, and for each owner their own rows of it."""
@@ -313,8 +310,8 @@ class Engine:
         for owner, rows in owned.items():
             self.counts_of.growing(owner).count_rows(rows)
 
-    def _commit(self, part: SequenceRows, found: PassResult) -> int:
-        """Make a pass's rows part of the sequence, as far as they are right; how many those are."""
+    def _commit(self, part: SequenceRows, found: PassResult) -> None:
+        """Make a pass's rows part of the sequence, as far as they are right."""
         sequence = part.sequence
         self._scheduler.took_turn(sequence)
         was_prefill, before = sequence.in_prefill, sequence.computed
@@ -333,7 +330,6 @@ class Engine:
         if result.finish is FinishReason.FAILED:
             # Last, since it may find the state lost, and what was committed must not be.
             self._store.scrub(sequence.region)
-        return sequence.computed - before
 
     def _deliver(self, sequence: ActiveSequence, result: Committed) -> None:
         """Hand out what a pass gave a sequence, and end it if that was its last."""

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from anespec.runtime.sampling import GrammarTokens
 
 
-# The client of a request.
-
-
 @dataclass(frozen=True)
 class Principal:
     """The client of a request, and its time limit.

@@ -12,8 +12,7 @@ from anespec.runtime.kv.regions import RegionMap
 # The contents of rings at the ends of prompts, saved so that a later prompt can continue from there.
 #
 # A pool with a window is a ring: an answer overwrites the window that a second turn, or the same prompt
-# again,
-# would need. So its slots are exported before that happens, within a budget of bytes.
+# again, would need. So its slots are exported before that happens, within a budget of bytes.
 
 SlotValues = Sequence[NDArray[np.float16]]
 

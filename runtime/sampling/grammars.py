@@ -28,22 +28,15 @@ from anespec.system.formatting import LONGEST_REASON, printable
 # Limit the time of following a grammar.
 #
 # Masks and parsing happen between two passes, which every sequence waits for. A grammar that a text matches
-# in
-# very many ways makes them take longer with every token: with llguidance's own limits seconds for one. So
-# the
-# processor time of an output's grammar is counted, and an output that takes too much is ended. Checking
-# drafts
-# is not counted, since an answer must not depend on them; it is skipped if the grammar is slow. The time of
-# all
-# of an owner's outputs beyond the usual is also counted together: otherwise an owner could delay all others
-# by
-# sending one such grammar after another.
+# in very many ways makes them take longer with every token: with llguidance's own limits seconds for one. So
+# the processor time of an output's grammar is counted, and an output that takes too much is ended. Checking
+# drafts is not counted, since an answer must not depend on them; it is skipped if the grammar is slow. The
+# time of all of an owner's outputs beyond the usual is also counted together: otherwise an owner could delay
+# all others by sending one such grammar after another.
 #
-# Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, their first masks up to 90 ms. Of
-# `s: s
-# s s | s s | "-" | "--"` the ninth long token took 7 s, and 22 s went into the text; now it is ended after
-# 0.7
-# s, and other requests wait for at most 0.4 s at once.
+# Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, their first masks up to 90 ms. Of `s:
+# s s s | s s | "-" | "--"` the ninth long token took 7 s, and 22 s went into the text; now it is ended after
+# 0.7 s, and other requests wait for at most 0.4 s at once.
 
 T = TypeVar("T")
 

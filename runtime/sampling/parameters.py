@@ -172,8 +172,7 @@ def choice_seed(seed: int, choice: int) -> int:
 # The sampling parameters that a model's makers suggest: keys of its GGUF, as llama.cpp reads them.
 #
 # Converters write them out of a model's generation_config.json. `penalty_repeat` is ignored: there it looks
-# at
-# the last tokens, here at all of them.
+# at the last tokens, here at all of them.
 
 PREFIX = "general.sampling."
 KEYS: Mapping[str, str] = MappingProxyType(

@@ -18,8 +18,7 @@ from anespec.runtime.passes import Logits
 # 16-bit integers that order like fp16 logits, and what is looked up by them.
 #
 # A logit's key is its magnitude's bits with its sign, so that 0 and -0 have the same. Tables have an entry
-# per
-# key, at its 16 bits as an unsigned number.
+# per key, at its 16 bits as an unsigned number.
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]

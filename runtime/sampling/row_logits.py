@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from anespec.manifests.schema import BEST_CHANNELS, BEST_DIGIT, BEST_FIRST
 from anespec.runtime.passes import Candidate, Logits, LogitsRequest, RowLogits
+from anespec.system.errors import ArtifactError
 
 VocabularySlice = NDArray[np.float16] | NDArray[np.float32]
 
@@ -36,7 +37,7 @@ def best_of_slices(found: VocabularySlice, slices: Sequence[int]) -> RowLogits:
     `found` has BEST_CHANNELS numbers for each slice (see schema.BestHead).
 
     Raises:
-        ValueError: it does not, or names a token that its slice does not have.
+        ArtifactError: it does not, or names a token that its slice does not have.
     """
     candidates, before = [], 0
     numbers = to_fp16(found).reshape(-1, BEST_CHANNELS).tolist()
@@ -45,10 +46,13 @@ def best_of_slices(found: VocabularySlice, slices: Sequence[int]) -> RowLogits:
         if is_finite == 1:
             token, best = (BEST_FIRST - first) * BEST_DIGIT + BEST_DIGIT - second, logit
         if not 0 <= token < tokens:
-            raise ValueError(f"a slice of {tokens} tokens has no token {token:g}")
+            raise ArtifactError(
+                f"the head shards return no best token (a slice of {tokens} tokens has no token {token:g}); "
+                "convert with --head-outputs logits"
+            )
         candidates.append(Candidate(before + int(token), best))
         before += tokens
-    return RowLogits(best=_best_candidate(candidates))
+    return RowLogits(best=best_candidate(candidates))
 
 
 def best_token(logits: Logits) -> int:
@@ -101,10 +105,11 @@ def _best(slices: Sequence[VocabularySlice]) -> Candidate:
         best = _best_of(piece)
         found.append(Candidate(first + best.token, best.logit))
         first += len(piece)
-    return _best_candidate(found)
+    return best_candidate(found)
 
 
-def _best_candidate(found: Sequence[Candidate]) -> Candidate:
+def best_candidate(found: Sequence[Candidate]) -> Candidate:
+    """Return the largest candidate of all slices, the first on ties; or the first that is not finite."""
     strange = [candidate for candidate in found if not np.isfinite(candidate.logit)]
     return strange[0] if strange else max(found, key=lambda candidate: candidate.logit)
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from anespec.runtime.sampling.grammars import GrammarTokens
 
 
-# Logits that differ from what the model computed, for a few tokens: bias and penalties.
-
-
 class Adjustments:
     """The tokens whose logits are adjusted, and by how much; grows with the output."""
 

@@ -10,7 +10,7 @@ from anespec.runtime.engine.completion import TextStream
 from anespec.runtime.engine.load import ServiceLoad
 from anespec.runtime.engine.requests import Principal
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.text.chat import ChatPrompt
+from anespec.runtime.text.conversation import ChatPrompt
 from anespec.runtime.text.tokenizer import Tokenizer
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from anespec.runtime.text.chat import TAIL, ChatPrompt, render_chat
+from anespec.runtime.text.conversation import TAIL, ChatPrompt
 from anespec.runtime.text.reasoning import tags_in
 from anespec.runtime.text.stand_ins import NO_STAND_INS, StandIns
-from anespec.runtime.text.template_needs import as_template_reads
+from anespec.runtime.text.templates.needs import as_template_reads
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer, require_fitting
 from anespec.system.errors import RequestError
 

@@ -255,9 +255,6 @@ class Tokenizer:
         return bytes_of(text) if self._byte_level else text.replace(SPACE_MARK, " ").encode()
 
 
-# Check whether a text can be a prompt before it is encoded, which takes time and memory by length.
-
-
 def require_fitting(text: str, tokenizer: Tokenizer, context: int) -> None:
     """Refuse a text of more characters than `context` tokens can hold, were each the longest of all.
 

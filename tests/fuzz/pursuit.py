@@ -14,7 +14,7 @@ from anespec.convert.weights.stored import DeferredWeight
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.models.inspection import FileFacts, PlanFacts
-from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import AnespecError
 

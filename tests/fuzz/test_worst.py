@@ -43,7 +43,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
-from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import AnespecError, GGUFError, UnsupportedModelError
 

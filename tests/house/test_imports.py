@@ -159,8 +159,16 @@ def test_command_line_imports_heavy_libraries_inside_its_verbs() -> None:
     assert not heavy
 
 
-def test_command_line_starts_without_heavy_libraries() -> None:
-    program = f"import sys, anespec.cli.main; print(*sorted({HEAVY!r} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("anespec.cli.main", HEAVY | {"gguf", "jinja2", "starlette", "tokenizers", "uvicorn"}),
+        ("anespec.api", HEAVY | {"gguf", "jinja2", "rich", "tokenizers"}),
+        ("anespec.validate.cost_model.forecast", HEAVY),
+    ],
+)
+def test_imports_load_no_heavy_libraries(module: str, unwanted: set[str]) -> None:
+    program = f"import sys, {module}; print(*sorted({unwanted!r} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == []

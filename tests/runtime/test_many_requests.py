@@ -33,9 +33,6 @@ class StatelessVerifier:
         tokens = {lane: following(self.plan.rows[lane].token) for lane in self.plan.wanted}
         return {lane: RowLogits(best=Candidate(token, 1.0)) for lane, token in tokens.items()}
 
-    def commit(self, region: int, rows: int) -> None:
-        """Nothing is kept."""
-
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         """Nothing is kept."""
 

@@ -15,10 +15,11 @@ from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.event_stream import Stream
+from anespec.runtime.engine.next_pass import SequenceRows
 from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.engine.room import QueueFullError
 from anespec.runtime.engine.service import ClosedError, Service
-from anespec.runtime.passes import PassPlan
+from anespec.runtime.passes import PassPlan, PassResult
 from anespec.runtime.sampling import SamplingParameters
 from anespec.system.errors import RequestError
 
@@ -310,16 +311,17 @@ def test_a_state_that_is_lost_costs_passes_and_no_token() -> None:
             assert events[-1].statistics.states_lost > 0
 
 
-class UncommittedVerifier(ToyVerifier):
-    """Fails in call number `failing` of commit, when the tokens are part of their sequences already."""
+class FailingEngine(Engine):
+    """Fails in pass number `failing`, when its tokens are part of their sequences already."""
 
     def __init__(self, failing: int, meanwhile: Callable[[], None]) -> None:
-        super().__init__(SHAPE)
-        self.failing, self.meanwhile, self.commits = failing, meanwhile, 0
+        super().__init__(ToyVerifier(SHAPE), everything(SHAPE))
+        self.failing, self.meanwhile, self.passes = failing, meanwhile, 0
 
-    def commit(self, region: int, rows: int) -> None:
-        self.commits += 1
-        if self.commits == self.failing:
+    def _commit(self, part: SequenceRows, found: PassResult) -> None:
+        super()._commit(part, found)
+        self.passes += 1
+        if self.passes == self.failing:
             self.meanwhile()
             raise OSError("hiccup")
 
@@ -329,8 +331,7 @@ def test_what_a_step_committed_before_it_failed_comes_with_the_last_event(
     count: int, finish: FinishReason
 ) -> None:
     streams: list[Stream] = []
-    verifier = UncommittedVerifier(3, lambda: streams[0].cancel())
-    with Service(Engine(verifier, everything(SHAPE))) as service:
+    with Service(FailingEngine(3, lambda: streams[0].cancel())) as service:
         with service._wake:
             streams.append(service.submit(Request([1, 2], count)))
         check_whole(events := list(streams[0]))
@@ -340,8 +341,7 @@ def test_what_a_step_committed_before_it_failed_comes_with_the_last_event(
 
 def test_an_end_that_a_failed_step_could_not_tell_is_told_when_the_service_closes() -> None:
     # The thread itself marks the service as closing, between the failure and the next step.
-    verifier = UncommittedVerifier(3, lambda: service.close())
-    service = Service(Engine(verifier, everything(SHAPE)))
+    service = Service(FailingEngine(3, lambda: service.close()))
     stream = service.submit(Request([1, 2], 3))
     check_whole(events := list(stream))
     assert (ids(events), events[-1].finish) == (text([1, 2], 3), FinishReason.LENGTH)

@@ -1,6 +1,7 @@
 """A request ends when its time is over, wherever it is, with the tokens that it has."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from drafting import oracle_source
@@ -66,15 +67,22 @@ def test_a_request_that_waits_ends_in_the_queue_and_holds_up_nobody() -> None:
     assert ids(events[patient]) == text([8], 5)
 
 
-def test_what_a_failed_step_committed_is_kept_when_the_time_is_over_before_the_next() -> None:
+def test_what_a_failed_step_committed_is_kept_when_the_time_is_over_before_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine, clock = timed_engine(1.0)
     number = engine.submit(Request([1, 2], 50, seconds=10))
     engine.step()
-    verifier = engine._verifier
-    verifier.commit = lambda region, rows: (_ for _ in ()).throw(OSError("hiccup"))  # type: ignore[method-assign]
-    with pytest.raises(OSError, match="hiccup"):
-        engine.step()
-    del verifier.commit  # type: ignore[method-assign]
+    commit = engine._commit
+
+    def failing(*arguments: Any) -> None:
+        commit(*arguments)
+        raise OSError("hiccup")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_commit", failing)
+        with pytest.raises(OSError, match="hiccup"):
+            engine.step()
     clock.now = 11.0
     (event,) = engine.step()
     assert (event.sequence, event.finish) == (number, FinishReason.TIME)

@@ -26,6 +26,3 @@ class WholePasses:
             assert not plan.wanted
             return {}
         return {lane: row_logits(logits[lane], need) for lane, need in plan.wanted.items()}
-
-    def commit(self, region: int, rows: int) -> None:
-        """A state of K/V per position needs no word."""

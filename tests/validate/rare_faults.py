@@ -107,9 +107,6 @@ class NumberVerifier:
     def _logits(self, value: int) -> Logits:
         return ((value * np.arange(1, VOCABULARY + 1)) % MODULUS).astype(np.float16)
 
-    def commit(self, region: int, rows: int) -> None:
-        """Nothing to note."""
-
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         self.slots[pool][target : target + count] = self.slots[pool][source : source + count].copy()
 

@@ -8,7 +8,7 @@ easier to guess than talk (chat).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import RequestError
 from anespec.validate.bench.options import PromptClass

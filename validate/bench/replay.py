@@ -26,8 +26,6 @@ from anespec.runtime.speculation.policy import MAX_DRAFT_LEN, DraftPolicy, repet
 from anespec.validate.bench.timed_source import SourceTimes, TimedSession, TimedSource
 from anespec.validate.bench.traces import CUT, ReplayRequest
 
-# How many of a draft's tokens a replayed pass runs: all that a block holds, or those that pay.
-
 
 class RowRule(Protocol):
     """Decides for a sequence that is alone in its passes, whose first row is the carry."""

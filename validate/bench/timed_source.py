@@ -8,8 +8,6 @@ from time import perf_counter_ns
 
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, Outcome, TopKLogits
 
-# A draft source that is asked for so many tokens at most.
-
 
 class BoundedSource:
     """Another source, whose drafts have `most` tokens at most; it may be changed between two requests."""

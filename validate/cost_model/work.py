@@ -1,31 +1,21 @@
 """What a pass of the block has to do, counted in the graph that its shards hold: bytes and operations."""
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from anespec.convert.build import layers_model, unit_model
-from anespec.convert.graph.shards import LayerPlan
-from anespec.convert.layers import layer_shard_plan
-from anespec.convert.planning.plan import ConversionPlan
-from anespec.convert.planning.topology import head_slices
-from anespec.convert.shard_units import HeadUnit, LayersUnit, shard_units
 from anespec.manifests.schema import NEW_ROWS, LayerShard, Pool, StateSpec, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
     Function,
     Operation,
-    model_classes,
-    read_functions,
     read_package,
 )
 from anespec.validate.residency.shard_view import has_device
 
 if TYPE_CHECKING:
-    from anespec.convert.planning.plan import ConversionPlan
+    pass
 
 FP16_BYTES = 2
 PALETTES = frozenset({WeightFormat.LUT8, WeightFormat.LUT6, WeightFormat.LUT4})
@@ -52,18 +42,6 @@ class PassWork:
     dispatches: int
 
     @classmethod
-    def of_plan(cls, plan: "ConversionPlan") -> Self:
-        """Of the artifact that would be built, without reading a projection; see `planned_shards`.
-
-        Raises:
-            GGUFError, UnsupportedModelError: a norm or a bias cannot be converted.
-        """
-        from anespec.convert.weights.encoding import stored_bytes
-
-        stored = [(each.weight_format, stored_bytes(each, shape)) for each, shape in plan.encodings()]
-        return cls._of(plan.options.block, stored, planned_shards(plan))
-
-    @classmethod
     def of_artifact(cls, artifact: Artifact) -> Self:
         """Of an artifact as it is.
 
@@ -77,10 +55,15 @@ class PassWork:
             function = block_function(functions, manifest.functions[0].name)
             states = shard.states if isinstance(shard, LayerShard) else ()
             shards.append(ShardWork.of(function, states, manifest.pools, manifest.block))
-        return cls._of(manifest.block, [(each.weights, each.bytes) for each in manifest.tensors], shards)
+        return cls.of_shards(
+            manifest.block, [(each.weights, each.bytes) for each in manifest.tensors], shards
+        )
 
     @classmethod
-    def _of(cls, rows: int, stored: list[tuple[WeightFormat, int]], shards: "Sequence[ShardWork]") -> Self:
+    def of_shards(
+        cls, rows: int, stored: Sequence[tuple[WeightFormat, int]], shards: "Sequence[ShardWork]"
+    ) -> Self:
+        """Add up the shards of a pass; `stored` are the format and bytes of each tensor of weights."""
         return cls(
             rows=rows,
             weight_bytes=sum(size for _, size in stored),
@@ -167,97 +150,3 @@ def _walk(operations: Iterable[Operation]) -> Iterator[Operation]:
         yield op
         for block in op.blocks:
             yield from _walk(block)
-
-
-# Count the work of shards that are planned: in graphs of few layers, since layers of a kind are alike.
-#
-# A shard's work is that of what its layers share, and a part for each layer that is the same for all layers
-# of
-# a kind. So the shard with one layer of each kind is counted, and for each kind that shard with one layer
-# more;
-# what the additional layer added is multiplied. A test compares the result with the whole graph's.
-
-
-def planned_shards(plan: ConversionPlan) -> tuple[ShardWork, ...]:
-    """Return the work of every shard that the plan would build, in the order of a pass.
-
-    Raises:
-        GGUFError, UnsupportedModelError: a norm or a bias cannot be converted.
-    """
-    counts = _Counts(plan)
-    return tuple(
-        counts.of_layers(unit.indices) if isinstance(unit, LayersUnit) else counts.of_head(unit)
-        for unit in shard_units(plan)
-    )
-
-
-class _Counts:
-    """Counts of a plan's graphs; equal graphs are built once."""
-
-    def __init__(self, plan: ConversionPlan) -> None:
-        self._plan = plan
-        self._known: dict[Hashable, ShardWork] = {}
-
-    @cached_property
-    def _layers(self) -> Sequence[LayerPlan]:
-        return layer_shard_plan(self._plan, range(len(self._plan.model.facts.layers))).layers
-
-    @cached_property
-    def _kinds(self) -> Sequence[Hashable]:
-        """For each layer, what the part of a graph that belongs to it follows from."""
-        tensors: dict[int, set[str]] = {layer.index: set() for layer in self._layers}
-        for name in self._plan.model.file.tensors:
-            part, _, rest = name.removeprefix("blk.").partition(".")
-            if name.startswith("blk.") and part.isdecimal() and int(part) in tensors:
-                tensors[int(part)].add(rest)
-        return [
-            (replace(each, index=0, kv_layer=int(each.own_kv is None)), frozenset(tensors[each.index]))
-            for each in self._layers
-        ]
-
-    def of_head(self, unit: HeadUnit) -> ShardWork:
-        """Count a head shard."""
-        sizes = tuple(len(part) for part in head_slices(unit.tokens))
-        if sizes not in self._known:
-            self._known[sizes] = self._in_model(unit_model(self._plan, unit), ())
-        return self._known[sizes]
-
-    def of_layers(self, indices: Sequence[int]) -> ShardWork:
-        """Count a shard of layers, in as few layers as tell the same."""
-        first: dict[Hashable, int] = {}
-        for index in indices:
-            first.setdefault(self._kinds[index], index)
-        sample = self._with_sources(first.values())
-        missing = Counter(self._kinds[i] for i in indices) - Counter(self._kinds[i] for i in sample)
-        larger = {
-            kind: self._with_sources(
-                [*sample, next(i for i in indices if i not in sample and self._kinds[i] == kind)]
-            )
-            for kind in missing
-        }
-        built = len(sample) + sum(map(len, larger.values()))
-        if built >= len(indices) or any(len(each) > len(sample) + 1 for each in larger.values()):
-            return self._whole(indices)
-        work = self._whole(sample)
-        for kind, count in missing.items():
-            work += (self._whole(larger[kind]) + self._whole(sample) * -1) * count
-        return work
-
-    def _with_sources(self, indices: Iterable[int]) -> tuple[int, ...]:
-        """These layers and those whose K/V they attend to, in their order."""
-        return tuple(sorted({source for i in indices for source in (i, self._layers[i].kv_layer)}))
-
-    def _whole(self, indices: Sequence[int]) -> ShardWork:
-        """Count in the graph of exactly these layers."""
-        sources = [list(indices).index(self._layers[i].kv_layer) for i in indices]
-        graph = tuple(zip((self._kinds[i] for i in indices), sources, strict=True))
-        if graph not in self._known:
-            model = layers_model(self._plan, indices)
-            self._known[graph] = self._in_model(model, layer_shard_plan(self._plan, indices).states)
-        return self._known[graph]
-
-    def _in_model(self, serialised: bytes, states: tuple[StateSpec, ...]) -> ShardWork:
-        model = model_classes().Model()
-        model.ParseFromString(serialised)
-        function = block_function(read_functions(model), self._plan.passes.functions[0].name)
-        return ShardWork.of(function, states, self._plan.pools, self._plan.options.block)

@@ -74,9 +74,6 @@ def _at_every_base(runner: CaseRunner, probe: Probe, width: int, computed_in: in
     return total
 
 
-# Describe the cases that a run of the exactness gate left out, in sentences for its verdict.
-
-
 def left_out(effort: Effort, together: int, plan: SpanPlan, widths: Sequence[int]) -> tuple[str, ...]:
     """What a reader of the verdict could take to have been tried; empty where nothing was left out.
 

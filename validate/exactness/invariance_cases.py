@@ -273,11 +273,9 @@ def _each_row(case: InvarianceCase, name: str, change: Callable[[CaseRow], CaseR
 # Cases that change all at once what a row must not depend on, by a seeded plan.
 #
 # A pass of such a case has some of the probe's rows in any of its lanes. Beside them stand pads, wrong
-# drafts,
-# rows of another sequence, or pads that the verifier makes up, and of some rows no logits are wanted, or
-# only
-# the likeliest. Where the bits stay the same all the same, none of it matters, and one pass has shown for
-# several rows what would else take one for each row and each circumstance.
+# drafts, rows of another sequence, or pads that the verifier makes up, and of some rows no logits are wanted,
+# or only the likeliest. Where the bits stay the same all the same, none of it matters, and one pass has shown
+# for several rows what would else take one for each row and each circumstance.
 
 LIKELIEST = 5
 """How many of the largest logits a check asks for."""

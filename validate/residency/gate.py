@@ -21,8 +21,6 @@ from anespec.validate.residency.prediction import predict
 from anespec.validate.residency.recorded_plan import record_plan, replay_plan
 from anespec.validate.residency.shard_view import view_artifact
 
-# The verdict on a plan, however it came about.
-
 
 def residency_verdict(plan: Plan, findings: Iterable[RuleFinding]) -> ResidencyVerdict:
     """Count a plan, and keep what the rules found beside it."""

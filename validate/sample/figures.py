@@ -11,7 +11,7 @@ from anespec.manifests.verdicts import Verdict, VerdictFile
 
 
 class Generation(Record):
-    """What it cost to continue a prompt once; see runtime.statistics.Statistics for tokens and passes."""
+    """What it cost to continue a prompt once; tokens and passes are those of RequestStats."""
 
     prompt_seconds: float = Field(ge=0, description="up to the first token")
     passes: Index = Field(description="decode passes, at T = block")

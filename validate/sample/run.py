@@ -1,5 +1,5 @@
 """What the report page shows of speed, memory and text: a few dozen tokens of two fixed prompts, written by
-the real engine in a process of its own (sample_process.py), and the fp32 reference's reading of them."""
+the real engine in a process of its own (process.py), and the fp32 reference's reading of them."""
 
 from collections.abc import Sequence
 from pathlib import Path

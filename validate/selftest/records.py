@@ -267,9 +267,6 @@ class SelftestReport(Record):
     loading: LoadingAdvice | None = Field(default=None, description="None where one process holds all")
 
 
-# What an exception of a library or of Core ML comes to in a report.
-
-
 def failure_of(error: Exception, stage: str) -> Failure:
     """What was said, and what it means where it is known of Core ML."""
     text = printable(" ".join(str(error).split()) or type(error).__name__, LONGEST_REASON)

@@ -10,8 +10,6 @@ from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.sampling import Grammar, GrammarKind, GrammarTokens, SamplingParameters
 
-# Drafts from the text that is to come, some of them spoilt: some are right however a text is sampled.
-
 
 @dataclass
 class _KnowingSession:

@@ -107,10 +107,6 @@ class WatchedVerifier:
         """What the pass found."""
         return self._verifier.wait()
 
-    def commit(self, region: int, rows: int) -> None:
-        """Pass the word on."""
-        self._verifier.commit(region, rows)
-
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         """Pass it on, as all that is no pass."""
         self._verifier.copy_slots(pool, source, target, count)

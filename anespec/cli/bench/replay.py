@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from anespec.validate.bench.traces import ReplayRequest
 
 
-# The tables that `anespec bench replay` prints.
-
-
 def show_replay(result: "Replayed", drafter: str, block: int, costs: "PassCosts | None") -> None:
     """Print the tables of a replay in blocks of `block` rows, or as `costs` pay."""
     from anespec.validate.bench.replay_page import speedup

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from anespec.cli.chat.model import ChatModel
-from anespec.runtime.text.chat import ChatPrompt, trim
+from anespec.runtime.text.conversation import ChatPrompt, trim
 from anespec.system.errors import RequestError, StorageError, UsageError
 from anespec.system.safe_files import Folder, read_bounded
 

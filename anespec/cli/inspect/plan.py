@@ -62,9 +62,9 @@ def describe_forecast(plan: "ConversionPlan") -> dict[str, Any] | None:
     # Graphs are built in order to count: without the libraries that coremltools would import.
     import anespec.convert.worker_imports  # noqa: F401
     from anespec.validate.cost_model.forecast import forecast_facts
-    from anespec.validate.cost_model.work import PassWork
+    from anespec.validate.cost_model.planned import planned_work
 
-    return forecast_facts(PassWork.of_plan(plan))
+    return forecast_facts(planned_work(plan))
 
 
 def show_forecast(facts: Mapping[str, Any]) -> None:

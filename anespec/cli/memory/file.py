@@ -193,7 +193,7 @@ def _answers(tokenizer: "Tokenizer", session: _Session) -> Iterator[RequestRecor
 
 def _prompt(tokenizer: "Tokenizer", messages: Sequence[_Message]) -> str:
     """A conversation in the model's template; in ChatML where it has none, or refuses these messages."""
-    from anespec.runtime.text.chat import render_chat
+    from anespec.runtime.text.templates.rendering import render_chat
 
     if tokenizer.chat_template is not None:
         bos, eos = (

@@ -19,8 +19,6 @@ from anespec.models.verdict_summary import recorded_verdicts
 from anespec.system.errors import AnespecError, RequestError
 from anespec.system.formatting import bytes_text, counted, listed, printable, quoted
 
-# A table whose first column is complete in any terminal; other columns are dropped.
-
 
 def print_table(columns: Mapping[str, Sequence[str]], droppable: Sequence[str]) -> None:
     """Print columns by their titles on standard output; the cells of a row stand at the same place in each.

@@ -13,7 +13,6 @@ from anespec.cli.console import aside, notes, out, watcher
 from anespec.cli.option_flags import flags_of, read_flags
 from anespec.cli.preset_option import preset_option
 from anespec.cli.prompts import standard_input_lines
-from anespec.gguf.container import GGUFFile
 from anespec.models.model_path import ModelPath, model_name
 from anespec.runtime.options import (
     USUAL_IN_CONVERSATION,
@@ -21,7 +20,6 @@ from anespec.runtime.options import (
     LoadOptions,
     usual_in_conversation,
 )
-from anespec.runtime.text.built_in_templates import PLAIN, PLAIN_HINT, read_template, require_renderable
 from anespec.system.errors import Interrupted
 from anespec.system.process_exit import keep
 
@@ -29,32 +27,6 @@ if TYPE_CHECKING:
     from anespec.cli.chat.conversation import Conversation
     from anespec.model import Model
     from anespec.models.presets import Preset
-
-
-# Choose a chat's template before the model is converted, since a conversion takes minutes.
-
-TEMPLATE_KEY = "tokenizer.chat_template"
-
-
-def with_chat_template(loading: LoadOptions, gguf: Path, tell: Callable[[str], None]) -> LoadOptions:
-    """Return `loading`, with the plain template if none was chosen and the file of the vocabulary has none.
-
-    `tell` receives a note about that.
-
-    Raises:
-        RequestError: there is no such template, or it refuses a first message.
-        GGUFError: the file is damaged.
-    """
-    if loading.chat_template is not None:
-        read_template(loading.chat_template)
-        return loading
-    with GGUFFile(gguf) as file:
-        template = file.text(TEMPLATE_KEY) if TEMPLATE_KEY in file.metadata else None
-    if template is not None:
-        require_renderable(template)
-        return loading
-    tell(f"this model has no chat template, so it continues {PLAIN_HINT}")
-    return loading.with_changes(chat_template=Path(PLAIN))
 
 
 WITHOUT = ("max_tokens", "choices", "logprobs")
@@ -133,6 +105,7 @@ def loaded_to_talk(
 
     For one answer alone, `once`, the gates are asked after it (see `loaded_for_once`), not beside.
     """
+    from anespec.cli.chat.template_choice import with_chat_template
     from anespec.manifests.store import Artifact
     from anespec.model import load_model
     from anespec.models.cache import is_gguf
@@ -177,7 +150,7 @@ def talk(
 ) -> None:
     """Talk in the terminal, or over pipes; with a `question`, that is answered and nothing else."""
     from anespec.cli.chat.conversation import Conversation, stopped_by_interrupt, stopped_by_nothing
-    from anespec.cli.chat.model import LoadedModel
+    from anespec.cli.chat.loaded_model import LoadedModel
     from anespec.cli.chat.rendering import Screen
     from anespec.cli.chat.repl import run_lines
 

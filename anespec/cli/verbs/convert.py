@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
 
 
-# The error that storing the weights added to the GGUF's own, as text and as JSON.
-
-
 def weights_facts(manifest: "Manifest") -> dict[str, Any]:
     """Overall figures, and every tensor's."""
     from anespec.manifests.schema import relative_error

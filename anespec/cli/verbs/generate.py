@@ -21,7 +21,7 @@ from anespec.models.url.name import path_of
 from anespec.results import Choice
 from anespec.runtime.options import LONGEST_REFERENCE, USUAL_WORDS, GenerationOptions, LoadOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
-from anespec.runtime.text.chat import Message
+from anespec.runtime.text.conversation import Message
 from anespec.system.errors import Interrupted, RequestError, StorageError, UsageError
 from anespec.system.formatting import counted, duration_text
 from anespec.system.safe_files import read_bounded
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from anespec.results import Completion
     from anespec.runtime.engine.completion import Chunk
     from anespec.served import Pending
-
-
-# `generate --prompt-cache FILE`: a prompt's K/V are kept in a file, and a later run goes on from there.
 
 
 def require_own_file(path: Path) -> None:

@@ -15,7 +15,7 @@ from anespec.models.model_path import complete_model, model_name
 from anespec.models.presets import Preset
 from anespec.models.url.name import path_of
 from anespec.runtime.options import GenerationOptions, LoadOptions, usual_in_conversation
-from anespec.runtime.text.chat import Message
+from anespec.runtime.text.conversation import Message
 from anespec.system.errors import Interrupted
 
 

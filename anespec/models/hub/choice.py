@@ -29,8 +29,7 @@ from anespec.system.safe_files import Folder, read_bounded
 # ROOT/models--OWNER--REPO/snapshots/COMMIT/FILE    a link to them
 # ROOT/models--OWNER--REPO/refs/REVISION            the commit, as text
 #
-# If HF_HOME is shared, other users can write there too. Writing follows no link below ROOT, and only
-# checked
+# If HF_HOME is shared, other users can write there too. Writing follows no link below ROOT, and only checked
 # hashes and plain names become names of files.
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

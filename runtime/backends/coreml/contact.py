@@ -11,7 +11,7 @@ from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.schema import BEST, BEST_CHANNELS, Count, Record
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
-from anespec.runtime.backends.pass_inputs import MASKED
+from anespec.runtime.backends.pass_inputs import MASKED, write_first_slots
 from anespec.system.coreml_errors import NOT_A_NUMBER
 from anespec.system.formatting import shape_text
 
@@ -134,8 +134,6 @@ def made_up_inputs(
             value[...] = MASKED
             value[..., 0] = 0
         elif name in contact.writes:
-            value[...] = 0
-            for row in range(min(shape[-2:])):
-                value[..., row, row] = 1
+            write_first_slots(value)
         inputs[name] = value
     return inputs

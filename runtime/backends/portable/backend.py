@@ -18,8 +18,7 @@ from anespec.system.packages import missing_package
 # Turn caches of the host into states of the program, for a library whose states are faster than inputs.
 #
 # After a pass the host would put the new rows into their slots; the pass itself does the same to the slots
-# that
-# it attends to. So a program that keeps those gives the same bits.
+# that it attends to. So a program that keeps those gives the same bits.
 
 
 def caches_as_states(program: Program, new_rows: Mapping[str, str]) -> Program | None:

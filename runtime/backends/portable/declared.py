@@ -29,8 +29,7 @@ from anespec.system.formatting import listed, printable, quoted, shape_text
 # Treat the functions of a package as one: they are the same graph over the same constants, each for its own
 # T, and up to the layout of channel tensors.
 #
-# So a pass with the number of rows of any function can run on the one function that is kept, and there is
-# one
+# So a pass with the number of rows of any function can run on the one function that is kept, and there is one
 # set of weights and of states, as in Core ML.
 
 ANY = -1

@@ -56,9 +56,6 @@ def model_classes() -> ModuleType:
     return importlib.import_module(f"{PACKAGE}.Model_pb2")
 
 
-# Arrays of numbers of less than a byte, left as they are stored.
-
-
 @dataclass(frozen=True)
 class Packed:
     """`data` (bytes, memory-mapped where large) holds the numbers one after the other, lowest bits first."""

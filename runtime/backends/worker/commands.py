@@ -93,9 +93,6 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
         return f"{last_line(done.stderr)}\n{end}".strip()
 
 
-# Shards compiled by the worker, which needs nothing but Core ML for it.
-
-
 @dataclass(frozen=True)
 class WorkerCompiler:
     """A Compiler (see coreml.compiled) by `anespec-worker compile`, each package within so many seconds.

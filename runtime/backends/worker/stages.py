@@ -17,7 +17,6 @@ from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.schema import (
     HIDDEN_IN,
     BestHead,
-    HeadOutputs,
     HeadShard,
     LayerShard,
     Manifest,
@@ -25,6 +24,7 @@ from anespec.manifests.schema import (
     StateSpec,
     TensorSpec,
 )
+from anespec.runtime.backends.pass_inputs import write_first_slots
 from anespec.runtime.backends.worker.arena import Shape, SharedMemory, at_width
 from anespec.system.errors import ArtifactError
 from anespec.system.formatting import quoted
@@ -145,20 +145,10 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
         ),
         states=tuple(state for state in states if not isinstance(state, StageCache)),
         caches=tuple(state for state in states if isinstance(state, StageCache)),
-        bytes=_weight_bytes(manifest, shard),
+        # A package of several functions was seen to hold its weights once for each (grade B). So a head that
+        # also finds the best token counts twice; its stage of the kind `best`, in the same worker, does not.
+        bytes=0 if is_best else len(manifest.ways_through(shard)) * shard.bytes,
     )
-
-
-def _weight_bytes(manifest: Manifest, shard: Shard) -> int:
-    """Return the bytes that a stage's weights may take.
-
-    A package of several functions was seen to hold its weights once for each (grade B). So a head that also
-    finds the best token counts twice; its stage of the kind `best`, in the same worker, does not count.
-    """
-    if isinstance(shard, BestHead):
-        return 0
-    with_best = isinstance(shard, HeadShard) and manifest.head_outputs is HeadOutputs.ARGMAX
-    return 2 * shard.bytes if with_best else shard.bytes
 
 
 def _functions(manifest: Manifest, shard: Shard) -> tuple[StageFunction, ...]:
@@ -216,12 +206,7 @@ def first_pass_inputs(
     for part, dtype in sorted(ports):
         value: NDArray[np.generic] = arena.integers(part) if dtype == "int32" else arena.tensor(part)
         before.append((value, value.copy()))
-        if dtype == "int32":
-            value[...] = np.arange(value.size, dtype=np.int32)
-        else:
-            rows = np.arange(min(value.shape[-2:]))
-            value[...] = 0
-            value[..., rows, rows] = 1
+        write_first_slots(value)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
-from anespec.runtime.backends.verifier import head_runs, shape_of
+from anespec.runtime.backends.verifier import head_runs, planned_inputs, shape_of
 from anespec.runtime.backends.worker.arena import SharedMemory
 from anespec.runtime.backends.worker.crew import Reply, WorkerPool
 from anespec.runtime.backends.worker.process import WorkerProgram
@@ -28,8 +28,7 @@ from anespec.runtime.passes import (
     RowLogits,
     VerifierShape,
 )
-from anespec.runtime.rows import pad_rows
-from anespec.runtime.sampling.row_logits import best_of_slices
+from anespec.runtime.sampling.row_logits import best_candidate, best_of_slices
 from anespec.system.errors import AnespecError, ArtifactError
 
 # Merge the workers' results for their slices of the vocabulary into those of the whole row (see
@@ -73,8 +72,7 @@ def _best(found: Sequence[Candidate | None]) -> Candidate:
     candidates = [candidate for candidate in found if candidate is not None]
     if len(candidates) < len(found) or not candidates:
         raise ValueError("a slice names no best token")
-    strange = [candidate for candidate in candidates if not np.isfinite(candidate.logit)]
-    return strange[0] if strange else max(candidates, key=lambda candidate: candidate.logit)
+    return best_candidate(candidates)
 
 
 def _top(found: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
@@ -95,6 +93,22 @@ def _candidate(pair: Any) -> Candidate:
 
 def _logit(bits: Any) -> float:
     return float(np.array(bits, np.uint16).view(np.float16))
+
+
+@dataclass(frozen=True)
+class HeadPass:
+    """The runs of the heads in a pass: rows a run, and the pass's lane for each row of all runs.
+
+    `finds_best`: the heads return the best tokens alone, which one run leaves in the shared memory.
+    """
+
+    rows: int
+    lanes: Sequence[int]
+    finds_best: bool
+
+    def message(self) -> Mapping[str, Any]:
+        """Return it as a worker takes it."""
+        return {"rows": self.rows, "lanes": list(self.lanes)} | ({"best": True} if self.finds_best else {})
 
 
 class WorkerVerifier:
@@ -135,7 +149,7 @@ class WorkerVerifier:
         self._slots = SlotTransfer(self.crew, self.arena)
         self._best = [port for stage in stages if stage.kind == "best" for port in stage.outputs]
         self._slices = [tokens for head in manifest.best_heads for tokens in head.slices]
-        self._plan: PassPlan | None = None
+        self._pass: tuple[PassPlan, HeadPass] | None = None
 
     @property
     def shape(self) -> VerifierShape:
@@ -156,12 +170,8 @@ class WorkerVerifier:
                 function takes so many rows.
             AnespecError: a lost worker cannot be replaced.
         """
-        if self.manifest.function_of(self.manifest.layer_shards[0], plan.width) is None:
-            raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
-        rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
-        tokens = np.array([row.token for row in rows], dtype=np.int64)
-        hidden, own = self.embedding.hidden(tokens), self.embedding.layer_inputs(tokens)
-        self.pass_inputs.of(rows, hidden, own, plan.spans)
+        rows, _ = planned_inputs(plan, self.manifest, self.embedding, self.pass_inputs)
+        heads = self._head_pass(plan)
         homes = [
             [-1 if (slot := row.slots[pool].home) is None else slot for row in rows]
             for pool in range(len(self.manifest.pools))
@@ -175,10 +185,10 @@ class WorkerVerifier:
                 "logits": index if need.logits else None,
             }
             for index, (lane, need) in enumerate(plan.wanted.items())
-            if not self._finds_best(plan)
+            if not heads.finds_best
         ]
-        head = self._head(plan) if plan.wanted else None
-        self._plan = plan
+        self._pass = (plan, heads)
+        head = heads.message() if plan.wanted else None
         self.crew.begin_pass({"rows": plan.width, "homes": homes, "head": head, "wanted": wanted})
 
     def wait(self) -> PassResult:
@@ -188,14 +198,15 @@ class WorkerVerifier:
             StateLostError: a worker was lost, and replaced.
             AnespecError: a shard fails, or a lost worker cannot be replaced.
         """
-        plan, self._plan = self._plan, None
-        if plan is None:
+        begun, self._pass = self._pass, None
+        if begun is None:
             raise ArtifactError("no pass was begun")
+        plan, head = begun
         replies = self.crew.finish_pass()
         if not plan.wanted:
             return {}
-        if self._finds_best(plan):
-            return self._best_tokens(plan)
+        if head.finds_best:
+            return self._best_tokens(plan, head.lanes)
         heads = [
             reply
             for reply, share in zip(replies, self.crew.shares, strict=True)
@@ -213,37 +224,23 @@ class WorkerVerifier:
                 "`anespec worker build --again`"
             ) from error
 
-    def _head(self, plan: PassPlan) -> Mapping[str, Any]:
-        """Return the number of rows of each run of the head, and the pass's lane for each row of all runs."""
+    def _head_pass(self, plan: PassPlan) -> HeadPass:
         runs = head_runs(plan, self.manifest)
-        told: dict[str, Any] = {"rows": len(runs[0]), "lanes": [lane for lanes in runs for lane in lanes]}
-        return told | ({"best": True} if self._finds_best(plan) else {})
+        # Best tokens lie in the shared memory until the next run of the heads, so there may be no other.
+        finds_best = bool(self._best) and plan.wants_best_alone and len(runs) == 1
+        return HeadPass(len(runs[0]), [lane for lanes in runs for lane in lanes], finds_best)
 
-    def _finds_best(self, plan: PassPlan) -> bool:
-        """Whether the heads return the best tokens alone, which lie in the arena after one run of theirs."""
-        wants = bool(self._best) and plan.wants_best_alone
-        return wants and len(head_runs(plan, self.manifest)) == 1
-
-    def _best_tokens(self, plan: PassPlan) -> PassResult:
-        (lanes,) = head_runs(plan, self.manifest)
+    def _best_tokens(self, plan: PassPlan, lanes: Sequence[int]) -> PassResult:
         parts = [self.arena.tensor(port.part(len(lanes))) for port in self._best]
-        try:
-            return {
-                lane: best_of_slices(
-                    np.concatenate([row_of(part, lanes.index(lane)) for part in parts]), self._slices
-                )
-                for lane in plan.wanted
-            }
-        except ValueError as error:
-            raise AnespecError(
-                f"the head shards return no best token ({error}); convert with --head-outputs logits"
-            ) from None
+        return {
+            lane: best_of_slices(
+                np.concatenate([row_of(part, lanes.index(lane)) for part in parts]), self._slices
+            )
+            for lane in plan.wanted
+        }
 
     def _row_of_logits(self, index: int, need: LogitsRequest) -> Tensor | None:
         return self._logits[index].copy() if need.logits else None
-
-    def commit(self, region: int, rows: int) -> None:
-        """Nothing to do for K/V per position; see Verifier."""
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         """Copy K/V bits between slots, within the workers; see Verifier."""

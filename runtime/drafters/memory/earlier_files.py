@@ -23,7 +23,7 @@ from anespec.manifests.schema import Index, Record
 from anespec.runtime.drafters.memory.database import MOST_UNLEARNT, MemoryDatabase
 from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.request_record import TEXT_BYTES, LatestRequests, RequestRecord
-from anespec.runtime.drafters.memory.tables import Number, Tenant, Weights
+from anespec.runtime.drafters.memory.tables import NAME_LENGTH, Number, Tenant, Weights
 from anespec.system.errors import StorageError
 from anespec.system.safe_files import Folder
 
@@ -101,7 +101,7 @@ def _move(key: str, files: Folder, database: MemoryDatabase) -> None:
                 weights = Weights(journal_head.learner, journal_head.version, bytes(content))
     if not heads:
         return
-    tenant = Tenant(key, heads[0].owner[:255])
+    tenant = Tenant(key, heads[0].owner[:NAME_LENGTH])
     at, _ = database.add(tenant, contained.records)
     image = np.frombuffer(rest[:size], np.uint8)
     if head is not None and size and len(image) == size and zlib.crc32(image.data) == head.image_crc:

@@ -36,7 +36,7 @@ _ENDED = object()
 
 
 class TenantMemory:
-    """One tenant's memory (see learner.Remembered). Safe for use from several threads.
+    """One tenant's memory (see TenantMemoryView). Safe for use from several threads.
 
     Faults of the database are never raised (see DatabaseAccess); requests wait in RAM meanwhile.
     """

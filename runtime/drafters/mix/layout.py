@@ -100,7 +100,7 @@ IMAGE = structure(
 
 class Text(NamedTuple):
     """One text and what is known of it: its tokens with room behind them, where it stands (state.py), its own
-    nodes twice (nodes.py), its words (words.py), and where matches begin (pointer.py)."""
+    nodes twice and its words (nodes.py), and where matches begin (pointer.py)."""
 
     tokens: Words
     state: Longs

@@ -13,7 +13,7 @@ from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.openai.tool_fields import ToolUse
 from anespec.runtime.server.tools.choosing import takes_tools
-from anespec.runtime.text.chat import ChatPrompt, trim
+from anespec.runtime.text.conversation import ChatPrompt, trim
 
 
 @dataclass(frozen=True)

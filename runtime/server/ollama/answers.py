@@ -14,8 +14,6 @@ from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.chat_answer import TokenLogprobs
 from anespec.runtime.server.openai.usage import finish_reason
 
-# Errors as Ollama's clients read them.
-
 
 class OllamaError(BaseModel):
     """The error, in a sentence."""

@@ -152,9 +152,6 @@ def logprobs_of(tokens: Sequence[OutputToken], tokenizer: Tokenizer) -> ChatLogp
     return ChatLogprobs(content=found, refusal=None)
 
 
-# How `/v1/chat/completions` writes answers.
-
-
 @dataclass(frozen=True)
 class Wanted:
     """The data that a client requests in addition to the text."""

@@ -11,8 +11,6 @@ from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.schema_limits import require_modest
 
-# The requested format of the answer.
-
 
 class JsonSchemaBody(Body):
     """A schema, and its name. With `strict` or without, the answer fits it."""

@@ -12,7 +12,7 @@ from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.tools.choosing import form_of
 from anespec.runtime.server.tools.form import ToolFunction
-from anespec.runtime.text.template_needs import template_needs
+from anespec.runtime.text.templates.needs import template_needs
 from anespec.runtime.text.tokenizer import Tokenizer
 
 MOST_TOOLS = 128

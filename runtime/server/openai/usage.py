@@ -10,8 +10,6 @@ from anespec.runtime.drafters import REFERENCE
 from anespec.runtime.engine.completion import Summary
 from anespec.runtime.engine.requests import FinishReason
 
-# Why an answer ended, in OpenAI's words.
-
 
 def finish_reason(summary: Summary) -> Literal["stop", "length"]:
     """`stop` where the model or a stop string ended it, else `length`: of the answer, context or time."""

@@ -19,8 +19,6 @@ from anespec.runtime.server.openai.sampling_fields import (
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, ToolUse, tool_use
 from anespec.runtime.server.responses.items import MOST_ITEMS, STATELESS, InputItem
 
-# Tools as the Responses API writes them, flat.
-
 
 class FunctionTool(Body):
     """A function that may be called; `parameters` is the JSON schema of its arguments.

@@ -17,8 +17,6 @@ from anespec.runtime.server.responses.answers import (
     ResponseAnswer,
 )
 
-# The events of a response that is streamed; each bears its place in the stream.
-
 
 class Event(BaseModel):
     """The common fields of all events."""

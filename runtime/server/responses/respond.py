@@ -27,8 +27,6 @@ from anespec.runtime.server.responses.items import STATELESS, messages_of
 from anespec.runtime.server.responses.writer import ResponseWriter
 from anespec.system.errors import GrammarError, PromptTooLongError
 
-# A response before anything of it has come: what was asked for, told back.
-
 
 def begun(body: ResponsesBody, model: str, unsaid: bool, options: GenerationOptions) -> ResponseAnswer:
     """The response of a request to what is served as `model`, with `options`; `unsaid` as for `tool_use`."""

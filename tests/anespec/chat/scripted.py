@@ -14,7 +14,7 @@ from anespec.runtime.engine.requests import FinishReason, OutputToken
 from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.passes import RowKind
-from anespec.runtime.text.chat import ChatPrompt
+from anespec.runtime.text.conversation import ChatPrompt
 from anespec.system.errors import GoldenGateError, PromptTooLongError
 
 

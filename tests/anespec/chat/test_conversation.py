@@ -15,7 +15,7 @@ from anespec.cli.chat.model import Messages
 from anespec.cli.chat.repl import is_complete, messages_of, run_lines, run_terminal
 from anespec.cli.chat.transcript import Turn
 from anespec.runtime.engine.requests import FinishReason
-from anespec.runtime.text.chat import ChatPrompt
+from anespec.runtime.text.conversation import ChatPrompt
 from anespec.system.errors import AnespecError, PromptTooLongError, RequestError
 
 

@@ -18,7 +18,7 @@ from scripted import Seen
 
 import anespec
 from anespec.cli.chat.conversation import Conversation
-from anespec.cli.chat.model import LoadedModel
+from anespec.cli.chat.loaded_model import LoadedModel
 from anespec.cli.main import cli
 from anespec.models.cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions

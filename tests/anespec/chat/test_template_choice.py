@@ -10,7 +10,7 @@ from commands import run
 from serving import running
 
 import anespec
-from anespec.cli.verbs.chat import with_chat_template
+from anespec.cli.chat.template_choice import with_chat_template
 from anespec.embedded import model_path
 from anespec.runtime.options import LoadOptions
 from anespec.system.errors import RequestError

@@ -12,7 +12,7 @@ from scripted import ScriptedModel
 
 from anespec.cli.chat.model import Messages
 from anespec.cli.chat.transcript import Transcript, Turn
-from anespec.runtime.text.chat import CUT, FULL, ChatPrompt
+from anespec.runtime.text.conversation import CUT, FULL, ChatPrompt
 from anespec.system.errors import AnespecError, PromptTooLongError, RequestError, StorageError, UsageError
 
 TURNS = [Turn("one", "first answer"), Turn("two", "second", "thought")]

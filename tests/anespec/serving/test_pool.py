@@ -14,8 +14,9 @@ from anespec.models.memory_limit import MemoryLimit
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.models import Loaded
+from anespec.serving.loading import FileMarks, Found, ResidentModel
 from anespec.serving.pool import ModelLoadError, ModelPool
-from anespec.serving.sources import FileMarks, Found, ModelSource, ResidentModel
+from anespec.serving.sources import ModelSource
 from anespec.system.errors import ArtifactError, UsageError
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import pytest
 from serving import Running
 
 from anespec.model import Model
-from anespec.runtime.text.chat import CUT, FULL
+from anespec.runtime.text.conversation import CUT, FULL
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTION = {"role": "user", "content": "And what did Lily say at last?"}

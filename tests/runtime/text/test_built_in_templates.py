@@ -7,14 +7,10 @@ from chatty_model import write_chatty
 
 from anespec.embedded import model_path
 from anespec.gguf.container import GGUFFile
-from anespec.runtime.text.built_in_templates import (
-    BUILT_IN_TEMPLATES,
-    missing_tokens,
-    read_template,
-    with_template,
-)
-from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.chat_encoding import encode_chat
+from anespec.runtime.text.templates.built_in import BUILT_IN_TEMPLATES
+from anespec.runtime.text.templates.chosen import missing_tokens, read_template, with_template
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import RequestError
 

@@ -8,7 +8,7 @@ from chat_templates import FEATURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import RequestError
 

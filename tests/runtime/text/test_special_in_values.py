@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from anespec.embedded import model_path
 from anespec.gguf.container import GGUFFile
-from anespec.runtime.text.chat import render_chat
 from anespec.runtime.text.chat_encoding import encode_chat
 from anespec.runtime.text.special_texts import SpecialTexts
 from anespec.runtime.text.special_tokens import SpecialToken, cut_at_special
-from anespec.runtime.text.template_needs import as_template_reads
+from anespec.runtime.text.templates.needs import as_template_reads
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import RequestError
 

@@ -17,8 +17,8 @@ from chat_templates import (
     THINKING,
 )
 
-from anespec.runtime.text.chat import render_chat
-from anespec.runtime.text.template_needs import TemplateNeeds, as_template_reads, template_needs
+from anespec.runtime.text.templates.needs import TemplateNeeds, as_template_reads, template_needs
+from anespec.runtime.text.templates.rendering import render_chat
 
 TOOLS = [
     {

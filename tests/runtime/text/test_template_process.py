@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from anespec.runtime.text import template_process
-from anespec.runtime.text.template_process import Limits, TemplateProcesses, resident_bytes
+from anespec.runtime.text.templates import process as template_process
+from anespec.runtime.text.templates.process import Limits, TemplateProcesses, resident_bytes
 from anespec.system.errors import RequestError
 
 LIMITS = Limits(seconds=0.15, memory=192 << 20, characters=1 << 20)
@@ -168,7 +168,7 @@ def test_an_interrupted_rendering_leaves_no_process(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(template_process.template_worker, "write_frame", interrupt)
+        patched.setattr(template_process.worker, "write_frame", interrupt)
         with pytest.raises(KeyboardInterrupt):
             processes.render("x", {})
     assert process._process.returncode == -signal.SIGKILL
@@ -203,7 +203,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch
 
 PARENT = """
 import os, threading, time
-from anespec.runtime.text.template_process import Limits, TemplateProcesses
+from anespec.runtime.text.templates.process import Limits, TemplateProcesses
 processes = TemplateProcesses(Limits(seconds=0.5))
 processes.render("x", {})
 print(processes._idle[0]._process.pid, flush=True)

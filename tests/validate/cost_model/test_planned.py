@@ -18,7 +18,8 @@ from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import KVForm, Target
 from anespec.runtime.backends.portable.mil_package import model_classes, read_functions
-from anespec.validate.cost_model.work import ShardWork, block_function, planned_shards
+from anespec.validate.cost_model.planned import planned_shards
+from anespec.validate.cost_model.work import ShardWork, block_function
 
 SHARING = {"attention.shared_kv_layers": 5, "embedding_length_per_layer_input": 16}
 MODELS = {
@@ -69,7 +70,7 @@ def test_a_deep_model_is_counted_in_few_layers(tmp_path: Path, monkeypatch: pyte
         built.append(indices)
         return layers_model(plan, indices)
 
-    monkeypatch.setattr("anespec.validate.cost_model.work.layers_model", noted)
+    monkeypatch.setattr("anespec.validate.cost_model.planned.layers_model", noted)
     with planned(CASES["gemma3 of 62 layers"].variant.write(tmp_path / "m.gguf")) as plan:
         planned_shards(plan)
     # Two kinds of layers: one of each, and with either twice.

@@ -15,6 +15,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import AttentionShape, KVForm, Shapes, StateSpec, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import read_package
+from anespec.validate.cost_model.planned import planned_work
 from anespec.validate.cost_model.work import PassWork, ShardWork
 
 ROWS = 4
@@ -72,7 +73,7 @@ def test_a_plan_and_the_artifact_made_by_it_have_the_same_work(
     source = write_gguf(tmp_path / "m.gguf", TinyModel())
     options = ConvertOptions(target=Target.MAC, context=128, shapes=shapes, kv_form=form)
     with GGUFFile(source) as file:
-        planned = PassWork.of_plan(ConversionPlan(SourceModel(file), options))
+        planned = planned_work(ConversionPlan(SourceModel(file), options))
     done = build(source, tmp_path / "m.anespec", target=Target.MAC, context=128, shapes=shapes, kv_form=form)
     assert PassWork.of_artifact(Artifact(done.path)) == planned
     assert planned.dispatches == len(done.manifest.shards)
@@ -86,7 +87,7 @@ def test_layers_of_several_kinds_are_each_counted(families: Path, family: str, t
     with GGUFFile(source) as file:
         model = SourceModel(file)
         options = {"target": Target.MAC, "context": 128, "topology": (1,) * len(model.facts.layers)}
-        planned = PassWork.of_plan(ConversionPlan(model, ConvertOptions(**options)))
+        planned = planned_work(ConversionPlan(model, ConvertOptions(**options)))
     done = build(source, tmp_path / "m.anespec", **options)
     assert planned.dispatches > 2
     assert PassWork.of_artifact(Artifact(done.path)) == planned
@@ -97,4 +98,4 @@ def test_no_projection_is_read_for_a_plan(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(Matrix, method, lambda *_: pytest.fail("a projection is read"))
     with GGUFFile(write_gguf(tmp_path / "m.gguf", TinyModel())) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions(target=Target.MAC, context=128))
-        assert PassWork.of_plan(plan).operations > 0
+        assert planned_work(plan).operations > 0

@@ -33,9 +33,8 @@ from anespec.system.errors import ArtifactError
 # Keep weights in memory once.
 #
 # A library that rearranges weights when it first multiplies with them can read them where their file is
-# mapped:
-# nothing is copied for it before, and no page of the file is needed after. Linux counts such pages as the
-# process's memory until they are released. Releasing them is free: a page that is read again is mapped
+# mapped: nothing is copied for it before, and no page of the file is needed after. Linux counts such pages as
+# the process's memory until they are released. Releasing them is free: a page that is read again is mapped
 # again.
 
 ALIGNMENT = 64

@@ -15,11 +15,9 @@ from anespec.runtime.backends.runner import PoolNames, Tensor
 
 # States of several entries as a state for each entry, where a program treats its entries apart.
 #
-# A packed state is read whole, sliced by layer, and written back whole with one entry replaced. For a
-# library
+# A packed state is read whole, sliced by layer, and written back whole with one entry replaced. For a library
 # that has states of any number, the same program with a state per entry moves an entry where the packed one
-# moves all of them. No number changes. A write with a slice_update that replaces everything is a plain
-# write.
+# moves all of them. No number changes. A write with a slice_update that replaces everything is a plain write.
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,10 @@ def test_a_number_that_the_slice_does_not_have_is_an_error(verifier: WorkerVerif
     asked(verifier, {0: BEST_LOGIT})
     first = verifier.arena.tensor(verifier._best[0].part(plan_width))
     first[:, 1] = 0
-    rows = rows_for(verifier, PROMPT, 0)
+    rows = tuple(rows_for(verifier, PROMPT, 0))
+    plan = PassPlan(rows, plan_width, verifier.shape.whole_spans, {0: BEST_LOGIT})
     with pytest.raises(AnespecError, match="the head shards return no best token"):
-        verifier._best_tokens(PassPlan(tuple(rows), plan_width, verifier.shape.whole_spans, {0: BEST_LOGIT}))
+        verifier._best_tokens(plan, range(plan_width))
 
 
 def test_weights_of_a_head_with_two_functions_count_twice(artifact: Artifact) -> None:

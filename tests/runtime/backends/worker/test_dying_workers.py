@@ -60,7 +60,7 @@ class Killing:
     """A verifier whose workers are killed, one after another, before every so many calls of each kind."""
 
     def __init__(self, verifier: WorkerVerifier, every: int) -> None:
-        self.shape, self.commit, self.close = verifier.shape, verifier.commit, verifier.close
+        self.shape, self.close = verifier.shape, verifier.close
         self._verifier = verifier
         self._every = every
         self._calls = 0

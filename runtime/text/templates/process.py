@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import finalize
 
-from anespec.runtime.text import template_worker
+from anespec.runtime.text.templates import worker
 from anespec.system.child_python import NEUTRAL_FOLDER, end_child
 from anespec.system.errors import AnespecError, RequestError
 from anespec.system.formatting import LONGEST_REASON, printable
@@ -71,7 +71,7 @@ class TemplateProcesses:
                 process.end()
                 raise
             # What filled the memory may be kept there, in the way of the next rendering.
-            if answer[:1] in (template_worker.NO_MEMORY, template_worker.TOO_LONG):
+            if answer[:1] in (worker.NO_MEMORY, worker.TOO_LONG):
                 process.end()
             else:
                 self._idle.append(process)
@@ -95,11 +95,11 @@ class TemplateProcesses:
 def _text_of(answer: bytes, limits: Limits) -> str:
     kind, content = answer[:1], answer[1:]
     match kind:
-        case template_worker.TEXT:
+        case worker.TEXT:
             return content.decode("utf-8", "surrogatepass")
-        case template_worker.NO_MEMORY:
+        case worker.NO_MEMORY:
             raise RequestError(_wanted_memory(limits))
-        case template_worker.TOO_LONG:
+        case worker.TOO_LONG:
             raise RequestError(
                 f"the model's chat template wrote more than {limits.characters} characters; {MEND}"
             )
@@ -116,7 +116,7 @@ class _Process:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        command = [sys.executable, "-I", "-S", template_worker.__file__, str(limits.memory)]
+        command = [sys.executable, "-I", "-S", worker.__file__, str(limits.memory)]
         command += [str(limits.seconds), str(limits.characters), *_library_folders()]
         try:
             # A session of its own keeps a terminal's ^C from it.
@@ -159,7 +159,7 @@ class _Process:
         answer = None
         try:
             if request is not None:
-                template_worker.write_frame(self._requests, request)
+                worker.write_frame(self._requests, request)
             answer = self._read_answer()
         except OSError:
             pass
@@ -176,7 +176,7 @@ class _Process:
         """The next frame; None where the process ended, or announces more than a text may have."""
         head = self._answers.read(8)
         size = int.from_bytes(head, "big")
-        if len(head) < 8 or size > 1 + 4 * self._limits.characters + template_worker.LONGEST_REASON:
+        if len(head) < 8 or size > 1 + 4 * self._limits.characters + worker.LONGEST_REASON:
             return None
         answer = self._answers.read(size)
         return answer if len(answer) == size else None

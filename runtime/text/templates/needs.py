@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from anespec.runtime.text.chat import render_chat
+from anespec.runtime.text.templates.rendering import render_chat
 from anespec.system.errors import RequestError
 
 _NEEDLE = "needle"

@@ -1,4 +1,4 @@
-"""The program of the process that renders chat templates: `template_process` starts it by its path.
+"""The program of the process that renders chat templates: `process` starts it by its path.
 
 It imports Jinja and the standard library only, from folders that it is told, never from the current one.
 What it reads and writes are frames: 8 bytes of length, big-endian, then so many bytes. It says that it is

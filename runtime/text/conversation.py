@@ -1,24 +1,14 @@
-"""Chat templates: from messages to the prompt that a model was trained on.
+"""Conversations: their messages, the tokens of their prompts, and the turns that a prompt keeps."""
 
-Templates are programs out of a model file, so they run in Jinja's sandbox, in a process of its own within
-limits of time and memory, with the names and settings that transformers gives them
-(transformers/utils/chat_template_utils.py).
-"""
-
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from anespec.runtime.text.template_process import TemplateProcesses
 from anespec.system.errors import PromptTooLongError, RequestError
 from anespec.system.options import complaint
-
-# A conversation as the tokens that a model continues.
 
 TAIL = 16
 """Tokens of the prompt's end that are looked at for what a template has opened there."""
@@ -36,9 +26,6 @@ class ChatPrompt:
     tail: str
     ends: tuple[str, ...] = ()
     is_spaced: bool = False
-
-
-# The messages of a conversation, as chat templates read them.
 
 
 class Message(BaseModel):
@@ -79,48 +66,6 @@ def _read(number: int, message: Message | Mapping[str, object]) -> Message:
         reason = complaint(error, Message, "key")
         raise RequestError(f"message {number}: {reason}") from None
 
-
-def render_chat(
-    template: str,
-    messages: Sequence[Mapping[str, object]],
-    *,
-    add_generation_prompt: bool,
-    bos: str,
-    eos: str,
-    variables: Mapping[str, object] | None = None,
-    escaped_as: Mapping[str, str] | None = None,
-    processes: TemplateProcesses | None = None,
-) -> str:
-    """The prompt for `messages` (role, content and what else the template reads).
-
-    `bos` and `eos` are the texts of those tokens, `variables` further names for the template, such as
-    `tools`. Encode the result with `parse_special`, and without `add_special` where it begins with BOS.
-    The filter `escape` escapes each character that `escaped_as` names as if it were the one it maps to.
-    `processes` render it; without, those that all of this program shares. Safe from several threads.
-
-    Raises:
-        RequestError: the template is not valid, refuses these messages, does something forbidden or takes
-            more time, memory or characters than it may.
-    """
-    names = {
-        "tools": None,
-        "documents": None,
-        **(variables or {}),
-        "messages": messages,
-        "add_generation_prompt": add_generation_prompt,
-        "bos_token": bos,
-        "eos_token": eos,
-    }
-    return (processes or _shared(os.getpid())).render(template, names, escaped_as)
-
-
-@cache
-def _shared(owner: int) -> TemplateProcesses:
-    """The processes that serve the process `owner`: one that forked must not talk to its parent's."""
-    return TemplateProcesses()
-
-
-# Choose the turns of a conversation that stay in its prompt once the context is nearly full.
 
 FULL, CUT = 0.75, 0.5
 """A prompt of more than the first share of the context loses turns until it has no more than the second: it

@@ -1,0 +1,58 @@
+"""A chat's model: what `anespec.load` gives, asked one conversation at a time."""
+
+from typing import TYPE_CHECKING
+
+from anespec.cli.chat.model import Answer, Messages
+from anespec.model import Model
+from anespec.runtime.options import GenerationOptions
+from anespec.runtime.sampling.parameters import choice_seed
+from anespec.runtime.text.conversation import ChatPrompt
+from anespec.system.errors import LONGER_CONTEXT, PromptTooLongError
+
+if TYPE_CHECKING:
+    from anespec.runtime.options import GenerationOptions
+
+
+class LoadedModel:
+    """A ChatModel over a loaded model, which its owner closes."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        """`name` is what people call it."""
+        self._model = model
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The name to show."""
+        return self._name
+
+    @property
+    def context(self) -> int:
+        """Tokens that a conversation and its answer may have together."""
+        return self._model.context
+
+    @property
+    def checking(self) -> str | None:
+        """See ChatModel."""
+        return self._model.checking
+
+    def require_right(self) -> None:
+        """See ChatModel."""
+        self._model.require_right()
+
+    def prompt(self, messages: Messages) -> ChatPrompt:
+        """The conversation in the model's template; raises like `ChatModel.prompt`."""
+        prompt = self._model.chat_prompt(messages)
+        if len(prompt.ids) > self.context:
+            raise PromptTooLongError(
+                f"the message takes {len(prompt.ids)} tokens and the context has {self.context}; shorten it, "
+                f"or give the model a longer context ({LONGER_CONTEXT})"
+            )
+        return prompt
+
+    def answer(self, prompt: ChatPrompt, options: GenerationOptions, attempt: int) -> Answer:
+        """An answer; raises like `ChatModel.answer`."""
+        again = options.with_changes(seed=choice_seed(options.seed, attempt)).ending_at(prompt.ends)
+        self._model.check(prompt.ids, again)
+        (run,) = self._model.run(prompt.ids, again)
+        return run

@@ -1,0 +1,1 @@
+"""Chat templates: programs out of model files, rendered in a sandbox."""
