@@ -1,15 +1,234 @@
 """Train the embedded demo model: `python -m anespec.embedded.train --help`."""
 
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import click
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from anespec.embedded import model_path
-from anespec.embedded.corpus import end_of_text, split, standard_library, token_stream, train_tokenizer
+from anespec.embedded.corpus import (
+    consecutive_windows,
+    end_of_text,
+    random_windows,
+    split,
+    standard_library,
+    token_stream,
+    train_tokenizer,
+)
+from anespec.embedded.gguf_export import write_gguf
 from anespec.embedded.network import Network, Shape
-from anespec.embedded.training import CHECKPOINT, Recipe, Streams, Training, run, validation_loss
+
+# A run can be stopped and resumed: a batch depends only on the seed and the step, and the checkpoint holds
+# the rest.
+
+CHECKPOINT = "checkpoint.pt"
+QUICK_VALIDATION_WINDOWS = 16
+FIRST_EXPORT_MINUTES = 5.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. Times are in minutes; the schedule follows the clock."""
+
+    minutes: float = 80.0
+    seed: int = 0
+    tokens_per_step: int = 4096
+    short_length: int = 512
+    long_length: int = 1024
+    # The share of the time spent on short windows before long ones teach the far positions.
+    short_share: float = 0.6
+    peak_rate: float = 3e-3
+    warmup_share: float = 0.02
+    decay_share: float = 0.5
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    export_minutes: float = 20.0
+    validate_minutes: float = 10.0
+    checkpoint_minutes: float = 5.0
+
+    def rate(self, done: float) -> float:
+        """The learning rate when the share `done` of the time is over: warm up, hold, decay to zero."""
+        rise = done / self.warmup_share
+        fall = (1 - done) / self.decay_share
+        return self.peak_rate * max(0.0, min(1.0, rise + 0.01, fall))
+
+    def length(self, done: float) -> int:
+        """The window length, in tokens, when the share `done` of the time is over."""
+        return self.short_length if done < self.short_share else self.long_length
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The tokenised corpus, int64 [tokens] each, and the token that begins a window."""
+
+    training: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+    begin: int
+
+
+class Interval:
+    """Says when something that happens every so many minutes is due."""
+
+    def __init__(self, minutes: float, first_minutes: float | None = None) -> None:
+        self.seconds = minutes * 60
+        self.next = time.monotonic() + 60 * (minutes if first_minutes is None else first_minutes)
+
+    def due(self) -> bool:
+        """True once per interval."""
+        now = time.monotonic()
+        if now < self.next:
+            return False
+        self.next = now + self.seconds
+        return True
+
+
+def optimisers(network: Network, weight_decay: float) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the embedding table and the norms.
+
+    Muon (Keller Jordan, 2024) learns more from each token, and here time buys few tokens. Its steps are
+    scaled to AdamW's size (Moonlight, arXiv:2502.16982), so that both follow one learning rate.
+    """
+    matrices = [weight for weight in network.blk.parameters() if weight.dim() == 2]
+    norms = [weight for weight in network.parameters() if weight.dim() == 1]
+    return [
+        torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(
+            [
+                {"params": [network.token_embd.weight], "weight_decay": weight_decay},
+                {"params": norms, "weight_decay": 0.0},
+            ],
+            betas=(0.9, 0.95),
+            fused=True,
+        ),
+    ]
+
+
+class Training:
+    """One run: the network, its optimiser and how far they are."""
+
+    def __init__(
+        self, network: Network, recipe: Recipe, device: torch.device, compiled: bool = False
+    ) -> None:
+        self.network = network.to(device)
+        self.recipe = recipe
+        self.device = device
+        self.progress = Progress()
+        self.loss = torch.compile(network.loss, dynamic=False) if compiled else network.loss
+        self.optimisers = optimisers(self.network, recipe.weight_decay)
+
+    @property
+    def done(self) -> float:
+        """The share of the time that is over, 0 to 1."""
+        return self.progress.seconds / (60 * self.recipe.minutes)
+
+    def step(self, streams: Streams) -> float:
+        """Learn from one batch; returns its loss in nats per token."""
+        began = time.monotonic()
+        length = self.recipe.length(self.done)
+        count = max(1, self.recipe.tokens_per_step // length)
+        seed = (self.recipe.seed, self.progress.steps)
+        batch = random_windows(streams.training, count, length, streams.begin, seed).to(self.device)
+        for optimiser in self.optimisers:
+            optimiser.zero_grad()
+            for group in optimiser.param_groups:
+                group["lr"] = self.recipe.rate(self.done)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            loss = self.loss(batch)
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
+        for optimiser in self.optimisers:
+            optimiser.step()
+        value = float(loss.detach())
+        self.progress = Progress(
+            self.progress.steps + 1,
+            self.progress.tokens + count * length,
+            self.progress.seconds + time.monotonic() - began,
+        )
+        return value
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint at once."""
+        unfinished = path.with_name(path.name + ".part")
+        torch.save(
+            {
+                "shape": asdict(self.network.shape),
+                "recipe": asdict(self.recipe),
+                "progress": asdict(self.progress),
+                "network": self.network.state_dict(),
+                "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            },
+            unfinished,
+        )
+        unfinished.replace(path)
+
+    @classmethod
+    def resume(cls, path: Path, minutes: float, device: torch.device, compiled: bool) -> Self:
+        """Go on from a checkpoint, with its shape and recipe but perhaps another time budget."""
+        saved = torch.load(path, map_location=device, weights_only=True)
+        recipe = replace(Recipe(**saved["recipe"]), minutes=minutes)
+        training = cls(Network(Shape(**saved["shape"])), recipe, device, compiled)
+        training.network.load_state_dict(saved["network"])
+        for optimiser, state in zip(training.optimisers, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(state)
+        training.progress = Progress(**saved["progress"])
+        return training
+
+
+@torch.inference_mode()
+def validation_loss(network: Network, streams: Streams, limit: int | None = None) -> float:
+    """Mean loss in nats per token over windows of the full context, in float32.
+
+    `limit` takes that many windows, evenly spread over the held-out files, instead of all.
+    """
+    windows = consecutive_windows(streams.held_out, network.shape.context, streams.begin)
+    if limit is not None:
+        windows = windows[:: max(1, len(windows) // limit)]
+    device = network.token_embd.weight.device
+    losses = [float(network.loss(window[None].to(device))) for window in windows]
+    return sum(losses) / len(losses)
+
+
+def run(training: Training, streams: Streams, tokenizer: Tokenizer, work: Path, output: Path) -> None:
+    """Train until the time is over; keep checkpoints in `work` and write GGUF files to `output`."""
+    recipe = training.recipe
+    export = Interval(recipe.export_minutes, min(FIRST_EXPORT_MINUTES, recipe.export_minutes))
+    validate = Interval(recipe.validate_minutes)
+    checkpoint = Interval(recipe.checkpoint_minutes)
+    while training.done < 1:
+        loss = training.step(streams)
+        progress = training.progress
+        if progress.steps % 20 == 1:
+            speed = progress.tokens / progress.seconds
+            click.echo(
+                f"step {progress.steps}  {progress.tokens / 1e6:.2f} M tokens  "
+                f"{progress.seconds / 60:.1f} min  {speed:.0f} tokens/s  loss {loss:.3f}"
+            )
+        if validate.due():
+            value = validation_loss(training.network, streams, QUICK_VALIDATION_WINDOWS)
+            click.echo(f"step {progress.steps}  held-out loss {value:.3f} (a sample)")
+        if checkpoint.due():
+            training.save(work / CHECKPOINT)
+        if export.due():
+            write_gguf(training.network, tokenizer, output)
+            click.echo(f"step {progress.steps}  wrote {output}")
+    training.save(work / CHECKPOINT)
+    write_gguf(training.network, tokenizer, output)
+
 
 TOKENIZER = "tokenizer.json"
 

@@ -35,16 +35,16 @@ from anespec.manifests.fields import InsidePath as InsidePath
 from anespec.manifests.fields import Name as Name
 from anespec.manifests.fields import Record as Record
 from anespec.manifests.fields import Slots as Slots
+from anespec.manifests.fields import StoredTensor as StoredTensor
 from anespec.manifests.fields import Target as Target
 from anespec.manifests.fields import WeightFormat as WeightFormat
+from anespec.manifests.fields import formats_of as formats_of
+from anespec.manifests.fields import relative_error as relative_error
 from anespec.manifests.graph_choices import AttentionShape as AttentionShape
 from anespec.manifests.graph_choices import HeadOutputs as HeadOutputs
 from anespec.manifests.graph_choices import KVForm as KVForm
 from anespec.manifests.graph_choices import RangeDefault, ReshapeHint, range_widths
 from anespec.manifests.graph_choices import Shapes as Shapes
-from anespec.manifests.stored_tensors import StoredTensor as StoredTensor
-from anespec.manifests.stored_tensors import formats_of as formats_of
-from anespec.manifests.stored_tensors import relative_error as relative_error
 
 SCHEMA_VERSION = 3
 

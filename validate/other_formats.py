@@ -9,8 +9,7 @@ from pydantic import Field
 
 from anespec.convert.source.model import Matrix, SourceModel
 from anespec.convert.weights.encoding import stored_bytes
-from anespec.convert.weights.formats import choose
-from anespec.convert.weights.palettes import GROUP_ROWS
+from anespec.convert.weights.formats import GROUP_ROWS, choose
 from anespec.convert.weights.stored import AddedError, stored_pieces
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Count, Index, Manifest, Record, StoredTensor, Target, WeightFormat

@@ -17,13 +17,12 @@ from anespec.runtime.engine.requests import Principal
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.app import build_app
-from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.daemon import Daemon, Lifecycle, Phase
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.http.listening import AddressTakenError, address_text, listen_on
 from anespec.runtime.server.http.running import serve_until_ended
-from anespec.runtime.server.lifecycle import Lifecycle, Phase
 from anespec.runtime.server.logs import logged
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import ServingModel

@@ -9,14 +9,13 @@ import logging
 from collections.abc import Sequence
 
 from anespec.runtime.drafters import Draft, DraftCost, Outcome, TopKLogits
+from anespec.runtime.drafters.chains import PerOwner
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
 from anespec.runtime.drafters.memory.learner import Memory, TenantMemoryView
 from anespec.runtime.drafters.mix.layout import Words
 from anespec.runtime.drafters.mix.others import Others, no_datastore
-from anespec.runtime.drafters.mix.source import MixSession, MixSource
-from anespec.runtime.drafters.mix.tables import TextTables
-from anespec.runtime.drafters.owners import PerOwner
+from anespec.runtime.drafters.mix.source import MixSession, MixSource, TextTables
 from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, recycle_learn
 from anespec.runtime.drafters.texts import seen_rows
 from anespec.system.errors import StorageError

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar, cast
 
-from anespec.runtime.drafters.kept_code import code_folder
-from anespec.runtime.drafters.whole_code import forget_function
+from anespec.runtime.drafters.kept_code import code_folder, forget_function
 
 # Import numba so that it reads no settings from the current folder, now or at any later compilation.
 #

@@ -14,14 +14,13 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from anespec.runtime.engine.requests import Principal
-from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.daemon import Daemon, Phase
 from anespec.runtime.server.http.bodies import BodyRoom, read_body
 from anespec.runtime.server.http.endpoint import Call, Endpoint, openai_error
 from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.http.guards import GONE, Guard
 from anespec.runtime.server.http.listening import Hosts
 from anespec.runtime.server.http.request_log import CLIENT_GONE, record_of
-from anespec.runtime.server.lifecycle import Phase
 from anespec.system.errors import AnespecError
 
 _log = logging.getLogger("anespec.serve")

@@ -4,7 +4,8 @@ from anespec.runtime.server import health, openapi
 from anespec.runtime.server.http.endpoint import Endpoint
 from anespec.runtime.server.llama import completion, endpoints
 from anespec.runtime.server.ollama import endpoints as ollama
-from anespec.runtime.server.openai import chat, completions, embeddings, models_list
+from anespec.runtime.server.openai import chat, completions, models_list
+from anespec.runtime.server.openai import models_list as embeddings
 from anespec.runtime.server.page import endpoints as page
 from anespec.runtime.server.responses import respond
 

@@ -3,8 +3,8 @@
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
+from anespec.runtime.server.daemon import Phase
 from anespec.runtime.server.http.endpoint import Call, Endpoint
-from anespec.runtime.server.lifecycle import Phase
 
 
 async def live(call: Call[None]) -> Response:

@@ -13,7 +13,7 @@ from tiny_model import TinyModel, write_gguf
 from anespec.convert.graph.builder import ct
 from anespec.convert.options import ConvertOptions
 from anespec.convert.package import WEIGHTS_FILE, write_package
-from anespec.convert.planning.pass_shapes import PassesPlan, plan_passes
+from anespec.convert.planning.plan import PassesPlan, plan_passes
 from anespec.manifests.channel_layout import DECLARED, ChannelLayout, channel_shape, laid_out
 from anespec.manifests.schema import (
     MAIN,
@@ -25,7 +25,7 @@ from anespec.manifests.schema import (
 )
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import FileReference, Function, read_model, read_package
-from anespec.runtime.backends.portable.package_predictor import PackagePredictor
+from anespec.runtime.backends.portable.package_server import PackagePredictor
 from anespec.system.errors import RequestError
 
 ROWS = (4, 64)

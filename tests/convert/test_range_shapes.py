@@ -10,7 +10,7 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.graph.builder import ct
 from anespec.convert.options import ConvertOptions
-from anespec.convert.planning.pass_shapes import plan_passes
+from anespec.convert.planning.plan import plan_passes
 from anespec.convert.planning.report import first_use
 from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
 from anespec.manifests.schema import Manifest, Shapes, Target

@@ -10,9 +10,8 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from anespec.convert.weights.encoding import FP16_MAX, extremes_of, stored_bytes
-from anespec.convert.weights.formats import choose
+from anespec.convert.weights.formats import GROUP_ROWS, choose, fp16_palette, group_rows
 from anespec.convert.weights.linear import INT4, INT8, Grid, quantise_rows
-from anespec.convert.weights.palettes import GROUP_ROWS, fp16_palette, group_rows
 from anespec.convert.weights.stored import StoredWeight, store
 from anespec.manifests.schema import WeightFormat
 from anespec.system.errors import UnsupportedModelError

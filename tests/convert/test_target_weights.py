@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.weights.encoding import FP16_MAX
-from anespec.convert.weights.formats import ENCODINGS, REPACKED, choose
-from anespec.convert.weights.palettes import fp16_palette, nearest
+from anespec.convert.weights.formats import ENCODINGS, REPACKED, choose, fp16_palette, nearest
 from anespec.convert.weights.stored import StoredWeight, store
 from anespec.convert.weights.targets import UNFIT, fits
 from anespec.embedded import model_path

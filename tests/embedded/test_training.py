@@ -23,7 +23,7 @@ from anespec.embedded.corpus import (
 )
 from anespec.embedded.gguf_export import read_network, read_tokenizer, write_gguf
 from anespec.embedded.network import Network, Shape
-from anespec.embedded.training import CHECKPOINT, Recipe, Streams, Training, run, validation_loss
+from anespec.embedded.train import CHECKPOINT, Recipe, Streams, Training, run, validation_loss
 from anespec.gguf.container import GGUFFile
 
 VOCABULARY = 384

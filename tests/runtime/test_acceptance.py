@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anespec.runtime.speculation.acceptance import ClaimRates, SequenceAcceptance
+from anespec.runtime.speculation.sequence_policy import ClaimRates, SequenceAcceptance
 
 
 @given(st.floats(0.001, 1.0), st.integers(0, 200), st.integers(0, 200))

@@ -16,7 +16,7 @@ from anespec.runtime.backends.coreml.contact import LoadProbe, Outcome
 from anespec.runtime.backends.coreml.contact_child import tried
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel, ModelState
 from anespec.runtime.backends.portable.mil_package import read_package
-from anespec.runtime.backends.portable.package_predictor import PACKAGE_OF_COMPILED, followed
+from anespec.runtime.backends.portable.package_server import PACKAGE_OF_COMPILED, followed
 
 COMMAND = (sys.executable, __file__)
 
@@ -107,7 +107,7 @@ def meet_here(patch: pytest.MonkeyPatch, library: CoreMLLibrary) -> None:
             if outcome.error is not None:
                 return
 
-    patch.setattr("anespec.runtime.backends.coreml.loading.first_contacts", contacts)
+    patch.setattr("anespec.runtime.backends.coreml.backend.first_contacts", contacts)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ import httpx
 from described import Described
 
 from anespec.runtime.server.app import build_app
-from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.daemon import Daemon, Lifecycle
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.http.endpoint import Endpoint
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.http.listening import listen_on
 from anespec.runtime.server.http.running import Server, server_of
-from anespec.runtime.server.lifecycle import Lifecycle
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel, Wait, as_long_as_it_takes
 from anespec.runtime.server.openapi import description

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from anespec.manifests.residency import Device
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.library import coremltools
-from anespec.runtime.backends.portable.package_predictor import (
+from anespec.runtime.backends.portable.package_server import (
     PACKAGE_OF_COMPILED,
     PackagePredictor,
     PredictorState,

@@ -9,7 +9,7 @@ from converting import build
 from planted import EMBEDDED, golden_of
 
 import anespec
-from anespec.convert.graph import best_token
+from anespec.convert.graph import shards
 from anespec.convert.graph.builder import Var, mb
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessVerdict, Invariance
@@ -18,7 +18,7 @@ from anespec.runtime.backends import verifier as verifier_module
 from anespec.validate.exactness.gate import exactness_gate
 
 BACKENDS = ("torch", "openvino")
-DIGITS = best_token._digits
+DIGITS = shards._digits
 BEST_OF = verifier_module.best_of_slices
 
 
@@ -54,7 +54,7 @@ def one_behind(tokens: int) -> tuple[Var, Var]:
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(best_token, "_digits", one_behind)
+        patch.setattr(shards, "_digits", one_behind)
         return converted(tmp_path_factory.mktemp("faulty"), head_outputs="argmax")
 
 

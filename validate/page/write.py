@@ -1,16 +1,20 @@
 """Render report.html. Whatever an artifact says is text here: everything is escaped, nothing is loaded."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from anespec.gguf.container import GGUFFile
-from anespec.manifests.residency import ResidencyFile
+from anespec.manifests.residency import ResidencyFile, ResidencyVerdict
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, Damage, damage_sentence
 from anespec.manifests.verdicts import (
     OPTIONAL,
     REQUIRED_FOR_SPECULATION,
     ExactnessFile,
+    ExactnessVerdict,
     RunEnvironment,
+    Status,
     Verdict,
     VerdictFile,
     VerdictT,
@@ -18,23 +22,83 @@ from anespec.manifests.verdicts import (
 )
 from anespec.runtime.backends import AUTO, circumstances
 from anespec.system.errors import AnespecError
-from anespec.validate.golden.figures import GoldenFile
+from anespec.system.formatting import counted, listed
+from anespec.validate.golden.figures import GoldenFile, GoldenVerdict
 from anespec.validate.options import GATES
 from anespec.validate.other_formats import FormatsFile
-from anespec.validate.page.badges import exactness_badge, golden_badge, quality_badge, residency_badge
 from anespec.validate.page.commands import as_argument, convert_command, generate_commands, validate_commands
-from anespec.validate.page.formats import view_formats
 from anespec.validate.page.golden import view_golden
 from anespec.validate.page.quality import view_changes, view_quality
 from anespec.validate.page.residency import view_residency
 from anespec.validate.page.sample import view_sample
 from anespec.validate.page.shards import view_shards
 from anespec.validate.page.templating import TEMPLATES, render_report
-from anespec.validate.page.weights import view_weights
-from anespec.validate.quality.verdict import QualityFile
+from anespec.validate.page.weights import view_formats, view_weights
+from anespec.validate.quality.verdict import QualityFile, QualityVerdict
 from anespec.validate.report import equal_widths
+from anespec.validate.residency.gate import decides
 from anespec.validate.sample.figures import SampleFile
 from anespec.validate.summary import summary
+
+
+@dataclass(frozen=True)
+class Badge:
+    """How a gate stands."""
+
+    gate: str
+    standing: Status
+    words: str
+
+
+def residency_badge(
+    verdicts: Sequence[ResidencyVerdict], target: Target, required: bool = False
+) -> Badge | None:
+    """By the newest verdict; None for the CPU, to which residency is of no matter unless it is `required`."""
+    if target is Target.CPU and not required:
+        return None
+    if not verdicts:
+        return _not_run("residency")
+    newest = verdicts[0]
+    shards = counted(len(newest.shards), "shard")
+    standing = newest.standing
+    if decides(newest, required):
+        standing = Status.PASS if newest.passed else Status.FAIL
+    words = f"{newest.source}: {len(newest.shards) - len(newest.off_ane)} of {shards} on the Neural Engine"
+    return Badge("residency", standing, words)
+
+
+def golden_badge(verdicts: Sequence[GoldenVerdict]) -> Badge:
+    """The worst of all circumstances."""
+    return _by_place("golden", [(v.circumstances.backend, v.standing) for v in verdicts])
+
+
+def exactness_badge(verdicts: Sequence[ExactnessVerdict]) -> Badge:
+    """The worst of all circumstances."""
+    return _by_place("exactness", [(v.circumstances.backend, v.standing) for v in verdicts])
+
+
+def quality_badge(verdicts: Sequence[QualityVerdict]) -> Badge:
+    """The worst of all texts, by their names; without any limit the largest mean divergence."""
+    if not verdicts or {verdict.standing for verdict in verdicts} != {Status.REPORTED}:
+        return _by_place("quality", [(v.text.name, v.standing) for v in verdicts])
+    kl = max(verdict.figures.kl.mean for verdict in verdicts)
+    return Badge("quality", Status.REPORTED, f"reported: mean KL divergence up to {kl:.2g} nats, no limit")
+
+
+def _by_place(gate: str, outcomes: Sequence[tuple[str, Status]]) -> Badge:
+    if not outcomes:
+        return _not_run(gate)
+    found: dict[Status, dict[str, None]] = {}
+    for place, standing in outcomes:
+        found.setdefault(standing, {})[place] = None
+    ranked = Status.ranked(found)
+    words = [f"{standing} on {listed(list(found[standing]))}" for standing in ranked]
+    return Badge(gate, ranked[0], "; ".join(words))
+
+
+def _not_run(gate: str) -> Badge:
+    return Badge(gate, Status.NOT_RUN, "not run")
+
 
 PAGE_NAME = "report.html"
 

@@ -195,7 +195,7 @@ class Bench:
 
     def truth(self, build: Build, steps: list[Pass], *, rows: int | None = None) -> list[Tensor]:
         """What the torch table makes of passes through the first shard."""
-        from anespec.runtime.backends.portable.package_predictor import PackagePredictor
+        from anespec.runtime.backends.portable.package_server import PackagePredictor
 
         artifact = self.artifact(build)
         shard = artifact.manifest.layer_shards[0]

@@ -17,9 +17,9 @@ from anespec.validate.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
     from anespec.validate.tuning.candidates import Candidate
+    from anespec.validate.tuning.report import WholeModel
     from anespec.validate.tuning.run import Tuned
     from anespec.validate.tuning.search import Trial
-    from anespec.validate.tuning.whole_model import WholeModel
 
 
 @click.command(short_help="Find the options that run GGUF fastest on this machine.")

@@ -1,21 +1,205 @@
 """The backend that has Core ML run an artifact's shards: each a model of its own, one pass through all."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from anespec.manifests.schema import HIDDEN_OUT, BestHead, HeadShard, LayerShard, Shard
+from anespec.manifests.channel_layout import ChannelLayout, shape_at
+from anespec.manifests.schema import HIDDEN_OUT, BestHead, HeadShard, LayerShard, Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
-from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
-from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, CoreMLTools
-from anespec.runtime.backends.coreml.loading import ShardLoader
-from anespec.runtime.backends.coreml.runner import CoreMLRunner
+from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard, known_shard
+from anespec.runtime.backends.coreml.contact import LoadProbe, Shape, TriedPass, start_shard
+from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT, first_contacts
+from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, CoreMLTools, LoadedModel
+from anespec.runtime.backends.coreml.memory import (
+    is_stale,
+    met_before,
+    recorded_starts,
+    refused,
+    remember,
+    remember_start,
+)
+from anespec.runtime.backends.coreml.runner import ANY_WIDTH, CoreMLRunner
 from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
 from anespec.system.packages import missing_package
+
+_log = logging.getLogger(__name__)
+
+Models = Mapping[int | None, LoadedModel]
+"""By the T that they run."""
+
+ModelsByName = Mapping[str | None, LoadedModel]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a shard: the T that it runs (ANY_WIDTH: any), its name where it needs one, the layout of
+    its channel tensors, and its outputs."""
+
+    rows: int | None
+    name: str | None
+    layout: ChannelLayout
+    outputs: tuple[TensorSpec, ...]
+
+
+def functions_of(manifest: Manifest, shard: Shard) -> tuple[Function, ...]:
+    """The functions that are loaded of a shard, the block's first."""
+    return tuple(
+        Function(each.rows, manifest.loaded_name(way, each), each.layout, way.program_outputs)
+        for way in manifest.ways_through(shard)
+        for each in manifest.functions_of(way)
+    )
+
+
+class ShardLoader:
+    """Load an artifact's shards on some compute units.
+
+    A compiled shard that became stale by an upgrade of the system is compiled again, once.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        core_ml: CoreMLLibrary,
+        units: ComputeUnits,
+        *,
+        command: Sequence[str] | None,
+        seconds: float,
+    ) -> None:
+        """Nothing is done yet; `command` and `seconds` are those of `first_contacts`."""
+        self._artifact = artifact
+        self._core_ml = core_ml
+        self._units = units
+        self._command = command
+        self._seconds = seconds
+
+    def load(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Models]]:
+        """The models of each way through each shard; all are compiled and tried before the first is loaded.
+
+        Raises:
+            ArtifactError: Core ML refuses a shard, fails in it or is killed by it.
+            StorageError: there is no room for the compiled shards.
+        """
+        for compiled in self._met([self._compiled(shard) for shard in shards]):
+            models, manifest = self._loaded(compiled), self._artifact.manifest
+            for way in manifest.ways_through(compiled.shard):
+                functions = manifest.functions_of(way)
+                yield way, {each.rows: models[manifest.loaded_name(way, each)] for each in functions}
+
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove what is kept of compiled shards, and that they were tried.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        for shard in shards:
+            discard(self._compiled(shard))
+
+    def starts(self, shards: Sequence[Shard]) -> Starts | None:
+        """What starting them took before; None where one of them never started here."""
+        known = [known_shard(self._artifact, shard, self._core_ml) for shard in shards]
+        compiled = [each for each in known if each is not None]
+        return recorded_starts(map(self._place, compiled)) if len(compiled) == len(known) else None
+
+    def _compiled(self, shard: Shard) -> CompiledShard:
+        return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
+
+    def _met(self, shards: Sequence[CompiledShard]) -> list[CompiledShard]:
+        """The shards, each of which was loaded and run once by another process, now or before."""
+        met = {compiled.shard.path: compiled for compiled in shards}
+        waiting = [compiled for compiled in shards if not met_before(compiled, self._place(compiled))]
+        while waiting:
+            _log.info("first contact with %s", ", ".join(compiled.shard.path for compiled in waiting))
+            contacts = [self._contact(compiled) for compiled in waiting]
+            with closing(first_contacts(contacts, command=self._command, seconds=self._seconds)) as outcomes:
+                for outcome in outcomes:
+                    compiled = waiting.pop(0)
+                    if outcome.error is not None and is_stale(compiled, outcome.error):
+                        waiting.insert(0, self._again(compiled))
+                        met[compiled.shard.path] = waiting[0]
+                        break
+                    remember(self._place(compiled), outcome)
+                    _log.info("first contact with %s: %s", compiled.shard.path, outcome.first)
+                    if outcome.error is not None:
+                        raise refused(compiled, outcome.error, compiled.doubt)
+        return list(met.values())
+
+    def _loaded(self, compiled: CompiledShard) -> ModelsByName:
+        try:
+            return self._started(compiled)
+        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        except Exception as error:
+            if not is_stale(compiled, str(error)):
+                raise refused(compiled, str(error), compiled.doubt) from error
+        (compiled,) = self._met([self._again(compiled)])
+        try:
+            return self._started(compiled)
+        except Exception as error:
+            raise refused(compiled, str(error)) from error
+
+    def _started(self, compiled: CompiledShard) -> ModelsByName:
+        """The models of a shard, each of whose widths has been run once."""
+        models, times = start_shard(self._contact(compiled), self._core_ml)
+        remember_start(compiled, self._place(compiled), times)
+        return models
+
+    def _again(self, compiled: CompiledShard) -> CompiledShard:
+        _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
+        discard(compiled)
+        return self._compiled(compiled.shard)
+
+    def _place(self, compiled: CompiledShard) -> Path:
+        return compiled.beside(f"{self._units}.json")
+
+    def _contact(self, compiled: CompiledShard) -> LoadProbe:
+        return contact_of(self._artifact.manifest, compiled, self._units)
+
+
+def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> LoadProbe:
+    """Return the first contacts of a compiled shard: every function at every width in use, the block first.
+
+    Core ML prepares a model of flexible shapes for each width, so each is a contact of its own.
+    """
+    shard = compiled.shard
+    given = {spec.name for spec in shard.inputs}
+    return LoadProbe(
+        shard=shard.path,
+        compiled=str(compiled.path.absolute()),
+        units=units,
+        hint=manifest.reshape_hint,
+        passes=tuple(
+            _tried(shard, each, rows)
+            for each in functions_of(manifest, shard)
+            for rows in (_block_first(manifest) if each.rows is ANY_WIDTH else (each.rows,))
+        ),
+        states={state.name: state.shape for state in shard.program_states},
+        masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
+        writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
+    )
+
+
+def _block_first(manifest: Manifest) -> tuple[int, ...]:
+    return tuple(dict.fromkeys((manifest.block, *manifest.widths)))
+
+
+def _tried(shard: Shard, function: Function, rows: int) -> TriedPass:
+    def shapes(specs: Sequence[TensorSpec]) -> dict[str, Shape]:
+        return {spec.name: shape_at(spec.shape, rows, function.layout) for spec in specs}
+
+    return TriedPass(
+        function=function.name,
+        rows=rows,
+        inputs=shapes(shard.program_inputs),
+        outputs=shapes(function.outputs),
+    )
+
 
 Way = tuple[str, bool]
 """A way through a shard: its path, and whether it leads to the best tokens alone."""

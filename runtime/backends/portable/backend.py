@@ -1,19 +1,241 @@
 """A backend that executes .mlpackages with a library; the library is imported when a shard is opened."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
-from anespec.manifests.schema import HIDDEN_IN, HIDDEN_OUT, LayerShard, Manifest, Shard, StateSpec
+import numpy as np
+
+from anespec.gguf.element_types import ElementType
+from anespec.manifests.channel_layout import ChannelLayout, shape_in
+from anespec.manifests.schema import (
+    HIDDEN_IN,
+    HIDDEN_OUT,
+    LayerShard,
+    Manifest,
+    Shard,
+    ShardFunction,
+    StateSpec,
+    TensorSpec,
+)
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
-from anespec.runtime.backends.portable.declared import load_declared
-from anespec.runtime.backends.portable.program import Operation, Program, chain, merge
+from anespec.runtime.backends.portable.mil_package import (
+    FileReference,
+    Function,
+    MILPackage,
+    Packed,
+    TensorType,
+    Written,
+    read_package,
+)
+from anespec.runtime.backends.portable.program import Operation, Program, chain, merge, program_of
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE, fuse_slot_writes
 from anespec.runtime.backends.runner import PoolNames, ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
+from anespec.system.errors import ArtifactError
+from anespec.system.formatting import listed, printable, quoted, shape_text
 from anespec.system.packages import missing_package
+
+# The runtime and the gates address inputs, outputs and states by the manifest's names, so a state that only
+# the program knew of would be neither cleared, nor copied, nor compared.
+
+# Treat the functions of a package as one: they are the same graph over the same constants, each for its own
+# T, and up to the layout of channel tensors.
+#
+# So a pass with the number of rows of any function can run on the one function that is kept, and there is one
+# set of weights and of states, as in Core ML.
+
+ANY = -1
+"""What a reshape is given for T."""
+
+
+def declared_function(
+    package: MILPackage, every: Sequence[ShardFunction], declared: Sequence[ShardFunction]
+) -> Function:
+    """Return one function for those that are `declared` as the same graph.
+
+    `every` are all that a manifest declares of the package, the default first. If several are the same
+    graph, a dimension that is T in each of them is None.
+
+    Raises:
+        ArtifactError: the package has other functions, or another default, or two are not the same graph.
+    """
+    names = [function.name for function in every]
+    if {*names} != package.functions.keys():
+        raise _refused(package, f"has the functions {_named(package.functions)}, not {_named(names)}")
+    if (default := package.default_function) != names[0]:
+        raise _refused(package, f"its default function is {quoted(default)}, not {quoted(names[0])}")
+    first, *others = functions = [
+        _as_the_first(package.functions[each.name], each, declared[0]) for each in declared
+    ]
+    for other in others:
+        if (place := next(_differences(first, other), None)) is not None:
+            raise _refused(
+                package,
+                f"its function {quoted(other.name)} is another graph than {quoted(first.name)} (at "
+                f"{quoted(place)})",
+            )
+    return first if not others else _of_any_rows(package, functions, declared)
+
+
+def _as_the_first(function: Function, declared: ShardFunction, first: ShardFunction) -> Function:
+    """Return a function as it is, or with the first one's layout of channel tensors.
+
+    They have the same numbers in the same order in both layouts, so only the types of what meets the outside
+    differ, and what reshapes are given.
+    """
+    if declared.layout is first.layout:
+        return function
+
+    def turned(shape: tuple[int | None, ...], rows: int | None) -> tuple[int | None, ...]:
+        return shape_in(shape, first.layout, rows, declared.layout)
+
+    types, constants = dict(function.types), dict(function.constants)
+    for name in (*function.inputs, *function.outputs):
+        if name in types:
+            types[name] = replace(types[name], shape=turned(types[name].shape, declared.rows))
+    for operation in function.operations:
+        for name in operation.inputs.get("shape", ()) if operation.kind == "reshape" else ():
+            if isinstance(shape := constants.get(name), np.ndarray):
+                constants[name] = np.array(turned(tuple(shape.tolist()), ANY), shape.dtype)
+    return replace(function, types=types, constants=constants)
+
+
+def _named(names: Sequence[str] | Mapping[str, Function]) -> str:
+    return listed([quoted(name) for name in sorted(names)])
+
+
+def _refused(package: MILPackage, reason: str) -> ArtifactError:
+    return ArtifactError(f"{package.path}: {reason}; convert the model again")
+
+
+def _differences(first: Function, other: Function) -> Iterator[str]:
+    """The names of values or operations in which two functions are not the same graph, types left out."""
+    for mine, its in zip(
+        (*first.inputs, *first.states, *first.outputs),
+        (*other.inputs, *other.states, *other.outputs),
+        strict=False,
+    ):
+        if mine != its:
+            yield its
+    for mine_op, its_op in zip(first.operations, other.operations, strict=False):
+        if mine_op != its_op:
+            yield its_op.name
+    if len(first.operations) != len(other.operations) or _counts(first) != _counts(other):
+        yield other.name
+    for name in (*first.constants, *other.constants):
+        if not _same(first.constants.get(name), other.constants.get(name)):
+            yield name
+
+
+def _counts(function: Function) -> tuple[int, ...]:
+    return len(function.inputs), len(function.states), len(function.outputs)
+
+
+def _same(first: Written | FileReference | None, other: Written | FileReference | None) -> bool:
+    """Return whether two constants are the same: the same place in the weight file, or the same values."""
+    if isinstance(first, Packed) and isinstance(other, Packed):
+        return (first.element, first.shape) == (other.element, other.shape) and np.array_equal(
+            first.data, other.data
+        )
+    if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):
+        return first.dtype == other.dtype and np.array_equal(first, other)
+    return type(first) is type(other) and not isinstance(first, np.ndarray) and first == other
+
+
+def _of_any_rows(
+    package: MILPackage, functions: Sequence[Function], declared: Sequence[ShardFunction]
+) -> Function:
+    """The first function, with None for T in the types of what meets the outside."""
+    rows = [function.rows for function in declared]
+    first = functions[0]
+    types = dict(first.types)
+    for name in (*first.inputs, *first.states, *first.outputs):
+        found = [function.types[name] for function in functions if name in function.types]
+        elements, ranks = {each.element for each in found}, {len(each.shape) for each in found}
+        if not found or len(elements) > 1 or len(ranks) > 1 or len(found) < len(functions):
+            raise _refused(package, f"its functions differ in the type of {quoted(name)}")
+        shape = tuple(_size(sizes, rows) for sizes in zip(*(each.shape for each in found), strict=True))
+        if 0 in shape:
+            shapes = listed([shape_text(each.shape) for each in found])
+            raise _refused(package, f"its functions have {shapes} for {quoted(name)}, which no T explains")
+        types[name] = TensorType(found[0].element, shape)
+    return replace(first, types=types)
+
+
+def _size(sizes: Sequence[int | None], rows: Sequence[int | None]) -> int | None:
+    """None where the sizes are the functions' own T, the size where they agree, else 0."""
+    if list(sizes) == list(rows):
+        return None
+    return sizes[0] if len({*sizes}) == 1 and sizes[0] is not None else 0
+
+
+Shape = tuple[int | None, ...]
+
+
+def load_declared(artifact: Artifact, shard: Shard) -> Program:
+    """The program of a shard, which is in everything that meets the outside what the manifest says.
+
+    Several functions are one program, of any T and in the first one's layout (see functions).
+
+    Raises:
+        ArtifactError: the shard is missing or damaged, or has other functions, inputs, outputs or states.
+    """
+    package = read_package(artifact.shard_path(shard))
+    manifest, functions = artifact.manifest, artifact.manifest.functions_of(shard)
+    whole = next(each for each in manifest.shards if each.path == shard.path)
+    program = program_of(package, declared_function(package, manifest.package_functions(whole), functions))
+    width, layout = _fixed_width(manifest, shard), functions[0].layout
+    for kind, declared, found in (
+        ("input", _shapes(shard.program_inputs, width, layout), program.inputs),
+        ("output", _shapes(shard.program_outputs, width, layout), _outputs(program)),
+        ("state", {state.name: state.shape for state in shard.program_states}, program.states),
+    ):
+        for name in (*declared, *found):
+            if found.get(name) != declared.get(name):
+                raise ArtifactError(
+                    f"{artifact.root}: the {kind} {quoted(name)} of {shard.path} is "
+                    f"{_described(found.get(name))} in the program, but {_described(declared.get(name))} in "
+                    "the manifest; convert the model again"
+                )
+    integers = {spec.name for spec in shard.program_inputs if spec.dtype == "int32"}
+    strange = [
+        name
+        for name, value in program.interface.items()
+        if value.element is not (ElementType.INT32 if name in integers else ElementType.FP16)
+    ]
+    if strange or len(program.outputs) != len(shard.program_outputs):
+        raise ArtifactError(
+            f"{artifact.root}: {shard.path} has inputs, outputs or states of another type than the manifest "
+            "says, or of one name "
+            f"({printable(', '.join(strange or program.outputs))}); convert the model again"
+        )
+    return program
+
+
+def _fixed_width(manifest: Manifest, shard: Shard) -> int | None:
+    """T, where all passes through the shard are as wide."""
+    first, *others = manifest.functions_of(shard)
+    return None if others else first.rows
+
+
+def _at(shape: Shape, width: int | None) -> Shape:
+    return tuple(width if size is None else size for size in shape)
+
+
+def _shapes(specs: Iterable[TensorSpec], width: int | None, layout: ChannelLayout) -> dict[str, Shape]:
+    return {spec.name: _at(shape_in(spec.shape, layout), width) for spec in specs}
+
+
+def _outputs(program: Program) -> dict[str, Shape]:
+    return {name: program.interface[name].shape for name in program.outputs if name in program.interface}
+
+
+def _described(shape: Shape | None) -> str:
+    return "missing" if shape is None else f"of shape {shape_text(shape)}"
+
 
 # Turn caches of the host into states of the program, for a library whose states are faster than inputs.
 #

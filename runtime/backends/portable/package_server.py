@@ -19,17 +19,185 @@ import socketserver
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from anespec.runtime.backends.portable.package_predictor import Library, PackagePredictor
-from anespec.runtime.backends.runner import Homes, Tensor
-from anespec.system.errors import AnespecError, RequestError
+from anespec.gguf.element_types import ElementType
+from anespec.runtime.backends.portable.mil_package import read_package
+from anespec.runtime.backends.portable.program import Program, load_program
+from anespec.runtime.backends.runner import Homes, Inputs, ShardRunner, Tensor
+from anespec.system.errors import AnespecError, ArtifactError, RequestError
+from anespec.system.formatting import quoted, shape_text
+
+COMPILED = ".mlmodelc"
+PACKAGE_OF_COMPILED = "package"
+"""The file of a stand-in for a compiled model; it holds the path of the package."""
+
+Library = Literal["torch", "openvino"]
+
+
+def followed(path: Path) -> Path:
+    """Return the package that a stand-in for a compiled model refers to, else the path itself.
+
+    Raises:
+        ArtifactError: the stand-in points nowhere.
+    """
+    if path.suffix != COMPILED:
+        return path
+    try:
+        return Path((path / PACKAGE_OF_COMPILED).read_text("utf-8").strip())
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: is not a readable compiled model ({error}); compile it again") from None
+
+
+class PredictorState:
+    """The states of one sequence of predictions: fp16 arrays by name, zeros at first.
+
+    Where a predictor worked with them last, they still lie in its runner and are fetched when asked for.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """States of zeros."""
+        self._arrays: dict[str, Tensor] = {
+            name: np.zeros(shape, np.float16) for name, shape in shapes.items()
+        }
+        self._runner: ShardRunner | None = None
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """By name."""
+        return {name: array.shape for name, array in self._arrays.items()}
+
+    def read(self, name: str) -> Tensor:
+        """A copy of one; raises RequestError where there is none of that name."""
+        self._require(name)
+        return self._arrays[name].copy() if self._runner is None else self._runner.read_state(name)
+
+    def write(self, name: str, value: NDArray[np.float16]) -> None:
+        """Replace one; raises RequestError where there is none of that name and shape."""
+        self._require(name)
+        if value.shape != self._arrays[name].shape:
+            raise RequestError(
+                f"the state {quoted(name)} is of shape {shape_text(self._arrays[name].shape)}, "
+                f"not {shape_text(value.shape)}"
+            )
+        if self._runner is None:
+            self._arrays[name][...] = value
+        else:
+            self._runner.write_state(name, value)
+
+    def move_to(self, runner: ShardRunner | None) -> None:
+        """Let a runner hold the values from now on; None takes them back."""
+        if runner is self._runner:
+            return
+        if self._runner is not None:
+            self._arrays = {name: self._runner.read_state(name) for name in self._arrays}
+        if runner is not None:
+            for name, array in self._arrays.items():
+                runner.write_state(name, array)
+        self._runner = runner
+
+    def _require(self, name: str) -> None:
+        if name not in self._arrays:
+            raise RequestError(f"there is no state {quoted(name)}")
+
+
+class PackagePredictor:
+    """One function of a package, executed by a portable library. Its states are handed in, as to Core ML."""
+
+    def __init__(
+        self, package: Path, function: str | None = None, library: Library = "torch", threads: int = 1
+    ) -> None:
+        """Open an .mlpackage, or the one that a stand-in .mlmodelc points to.
+
+        `function` of None is the package's default.
+
+        Raises:
+            ArtifactError: a file is missing or damaged, there is no such function, or the library refuses it.
+        """
+        package = followed(package)
+        read = read_package(package)
+        self.functions = tuple(read.functions)
+        self._program = load_program(package, function)
+        self._runner = _runner(library)(self._program, threads)
+        self._held: PredictorState | None = None
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[int | None, ...]]:
+        """Shapes by name; a dimension of None is T."""
+        return self._program.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names, in the program's order."""
+        return self._program.outputs
+
+    @property
+    def states(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes by name."""
+        return self._program.states
+
+    def make_state(self) -> PredictorState:
+        """States of zeros. Any function of the package that has the same states takes them."""
+        return PredictorState(self.states)
+
+    def predict(self, inputs: Inputs, state: PredictorState | None = None) -> dict[str, Tensor]:
+        """All outputs, fp16 and their own; `state` is written to.
+
+        Raises:
+            RequestError: an input or a state is missing, too many or of another shape or type.
+            ArtifactError: the library fails.
+        """
+        self._require_inputs(inputs)
+        given = {} if state is None else state.shapes
+        if given != dict(self.states):
+            raise RequestError(f"the states {quoted(', '.join(given))} are not those of the function")
+        if state is not self._held:
+            if self._held is not None:
+                self._held.move_to(None)
+            self._held = state
+        if state is not None:
+            state.move_to(self._runner)
+        return {name: np.asarray(value) for name, value in self._runner.run(inputs).items()}
+
+    def _require_inputs(self, inputs: Inputs) -> None:
+        if strange := sorted(inputs.keys() ^ self.inputs.keys()):
+            raise RequestError(f"the input {quoted(strange[0])} is missing, or the function has none")
+        widths: set[int] = set()
+        for name, shape in self.inputs.items():
+            found = inputs[name].shape
+            fits = len(found) == len(shape) and all(
+                size is None or size == got for size, got in zip(shape, found, strict=True)
+            )
+            if not fits:
+                raise RequestError(
+                    f"the input {quoted(name)} is of shape {shape_text(found)}, not {shape_text(shape)}"
+                )
+            integral = self._program.interface[name].element is ElementType.INT32
+            if integral is not (inputs[name].dtype.kind == "i"):
+                kind = "int32" if integral else "fp16"
+                raise RequestError(f"the input {quoted(name)} is {inputs[name].dtype}, not {kind}")
+            widths |= {got for size, got in zip(shape, found, strict=True) if size is None}
+        if len(widths) > 1:
+            raise RequestError(f"inputs differ in their rows: {sorted(widths)}")
+
+
+def _runner(library: Library) -> Callable[[Program, int], ShardRunner]:
+    """Libraries take seconds to import, so each is imported when first asked for."""
+    if library == "torch":
+        from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
+
+        return TorchRunner
+    from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
+
+    return OpenVINORunner
+
 
 LIBRARY_VARIABLE = "ANESPEC_STANDIN_LIBRARY"
 """The environment variable for the library that computes: torch (the default) or openvino."""

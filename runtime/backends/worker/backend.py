@@ -4,27 +4,174 @@ Never run on a Mac. On Linux it is for tests alone: the worker's stand-in for Co
 compute, and ANESPEC_STANDIN_PYTHON names the Python that does.
 """
 
+import logging
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
-from anespec.runtime.backends.coreml.start_times import Starts
+from anespec.runtime.backends.coreml.compiled import (
+    KEY_DIGITS,
+    CompiledShard,
+    compiled_shard,
+    discard,
+    known_shard,
+)
+from anespec.runtime.backends.coreml.contact import Outcome
+from anespec.runtime.backends.coreml.memory import (
+    is_stale,
+    lasts,
+    met_before,
+    recorded_starts,
+    refused,
+    remember,
+    remember_start,
+)
+from anespec.runtime.backends.coreml.start_times import Starts, StartTimes
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.worker.build import built_worker
 from anespec.runtime.backends.worker.commands import WorkerCompiler
-from anespec.runtime.backends.worker.loading import WorkerLoader
+from anespec.runtime.backends.worker.crew import LoadLostError, ShardRefusedError, WorkersDieError
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.runner import WorkerRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
-from anespec.runtime.backends.worker.stages import Stage
+from anespec.runtime.backends.worker.stages import Stage, stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
-from anespec.system.errors import MissingPackageError
+from anespec.system.errors import AnespecError, ArtifactError, MissingPackageError
 from anespec.system.machine import system_build
+
+# Core ML may kill a worker, so loading is the first contact with a shard: a crash or a refusal is recorded
+# next to the compiled shard, for this build of the worker (see coreml.memory). If a worker holds several
+# shards, each is loaded alone to find the cause.
+
+_log = logging.getLogger(__name__)
+
+
+class Started(Protocol):
+    """What workers hold, once they have loaded it."""
+
+    @property
+    def starts(self) -> Mapping[str, StartTimes]:
+        """What starting each stage took, by the path of its compiled shard."""
+        ...
+
+
+OpenedT = TypeVar("OpenedT", bound=Started)
+
+
+class WorkerLoader:
+    """Has workers load shards of one artifact."""
+
+    def __init__(self, artifact: Artifact, compiler: WorkerCompiler, limits: WorkerLimits) -> None:
+        self._artifact = artifact
+        self._compiler = compiler
+        self._limits = limits
+
+    def load(self, shards: Sequence[Shard], load: Callable[[Sequence[Stage]], OpenedT]) -> OpenedT:
+        """Run `load` for these shards' stages; a shard that became stale by an upgrade of the system is
+        compiled again, once.
+
+        Raises:
+            ArtifactError: Core ML refuses a shard or kills the worker that loads it, now or before.
+            AnespecError: workers die again and again, and not of one shard.
+            StorageError: there is no room for compiled shards or shared memory.
+        """
+        made: dict[str, CompiledShard] = {}
+        while True:
+            for shard in shards:
+                if shard.path not in made:
+                    made[shard.path] = self._compiled(shard)
+            known = list(made.values())
+            for compiled in known:
+                met_before(compiled, self._place(compiled))
+            try:
+                opened = load(self._stages(known))
+                self._remember_starts(known, opened.starts)
+                return opened
+            except ShardRefusedError as error:
+                culprit = next((c for c in known if _path(c) == error.stage), None)
+                if culprit is None:
+                    raise
+                if not is_stale(culprit, error.text):
+                    raise self._remembered(culprit, error.text) from error
+            except WorkersDieError as error:
+                raise self._blamed(known, error) from error
+            _log.warning("%s is compiled again, since Core ML cannot load it any more", culprit.shard.path)
+            discard(culprit)
+            del made[culprit.shard.path]
+
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove what is kept of compiled shards, and what is remembered of them.
+
+        Raises:
+            StorageError: it cannot be removed.
+        """
+        for shard in shards:
+            discard(self._compiled(shard))
+
+    def starts(self, shards: Sequence[Shard]) -> Starts | None:
+        """What starting them took before; None where one of them never started here."""
+        known = [known_shard(self._artifact, shard, self._compiler) for shard in shards]
+        compiled = [each for each in known if each is not None]
+        return recorded_starts(map(self._place, compiled)) if len(compiled) == len(known) else None
+
+    def _blamed(self, known: Sequence[CompiledShard], died: WorkersDieError) -> AnespecError:
+        """Find and record the shard that kills workers; return their error if it is no single one, or may be
+        temporary."""
+        if not isinstance(died.lost, LoadLostError) or not lasts(died.lost.text):
+            return died
+        suspects = [compiled for compiled in known if _path(compiled) in died.lost.stages]
+        if len(suspects) == 1:
+            return self._remembered(suspects[0], died.lost.text)
+        for suspect in suspects:
+            _log.info("loading %s alone", suspect.shard.path)
+            if (text := self._failure_alone(suspect)) is not None:
+                return self._remembered(suspect, text)
+        return died
+
+    def _remember_starts(self, known: Sequence[CompiledShard], starts: Mapping[str, StartTimes]) -> None:
+        for compiled in known:
+            if (start := starts.get(_path(compiled))) is not None:
+                remember_start(compiled, self._place(compiled), start)
+
+    def _failure_alone(self, compiled: CompiledShard) -> str | None:
+        manifest = self._artifact.manifest
+        try:
+            for stage in self._stages([compiled]):
+                WorkerRunner(stage, manifest, self._compiler.program, self._limits).close()
+        except ShardRefusedError as error:
+            return error.text
+        except WorkersDieError as error:
+            return str(error) if error.lost is None else error.lost.text
+        return None
+
+    def _remembered(self, compiled: CompiledShard, text: str) -> ArtifactError:
+        remember(self._place(compiled), Outcome(error=text))
+        return refused(compiled, text, compiled.doubt)
+
+    def _place(self, compiled: CompiledShard) -> Path:
+        return compiled.beside(f"worker-{self._compiler.program.build[:KEY_DIGITS]}.json")
+
+    def _compiled(self, shard: Shard) -> CompiledShard:
+        return compiled_shard(self._artifact, shard, self._compiler, _log.info)
+
+    def _stages(self, shards: Sequence[CompiledShard]) -> tuple[Stage, ...]:
+        manifest = self._artifact.manifest
+        paths = {compiled.shard.path: compiled.path.absolute() for compiled in shards}
+        ways = [way for compiled in shards for way in manifest.ways_through(compiled.shard)]
+        return stages_of(manifest, ways, paths)
+
+
+def _path(compiled: CompiledShard) -> str:
+    """As a stage names it."""
+    return str(compiled.path.absolute())
+
 
 STAND_IN = "ANESPEC_STANDIN_PYTHON"
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from anespec.runtime.engine.completion import TextStream
 from anespec.runtime.engine.requests import Principal
-from anespec.runtime.options import GenerationOptions
-from anespec.runtime.sampling.parameters import Grammar
+from anespec.runtime.options import GenerationOptions, usual_in_conversation
+from anespec.runtime.sampling.parameters import Grammar, SamplingParameters
 from anespec.runtime.server.answers.reading import Reading
 from anespec.runtime.server.constraints import constrained
 from anespec.runtime.server.http.errors import ApiError
@@ -14,6 +14,16 @@ from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.openai.tool_fields import ToolUse
 from anespec.runtime.server.tools.choosing import takes_tools
 from anespec.runtime.text.conversation import ChatPrompt, trim
+
+
+def settled(
+    options: GenerationOptions, model: ServingModel, *usual_here: SamplingParameters
+) -> GenerationOptions:
+    """The options of a request to a model, with what holds where it says nothing.
+
+    `usual_here` is what is usual at an endpoint alone; it goes before what is usual everywhere.
+    """
+    return model.settled(options).completed_by(*usual_here, usual_in_conversation())
 
 
 @dataclass(frozen=True)

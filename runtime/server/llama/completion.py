@@ -16,7 +16,7 @@ from anespec.runtime.engine.completion import Chunk, Summary
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
 from anespec.runtime.server.answers.answering import Prepared, answer
-from anespec.runtime.server.answers.settling import settled
+from anespec.runtime.server.answers.conversing import settled
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError, api_error

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.ollama.answers import OllamaError, ollama_error
-from anespec.runtime.server.openai.embeddings import REASON as NO_EMBEDDINGS
+from anespec.runtime.server.openai.models_list import REASON as NO_EMBEDDINGS
 
 _MANAGING = "models are managed by the command line; see anespec convert, serve, list and rm"
 

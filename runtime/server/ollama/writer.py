@@ -14,9 +14,9 @@ from anespec.runtime.engine.completion import Chunk, Summary, TextStream
 from anespec.runtime.engine.requests import OutputToken
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.server.answers.answering import Prepared, answer
+from anespec.runtime.server.answers.conversing import settled
 from anespec.runtime.server.answers.leasing import lease
 from anespec.runtime.server.answers.reading import AnswerReader
-from anespec.runtime.server.answers.settling import settled
 from anespec.runtime.server.http.endpoint import Call
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.streams import json_answer, line, line_stream

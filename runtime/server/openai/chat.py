@@ -9,8 +9,7 @@ from starlette.responses import Response
 from anespec.runtime.options import LONGEST_REFERENCE
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.answers.answering import Prepared, answer
-from anespec.runtime.server.answers.conversing import Conversation
-from anespec.runtime.server.answers.settling import settled
+from anespec.runtime.server.answers.conversing import Conversation, settled
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError, api_error

@@ -12,7 +12,7 @@ from anespec.runtime.engine.completion import Chunk, Summary, TextStream
 from anespec.runtime.engine.requests import OutputToken
 from anespec.runtime.options import LONGEST_REFERENCE, MOST_CHOICES
 from anespec.runtime.server.answers.answering import Prepared, answer
-from anespec.runtime.server.answers.settling import settled
+from anespec.runtime.server.answers.conversing import settled
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.streams import DONE, EVENTS, event

@@ -10,6 +10,22 @@ from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.streams import json_answer
 from anespec.runtime.server.models import ModelCard, Models
 
+REASON = "this daemon computes no embeddings: its artifacts end in a vocabulary's logits"
+
+
+async def refuse_embeddings(call: Call[None]) -> Response:
+    """Say why."""
+    # OpenAI's clients would try again after other answers of this kind.
+    raise ApiError(
+        501,
+        f"{REASON}; use a server for embedding models",
+        "not_implemented",
+        headers={"x-should-retry": "false"},
+    )
+
+
+ENDPOINT = Endpoint("POST", "/v1/embeddings", "Not served.", refuse_embeddings, refuses=True)
+
 
 class ModelAnswer(BaseModel):
     """A model. `loaded`, `context` (tokens) and `checking` (how far its gates are, null where none are asked)

@@ -2,19 +2,31 @@
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated, Any, Literal
 
+from pydantic import BeforeValidator, Field
 from starlette.responses import Response
 
 from anespec.runtime.options import GenerationOptions
+from anespec.runtime.sampling.parameters import Grammar
 from anespec.runtime.server.answers.answering import Prepared, answer
-from anespec.runtime.server.answers.conversing import Conversation
-from anespec.runtime.server.answers.settling import settled
+from anespec.runtime.server.answers.conversing import Conversation, settled
+from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.http.streams import EVENTS
 from anespec.runtime.server.models import Leased
+from anespec.runtime.server.openai import tool_fields
 from anespec.runtime.server.openai.chat_messages import template_messages
+from anespec.runtime.server.openai.sampling_fields import (
+    MostTokens,
+    ResponseFormat,
+    SamplingFields,
+    effort_variables,
+)
+from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, ToolUse, tool_use
 from anespec.runtime.server.responses.answers import (
     FormatAnswer,
     ReasoningAnswer,
@@ -22,10 +34,190 @@ from anespec.runtime.server.responses.answers import (
     TextAnswer,
     ToolAnswer,
 )
-from anespec.runtime.server.responses.body import ChosenTools, ResponsesBody, TextFormat
-from anespec.runtime.server.responses.items import STATELESS, messages_of
+from anespec.runtime.server.responses.items import MOST_ITEMS, STATELESS, InputItem, messages_of
 from anespec.runtime.server.responses.writer import ResponseWriter
 from anespec.system.errors import GrammarError, PromptTooLongError
+
+
+class FunctionTool(Body):
+    """A function that may be called; `parameters` is the JSON schema of its arguments.
+
+    It is strict unless it says otherwise. Of the tools of other types, which OpenAI runs itself, there are
+    none here.
+    """
+
+    type: str
+    name: str | None = Field(default=None, pattern=tool_fields.NAME)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolName(Body):
+    """One of the tools."""
+
+    type: str
+    name: str | None = None
+
+
+class ChosenTools(Body):
+    """The function that must be called, or with `allowed_tools` some that may be or must be."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[ToolName] | None = Field(default=None, max_length=MOST_TOOLS)
+
+
+ToolChoice = Literal["none", "auto", "required"] | ChosenTools
+
+
+def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: bool, unsaid: bool) -> ToolUse:
+    """Return a request's choice of tools; `unsaid`: whether tools are strict that do not set it. Raises
+    ApiError if it is not possible."""
+    found = [_tool(tool, f"tools.{number}", unsaid) for number, tool in enumerate(tools)]
+    try:
+        return tool_use(found, _choice(choice), parallel)
+    except ApiError as error:
+        # What is a member of a tool's function there is a member of the tool here.
+        message, param = error.message.replace(".function.", "."), error.param
+        raise replace(error, message=message, param=param and param.replace(".function.", ".")) from None
+
+
+def _tool(tool: FunctionTool, place: str, unsaid: bool) -> ToolBody:
+    if tool.type != "function":
+        raise ApiError(
+            400,
+            f"{place} is a tool that this daemon cannot run; send functions alone",
+            "unsupported_value",
+            place,
+        )
+    if tool.name is None:
+        raise ApiError(400, f"{place}.name is missing", "invalid_value", f"{place}.name")
+    function = tool.model_dump(exclude_unset=True, exclude={"type"})
+    function["strict"] = unsaid if tool.strict is None else tool.strict
+    return ToolBody(type="function", function=tool_fields.FunctionBody(**function))
+
+
+def _choice(choice: ToolChoice | None) -> tool_fields.ToolChoice | None:
+    if not isinstance(choice, ChosenTools):
+        return choice
+    if choice.type == "function":
+        return _named(choice.name)
+    if choice.type == "allowed_tools" and choice.tools:
+        named = [_named(tool.name) for tool in choice.tools]
+        allowed = tool_fields.AllowedTools(mode=choice.mode, tools=named)
+        return tool_fields.AllowedChoice(type="allowed_tools", allowed_tools=allowed)
+    raise ApiError(400, "tool_choice must name a function, or allow some", "unsupported_value", "tool_choice")
+
+
+def _named(name: str | None) -> tool_fields.NamedTool:
+    if name is None:
+        raise ApiError(400, "tool_choice has a tool without a name", "invalid_value", "tool_choice")
+    return tool_fields.NamedTool(type="function", function=tool_fields.FunctionName(name=name))
+
+
+MOST_PAIRS = 16
+LOGPROBS = "message.output_text.logprobs"
+
+
+class TextFormat(Body):
+    """The form of the answer: any text, any JSON object, or JSON that fits a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """The grammar of the answer. Raises ApiError if the schema is missing or too large."""
+        fields: dict[str, Any] = {"type": self.type}
+        if self.type == "json_schema":
+            fields["schema"] = self.schema_
+        try:
+            return ResponseFormat.model_validate(fields).grammar
+        except ApiError as error:
+            raise replace(error, param="text.format") from None
+
+
+class TextBody(Body):
+    """The requested kind of text."""
+
+    format: TextFormat | None = None
+
+
+class ReasoningBody(Body):
+    """How much the model is to think, in a word that its template knows, or `none`."""
+
+    effort: str | None = Field(default=None, max_length=32)
+
+
+def _said_by_the_user(value: Any) -> Any:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class ResponsesBody(SamplingFields):
+    """A request. Of an earlier one nothing is kept, so `store` must not be true."""
+
+    model: str | None = None
+    input: Annotated[
+        list[InputItem], BeforeValidator(_said_by_the_user, json_schema_input_type=str | list[InputItem])
+    ] = Field(max_length=MOST_ITEMS)
+    instructions: str | None = None
+    max_output_tokens: MostTokens = None
+    text: TextBody | None = None
+    tools: list[FunctionTool] | None = Field(default=None, max_length=MOST_TOOLS)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningBody | None = None
+    metadata: dict[str, str] | None = Field(default=None, max_length=MOST_PAIRS)
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+
+    def require_servable(self) -> None:
+        """Raise ApiError for what cannot be served."""
+        for name in ("store", "previous_response_id", "conversation", "background", "prompt"):
+            if getattr(self, name):
+                raise ApiError(400, f"{name} cannot be served: {STATELESS}", "unsupported_value", name)
+        if self.top_logprobs or LOGPROBS in (self.include or ()):
+            raise ApiError(
+                400,
+                "logprobs are available only in /v1/completions and /v1/chat/completions",
+                "unsupported_value",
+                "top_logprobs" if self.top_logprobs else "include",
+            )
+        if not self.input:
+            raise ApiError(400, "input is empty; send at least one item", "invalid_value", "input")
+
+    @property
+    def leaves_strict_unsaid(self) -> bool:
+        """Whether a tool does not say whether it is strict."""
+        return any(tool.strict is None for tool in self.tools or ())
+
+    def tool_use(self, unsaid: bool) -> ToolUse:
+        """The choice of tools; `unsaid`: whether tools are strict that do not set it.
+
+        Raises ApiError if it is not possible.
+        """
+        return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False, unsaid)
+
+    @property
+    def variables(self) -> dict[str, object]:
+        """The chat template's variables in addition to the messages."""
+        return effort_variables(self.reasoning.effort if self.reasoning is not None else None)
+
+    @property
+    def format(self) -> TextFormat:
+        """The form of the answer."""
+        chosen = self.text.format if self.text is not None else None
+        return chosen or TextFormat(type="text")
 
 
 def begun(body: ResponsesBody, model: str, unsaid: bool, options: GenerationOptions) -> ResponseAnswer:

@@ -1,6 +1,6 @@
 """How far loading is, for clients that wait: the kind of work and its share, and no name."""
 
-from anespec.runtime.server.lifecycle import Lifecycle
+from anespec.runtime.server.daemon import Lifecycle
 from anespec.serving.start import telling
 from anespec.system.progress import SILENT
 

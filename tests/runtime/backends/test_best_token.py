@@ -11,9 +11,9 @@ from converting import build
 from graphs import reloaded
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert.graph.best_token import best_tokens
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.functions import ProgramScope
+from anespec.convert.graph.shards import best_tokens
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape, from_rows
 from anespec.manifests.schema import BEST, HeadOutputs, TensorSpec
 from anespec.manifests.store import Artifact

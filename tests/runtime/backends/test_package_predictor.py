@@ -8,7 +8,7 @@ from by_hand import same_bits
 
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_shard
-from anespec.runtime.backends.portable.package_predictor import Library, PackagePredictor
+from anespec.runtime.backends.portable.package_server import Library, PackagePredictor
 from anespec.runtime.backends.runner import Tensor
 from anespec.system.errors import ArtifactError, RequestError
 

@@ -18,13 +18,12 @@ from serving import LoadedModels
 import anespec
 from anespec.model import Model
 from anespec.runtime.server.app import build_app
-from anespec.runtime.server.daemon import Daemon
+from anespec.runtime.server.daemon import Daemon, Lifecycle, Phase
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.http.errors import ending
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.http.listening import address_text, listen_on
 from anespec.runtime.server.http.running import serve_until_ended
-from anespec.runtime.server.lifecycle import Lifecycle, Phase
 from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.options import ServeOptions

@@ -14,7 +14,7 @@ import anespec
 from anespec.model import Model
 from anespec.runtime.engine.completion import start_together
 from anespec.runtime.engine.requests import Principal
-from anespec.runtime.server.answers.preparations import Preparations
+from anespec.runtime.server.daemon import Preparations
 from anespec.runtime.server.http.bodies import BodyRoom
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import KeyRing

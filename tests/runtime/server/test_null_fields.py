@@ -9,7 +9,7 @@ from anespec.runtime.server.llama.completion import InfillBody, LlamaBody
 from anespec.runtime.server.ollama.chat import OllamaChatBody
 from anespec.runtime.server.openai.chat import ChatBody
 from anespec.runtime.server.openai.completions import CompletionBody
-from anespec.runtime.server.responses.body import ResponsesBody
+from anespec.runtime.server.responses.respond import ResponsesBody
 
 MESSAGES = [{"role": "user", "content": "x"}]
 LEAST: list[tuple[type[Body], dict[str, Any]]] = [

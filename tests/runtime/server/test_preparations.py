@@ -8,7 +8,7 @@ import pytest
 
 from anespec.runtime.engine.requests import Principal
 from anespec.runtime.engine.room import QueueFullError
-from anespec.runtime.server.answers.preparations import LARGE, Preparations
+from anespec.runtime.server.daemon import LARGE, Preparations
 from anespec.runtime.server.models import Leased
 
 MANY, ONE = Principal("many"), Principal("one")

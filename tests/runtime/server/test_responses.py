@@ -19,8 +19,7 @@ from anespec.runtime.options import GenerationOptions
 from anespec.runtime.server.answers.reading import Reading
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.streams import as_json
-from anespec.runtime.server.responses.body import ResponsesBody
-from anespec.runtime.server.responses.respond import begun
+from anespec.runtime.server.responses.respond import ResponsesBody, begun
 from anespec.runtime.server.responses.writer import ResponseWriter
 from anespec.runtime.server.tools.hermes import Hermes
 

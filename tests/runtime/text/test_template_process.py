@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from anespec.runtime.text.templates import process as template_process
-from anespec.runtime.text.templates.process import Limits, TemplateProcesses, resident_bytes
+from anespec.runtime.text.templates import rendering as template_process
+from anespec.runtime.text.templates.rendering import Limits, TemplateProcesses, resident_bytes
 from anespec.system.errors import RequestError
 
 LIMITS = Limits(seconds=0.15, memory=192 << 20, characters=1 << 20)
@@ -203,7 +203,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch
 
 PARENT = """
 import os, threading, time
-from anespec.runtime.text.templates.process import Limits, TemplateProcesses
+from anespec.runtime.text.templates.rendering import Limits, TemplateProcesses
 processes = TemplateProcesses(Limits(seconds=0.5))
 processes.render("x", {})
 print(processes._idle[0]._process.pid, flush=True)

@@ -21,8 +21,15 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import RequestError, StorageError
 from anespec.validate.golden.reference import Reference
 from anespec.validate.quality.divergence import diverge, log_softmax
-from anespec.validate.quality.gate import LARGEST_TEXT, SampleText, quality_gate
-from anespec.validate.quality.scoring import ROWS_AT_ONCE, Window, compare_on_text, cut_windows
+from anespec.validate.quality.gate import (
+    LARGEST_TEXT,
+    ROWS_AT_ONCE,
+    SampleText,
+    Window,
+    compare_on_text,
+    cut_windows,
+    quality_gate,
+)
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
 
 TEXT = (

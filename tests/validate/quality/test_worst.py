@@ -7,8 +7,7 @@ from planted import EMBEDDED
 from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.quality.divergence import diverge, log_softmax
-from anespec.validate.quality.gate import LONGEST_TEXT, MOST_TOKENS, TOKENS_BEFORE, worst_tokens
-from anespec.validate.quality.scoring import cut_windows
+from anespec.validate.quality.gate import LONGEST_TEXT, MOST_TOKENS, TOKENS_BEFORE, cut_windows, worst_tokens
 
 TEXT = "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
 

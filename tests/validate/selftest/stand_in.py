@@ -20,7 +20,7 @@ from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Record, Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.backends.portable.package_predictor import PackagePredictor, PredictorState
+from anespec.runtime.backends.portable.package_server import PackagePredictor, PredictorState
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
 from anespec.validate.residency.prediction import predict

@@ -9,7 +9,7 @@ import pytest
 from simulated import SPACE, SimulatedEngine
 
 from anespec.system.errors import StorageError
-from anespec.validate.tuning.journal import Heading, Journal
+from anespec.validate.tuning.run import Heading, Journal
 from anespec.validate.tuning.search import search
 from anespec.validate.tuning.workbench import Workload
 

@@ -8,9 +8,8 @@ from anespec.manifests.presets import MatchedModel, Preset
 from anespec.manifests.schema import Target
 from anespec.manifests.tuned import read_choices
 from anespec.system.grades import Grade
-from anespec.validate.tuning.report import TunedModel, TuneReport, tune_report
+from anespec.validate.tuning.report import TunedModel, TuneReport, measure_whole, tune_report
 from anespec.validate.tuning.search import search
-from anespec.validate.tuning.whole_model import measure_whole
 from anespec.validate.tuning.workbench import Workload
 
 MODEL = MatchedModel(

@@ -8,9 +8,9 @@ from simulated import SPACE, SimulatedEngine
 from test_journal import HEADING
 
 from anespec.manifests.schema import KVForm
-from anespec.validate.tuning.journal import Journal
+from anespec.validate.tuning.report import WholeModel, measure_whole
+from anespec.validate.tuning.run import Journal
 from anespec.validate.tuning.search import Found, search
-from anespec.validate.tuning.whole_model import WholeModel, measure_whole
 from anespec.validate.tuning.workbench import Workload
 
 WORKLOAD = Workload()

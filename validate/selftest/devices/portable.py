@@ -13,14 +13,14 @@ from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Shard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import OPENVINO, open_verifier
-from anespec.runtime.backends.portable.package_predictor import (
+from anespec.runtime.backends.portable.package_server import (
     COMPILED,
+    LIBRARY_VARIABLE,
     PACKAGE_OF_COMPILED,
     Library,
     PackagePredictor,
     PredictorState,
 )
-from anespec.runtime.backends.portable.package_server import LIBRARY_VARIABLE
 from anespec.runtime.backends.runner import Inputs
 from anespec.runtime.backends.worker.backend import STAND_IN
 from anespec.runtime.backends.worker.process import WorkerProgram

@@ -14,11 +14,10 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.schema import LayerShard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import resolve_backend
-from anespec.runtime.backends.coreml.backend import CoreMLBackend
+from anespec.runtime.backends.coreml.backend import CoreMLBackend, contact_of
 from anespec.runtime.backends.coreml.compiled import CompiledShard
 from anespec.runtime.backends.coreml.contact import made_up_inputs
 from anespec.runtime.backends.coreml.library import ComputeUnits, ModelState
-from anespec.runtime.backends.coreml.loading import contact_of
 from anespec.runtime.backends.coreml.runner import CoreMLRunner
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.passes import StateLostError

@@ -11,7 +11,7 @@ from anespec.runtime.drafters.mix.layout import IMAGE, INPUTS, TEXT, view_image
 from anespec.runtime.drafters.mix.learner import MixLearner
 from anespec.runtime.drafters.mix.others import OTHERS, no_others
 from anespec.runtime.drafters.mix.scratch import SCRATCH, fresh_scratch
-from anespec.runtime.drafters.mix.tables import TextTables
+from anespec.runtime.drafters.mix.source import TextTables
 from anespec.runtime.drafters.mix.traits import no_traits
 from anespec.runtime.drafters.mix.walk import index_text
 

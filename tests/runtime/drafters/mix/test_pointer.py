@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from anespec.runtime.drafters.mix.source import TextTables
 from anespec.runtime.drafters.mix.state import AT, LENGTH, RUN
-from anespec.runtime.drafters.mix.tables import TextTables
 from anespec.runtime.drafters.mix.traits import no_traits
 
 SOURCE = list(range(100, 160))

@@ -10,8 +10,8 @@ import pytest
 from scripted_chat import Script, scripted
 from serving import Running
 
-from anespec.runtime.server.page import assets as page_assets
-from anespec.runtime.server.page.assets import assets
+from anespec.runtime.server.page import endpoints as page_assets
+from anespec.runtime.server.page.endpoints import assets
 
 FOLDER = page_assets.FOLDER.resolve()
 HTML = (FOLDER / "index.html").read_text("utf-8")

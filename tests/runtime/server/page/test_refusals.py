@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, expect
 from scripted_chat import Script, said, scripted, unsaid
 from serving import Running
 
+from anespec.runtime.server.daemon import Phase
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import KeyRing
-from anespec.runtime.server.lifecycle import Phase
 
 
 def test_a_full_queue_is_waited_for(visit: Visit, script: Script) -> None:
