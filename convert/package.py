@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec import __version__
 from anespec.convert.graph.builder import (
     CoreMLProtoExporter,
     MILProtoExporter,
@@ -29,12 +30,41 @@ from anespec.convert.graph.builder import (
 from anespec.convert.graph.functions import ShardProgram
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.shard_units import partial_name
-from anespec.convert.signature import SOURCE, sign
 from anespec.convert.storage import storage_errors
 from anespec.gguf.element_types import ElementType
 from anespec.manifests.store import PackageDigest
 from anespec.system.interrupts import interrupts_held_back
 from anespec.system.safe_files import Folder
+
+# The one thing that `ct.convert` adds and that is left out is the date: the same shard gives the same
+# bytes.
+
+SOURCE = "milinternal"
+"""What `ct.convert` calls a program that was built with coremltools' own builder."""
+
+_COREMLTOOLS = "com.github.apple.coremltools."
+_ANESPEC = "anespec.version"
+
+
+def sign(model: Any) -> None:
+    """Say in the protobuf `model` of an ML program what made it."""
+    metadata = model.description.metadata.userDefined
+    metadata[f"{_COREMLTOOLS}source"] = SOURCE
+    metadata[f"{_COREMLTOOLS}version"] = ct.__version__
+    metadata[_ANESPEC] = __version__
+    info = model.mlProgram.attributes["buildInfo"]
+    strings = info.type.dictionaryType
+    strings.keyType.tensorType.dataType = strings.valueType.tensorType.dataType = ElementType.STRING.mil
+    for name, value in (("version", ct.__version__), (f"component-{SOURCE}", "")):
+        entry = info.immediateValue.dictionary.values.add()
+        _put_string(entry.key, f"coremltools-{name}")
+        _put_string(entry.value, value)
+
+
+def _put_string(value: Any, text: str) -> None:
+    value.type.tensorType.dataType = ElementType.STRING.mil
+    value.immediateValue.tensor.strings.values.append(text)
+
 
 # A Core ML weight file, laid out before any of its values exist and then given in order, piece by piece.
 #

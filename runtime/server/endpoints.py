@@ -3,9 +3,9 @@
 from anespec.runtime.server import health, openapi
 from anespec.runtime.server.http.endpoint import Endpoint
 from anespec.runtime.server.llama import completion, endpoints
-from anespec.runtime.server.ollama import endpoints as ollama
+from anespec.runtime.server.ollama import chat as ollama_chat
+from anespec.runtime.server.ollama import generate, listing, refused
 from anespec.runtime.server.openai import chat, completions, models_list
-from anespec.runtime.server.openai import models_list as embeddings
 from anespec.runtime.server.page import endpoints as page
 from anespec.runtime.server.responses import respond
 
@@ -14,9 +14,11 @@ _SERVING: tuple[Endpoint, ...] = (
     *models_list.ENDPOINTS,
     completions.ENDPOINT,
     chat.ENDPOINT,
-    embeddings.ENDPOINT,
     *respond.ENDPOINTS,
-    *ollama.ENDPOINTS,
+    ollama_chat.ENDPOINT,
+    generate.ENDPOINT,
+    *listing.ENDPOINTS,
+    *refused.ENDPOINTS,
     *endpoints.ENDPOINTS,
     *completion.ENDPOINTS,
     *page.ENDPOINTS,

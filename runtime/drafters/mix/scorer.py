@@ -9,7 +9,7 @@ Adagrad.
 import numpy as np
 
 from anespec.runtime.drafters.compiled import compiled_lean, takes
-from anespec.runtime.drafters.mix.biases import bias_of, move_biases
+from anespec.runtime.drafters.mix.inputs import bias_of, move_biases
 from anespec.runtime.drafters.mix.layout import (
     CHOSEN,
     CONTEXTS,

@@ -12,7 +12,7 @@ from anespec.runtime.server.constraints import constrained
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.models import ServingModel
 from anespec.runtime.server.openai.tool_fields import ToolUse
-from anespec.runtime.server.tools.choosing import takes_tools
+from anespec.runtime.server.tools.families import takes_tools
 from anespec.runtime.text.conversation import ChatPrompt, trim
 
 

@@ -15,7 +15,7 @@ from anespec.runtime.server.http.streams import json_answer
 from anespec.runtime.server.models import ModelCard, ServingModel
 from anespec.runtime.server.ollama.answers import OllamaError, ollama_error
 from anespec.runtime.server.ollama.fields import known_as
-from anespec.runtime.server.tools.choosing import takes_tools
+from anespec.runtime.server.tools.families import takes_tools
 from anespec.runtime.text.reasoning import TAGS
 
 FORMAT = "anespec"

@@ -1,4 +1,4 @@
-"""`/v1/models`: what can be asked for."""
+"""`/v1/models`: the models that can be asked for; and `/v1/embeddings`, which none of them serves."""
 
 from typing import Literal
 
@@ -22,9 +22,6 @@ async def refuse_embeddings(call: Call[None]) -> Response:
         "not_implemented",
         headers={"x-should-retry": "false"},
     )
-
-
-ENDPOINT = Endpoint("POST", "/v1/embeddings", "Not served.", refuse_embeddings, refuses=True)
 
 
 class ModelAnswer(BaseModel):
@@ -88,4 +85,5 @@ async def show_model(call: Call[None]) -> Response:
 ENDPOINTS = (
     Endpoint("GET", "/v1/models", "The models that can be asked for.", list_models, answer=ModelsAnswer),
     Endpoint("GET", "/v1/models/{name:path}", "One of them.", show_model, answer=ModelAnswer),
+    Endpoint("POST", "/v1/embeddings", "Not served.", refuse_embeddings, refuses=True),
 )

@@ -10,7 +10,7 @@ from anespec.runtime.server.constraints import CallConstraint
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.schema_limits import require_modest
-from anespec.runtime.server.tools.choosing import form_of
+from anespec.runtime.server.tools.families import form_of
 from anespec.runtime.server.tools.form import ToolFunction
 from anespec.runtime.text.templates.needs import template_needs
 from anespec.runtime.text.tokenizer import Tokenizer

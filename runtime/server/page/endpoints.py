@@ -1,4 +1,4 @@
-"""The page's endpoints: its files need no key, its requests do."""
+"""The page's endpoints: its files, which need no key, and the figures that it shows, which do."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,11 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from pydantic import BaseModel
 from starlette.responses import Response
 
+from anespec.runtime.engine.requests import Principal
+from anespec.runtime.passes import RowKind
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError
-from anespec.runtime.server.page import stats
+from anespec.runtime.server.http.streams import json_answer
+from anespec.runtime.server.models import ServingModel
 
 FOLDER = Path(__file__).parent / "assets"
 INDEX = "index.html"
@@ -90,8 +94,54 @@ async def show_file(call: Call[None]) -> Response:
     return found.response(call.request.headers.get("if-none-match", ""))
 
 
+class ModelStats(BaseModel):
+    """Requests that wait, sequences that run of those that can, and what was run since the model was loaded.
+
+    `rows` of passes by kind, pads not counted; `accepted` draft rows were right. `checking` is how far its
+    gates are, where they are asked; `has_template` whether it has a chat template.
+    """
+
+    waiting: int
+    active: int
+    sequences: int
+    passes: int
+    rows: dict[str, int]
+    accepted: int
+    checking: str | None
+    has_template: bool
+
+    @classmethod
+    def of(cls, model: ServingModel, caller: Principal) -> "ModelStats":
+        """Of a model, as far as a caller may know of it."""
+        load = model.load_of(caller)
+        return cls(
+            waiting=load.waiting,
+            active=load.active,
+            sequences=load.sequences,
+            passes=load.passes,
+            rows={rows.kind.value: rows.count for rows in load.rows if rows.kind is not RowKind.PAD},
+            accepted=load.accepted,
+            checking=model.checking,
+            has_template=model.chat_template is not None,
+        )
+
+
+class StatsAnswer(BaseModel):
+    """The models in memory, by id."""
+
+    models: dict[str, ModelStats]
+
+
+async def stats(call: Call[None]) -> Response:
+    """How busy the models are now with what the caller asked for, or for an administrator with all."""
+    models = call.daemon.models.loaded
+    return json_answer(
+        StatsAnswer(models={name: ModelStats.of(model, call.caller) for name, model in models.items()})
+    )
+
+
 ENDPOINTS = (
     Endpoint("GET", "/", "A page to chat on.", show_page, is_open=True, is_kept=True),
     Endpoint("GET", "/page/{name:path}", "A file of that page.", show_file, is_open=True, is_kept=True),
-    stats.ENDPOINT,
+    Endpoint("GET", "/stats", "How busy the models are.", stats, answer=StatsAnswer),
 )

@@ -16,11 +16,9 @@ from anespec.runtime.server.parts import (
     ToolCallStart,
 )
 from anespec.runtime.server.tools.call_reader import CallReader
+from anespec.runtime.server.tools.families import Hermes, Llama3, Mistral
 from anespec.runtime.server.tools.form import ToolForm, ToolFunction
-from anespec.runtime.server.tools.hermes import Hermes
 from anespec.runtime.server.tools.json_reader import JsonReader, ObjectState
-from anespec.runtime.server.tools.llama3 import Llama3
-from anespec.runtime.server.tools.mistral import Mistral
 from anespec.runtime.server.tools.tagged import GLM, QWEN_CODER, Tagged
 
 TYPED = ToolFunction(

@@ -13,7 +13,7 @@ from anespec.runtime.server.answers.reading import AnswerReader
 from anespec.runtime.server.ollama.answers import ChatLine, chat_line
 from anespec.runtime.server.ollama.writer import Clock, LineWriter
 from anespec.runtime.server.tools.call_reader import CallReader
-from anespec.runtime.server.tools.hermes import Hermes
+from anespec.runtime.server.tools.families import Hermes
 
 USER = {"role": "user", "content": "Once upon a time"}
 STEPS = {"type": "object", "properties": {"steps": {"enum": [3]}}, "required": ["steps"]}

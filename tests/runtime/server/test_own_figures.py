@@ -13,7 +13,7 @@ import anespec
 from anespec.model import Model
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.server.http.keys import KeyRing
-from anespec.runtime.server.page.stats import ModelStats, StatsAnswer
+from anespec.runtime.server.page.endpoints import ModelStats, StatsAnswer
 
 ANN, BOB, BOSS = "ann-0123456789abcdef", "bob-0123456789abcdef", "boss-0123456789abcdef"
 KEYS = f"ann:{ANN}\nbob:{BOB}\nboss:{BOSS} admin\n"

@@ -21,7 +21,7 @@ from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.streams import as_json
 from anespec.runtime.server.responses.respond import ResponsesBody, begun
 from anespec.runtime.server.responses.writer import ResponseWriter
-from anespec.runtime.server.tools.hermes import Hermes
+from anespec.runtime.server.tools.families import Hermes
 
 TEXT = "Once upon a time"
 USER = {"role": "user", "content": TEXT}

@@ -2,7 +2,7 @@
 
 from serving import Running
 
-from anespec.runtime.server.page.stats import ModelStats, StatsAnswer
+from anespec.runtime.server.page.endpoints import ModelStats, StatsAnswer
 
 PROMPT = "Once upon a time there was a little dog. Once upon a time there was a little"
 
