@@ -307,7 +307,7 @@ class ServedArtifact:
 
     def load_of(self, caller: Principal = NOBODY) -> "ServiceLoad":
         """Return the same for a caller's own requests; for an administrator, for all requests."""
-        return self._running.service.load if caller.is_admin else self._running.service.load_of(caller.owner)
+        return self._running.service.load if caller.is_admin else self._running.service.load_of(caller.tenant)
 
     def require_room(self, caller: Principal = NOBODY, ahead: int = 0, count: int = 1) -> None:
         """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
@@ -316,7 +316,7 @@ class ServedArtifact:
             RequestError: so many can never wait.
             QueueFullError: there is no room for all of them now.
         """
-        self._running.service.require_room(caller.owner, ahead, count)
+        self._running.service.require_room(caller.tenant, ahead, count)
 
     def _requests(
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Principal = NOBODY
@@ -334,7 +334,7 @@ class ServedArtifact:
                 max_tokens=options.max_tokens,
                 sampling=sampling.model_copy(update={"seed": choice_seed(sampling.seed, number)}),
                 end_ids=end_ids,
-                owner=caller.owner,
+                tenant=caller.tenant,
                 priority=caller.priority,
                 seconds=caller.seconds,
                 reference=reference,

@@ -42,9 +42,9 @@ class Layer(nn.Module):
             ("k", narrow, d),
             ("v", narrow, d),
             ("o", d, wide),
-            ("gate", facts.ff, d),
-            ("up", facts.ff, d),
-            ("down", d, facts.ff),
+            ("gate", facts.intermediate_size, d),
+            ("up", facts.intermediate_size, d),
+            ("down", d, facts.intermediate_size),
         ):
             setattr(self, name, nn.Conv2d(columns, rows, 1, bias=False))
         for name in ("keys", "values"):
@@ -137,11 +137,11 @@ def cost_of(gguf: Path, count: int, folder: Path) -> ClassicCost:
         seconds[step] = now - began
         return now
 
-    module = Layers([Layer(layer, facts.d) for layer in layers]).eval()
+    module = Layers([Layer(layer, facts.hidden_size) for layer in layers]).eval()
     weights = sum(parameter.numel() for parameter in module.parameters())
     dim, at = layers[0].head_dim, time.perf_counter()
     shapes = {
-        "x": (1, facts.d, BLOCK, 1),
+        "x": (1, facts.hidden_size, BLOCK, 1),
         "cos": (BLOCK, dim),
         "sin": (BLOCK, dim),
         "attn_mask": (1, 1, BLOCK, SLOTS),

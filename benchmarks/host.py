@@ -19,13 +19,13 @@ from measure import Budget, describe, emit, machine, show_budgets, show_table
 from numpy.typing import NDArray
 from smoke_options import command_line
 
-from anespec.manifests.schema import KVForm, Manifest, Pool, RopeTable
+from anespec.manifests.schema import KVCacheGroup, KVForm, Manifest, RopeTable
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.drafters import Outcome, TopKLogits
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.passes import PassPlan, PassResult, PoolShape, VerifierShape
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, PassResult, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import pad_rows
 from anespec.runtime.sampling import Grammar, GrammarTokens, SamplingParameters
@@ -71,8 +71,10 @@ class InstantVerifier:
     """Builds what shards would be fed and returns fixed logits."""
 
     def __init__(self, logits: NDArray[np.float16]) -> None:
-        self.shape = VerifierShape(BLOCK, (BLOCK,), SLOTS, 1, VOCABULARY, (PoolShape("global", SLOTS, None),))
-        pool = Pool(
+        self.shape = VerifierShape(
+            BLOCK, (BLOCK,), SLOTS, 1, VOCABULARY, (KVCacheGroupShape("global", SLOTS, None),)
+        )
+        pool = KVCacheGroup(
             name="global",
             slots=SLOTS,
             region_slots=SLOTS,

@@ -70,15 +70,15 @@ def milliseconds(work: Callable[[], object]) -> float:
 def fill(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> float:
     """Learn until the memory is full, and write it; the share of its room that is used."""
     memory = VocabularyMemory(learner, size, key, folder)
-    owner = memory.of("")
-    while learner.facts(owner.image).occupancy < 0.95 and learner.facts(owner.image).tokens < 2_000_000:
-        owner.fold(texts.next(), TEXT // 2)
+    tenant = memory.of("")
+    while learner.facts(tenant.image).occupancy < 0.95 and learner.facts(tenant.image).tokens < 2_000_000:
+        tenant.fold(texts.next(), TEXT // 2)
     memory.close()
-    return learner.facts(owner.image).occupancy
+    return learner.facts(tenant.image).occupancy
 
 
 def opening(folder: Path, learner: Learner, key: str, size: int, runs: int) -> Timing:
-    """Of an owner's memory, folder and lock among it."""
+    """Of a tenant's memory, folder and lock among it."""
     samples = []
     for _ in range(runs):
         memory = VocabularyMemory(learner, size, key, folder)
@@ -95,12 +95,12 @@ def lengthen_journal(folder: Path, learner: Learner, key: str, size: int, texts:
     memory.close()
 
 
-def learning(owner: TenantMemory, texts: Texts, done: Callable[[], bool]) -> Timing:
+def learning(tenant: TenantMemory, texts: Texts, done: Callable[[], bool]) -> Timing:
     """Of requests that end one after another, until it is done."""
     samples = []
     while not done() or not samples:
         text = texts.next()
-        samples.append(milliseconds(lambda text=text: owner.fold(text, TEXT // 2)))
+        samples.append(milliseconds(lambda text=text: tenant.fold(text, TEXT // 2)))
         time.sleep(0.001)
     return Timing(tuple(samples))
 
@@ -109,15 +109,15 @@ def held(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> t
     """Learning while nothing is written, at the worst while each of some snapshots is, and writing those."""
     tenant_memory.SNAPSHOT_SECONDS = float("inf")
     memory = VocabularyMemory(learner, size, key, folder)
-    owner = memory.of("")
+    tenant = memory.of("")
     end = time.monotonic() + 3
-    alone = learning(owner, texts, lambda: time.monotonic() > end)
+    alone = learning(tenant, texts, lambda: time.monotonic() > end)
     beside: list[float] = []
     writing: list[float] = []
     for _ in range(10):
-        saver = threading.Thread(target=lambda: writing.append(milliseconds(owner.save)))
+        saver = threading.Thread(target=lambda: writing.append(milliseconds(tenant.save)))
         saver.start()
-        beside.append(max(learning(owner, texts, lambda saver=saver: not saver.is_alive()).samples))
+        beside.append(max(learning(tenant, texts, lambda saver=saver: not saver.is_alive()).samples))
     memory.close()
     return alone, Timing(tuple(beside)), Timing(tuple(writing))
 

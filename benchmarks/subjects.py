@@ -10,7 +10,7 @@ from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.runtime.engine.planner import least_spans
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import BEST_LOGIT, PassPlan, RowKind, Verifier, run_pass, whole_plan
 from anespec.runtime.rows import chain_rows
 
@@ -31,7 +31,7 @@ def artifact_of(gguf: Path, options: ConvertOptions) -> Path:
 
 def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logits: bool = True) -> PassPlan:
     """Rows of one sequence from `position` on, in the first region, in the narrowest pass that holds them."""
-    home = RegionMap.of(verifier.shape)
+    home = SlotMapping.of(verifier.shape)
     rows = chain_rows(home, 0, position, RowKind.PROMPT, tokens)
     width = next(width for width in verifier.shape.widths if len(rows) <= width)
     return whole_plan(verifier.shape, rows, width=width, wants_logits=wants_logits)
@@ -44,7 +44,7 @@ def narrowed(verifier: Verifier, plan: PassPlan) -> PassPlan:
 
 def prefill(verifier: Verifier, tokens: list[int]) -> None:
     """Run a prompt from position 0 in the widest passes; logits of its last token only."""
-    home = RegionMap.of(verifier.shape)
+    home = SlotMapping.of(verifier.shape)
     for run in home.runs(range(len(tokens)), verifier.shape.t_max):
         part = tokens[run.start : run.stop]
         plan = narrowed(verifier, pass_of(verifier, part, run.start, wants_logits=False))

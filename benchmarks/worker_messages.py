@@ -93,13 +93,13 @@ def cost_of(verifier: WorkerVerifier, rows: int, rounds: int) -> Cost:
     """Ask a worker for passes of so many rows."""
     fields, spent = message(verifier, rows), []
     reply: Mapping[str, Any] = {}
-    before = verifier.crew.ask(0, "stats", {})["messages"]
+    before = verifier.workers.ask(0, "stats", {})["messages"]
     for _ in range(rounds):
         began = time.perf_counter()
-        verifier.crew.begin_pass(fields)
-        (reply,) = verifier.crew.finish_pass()
+        verifier.workers.begin_pass(fields)
+        (reply,) = verifier.workers.finish_pass()
         spent.append(1e6 * (time.perf_counter() - began) - 1e3 * reply["milliseconds"])
-    in_worker = verifier.crew.ask(0, "stats", {})["messages"] - before
+    in_worker = verifier.workers.ask(0, "stats", {})["messages"] - before
     question, answer = (json.dumps(each, separators=(",", ":")) for each in (fields, dict(reply)))
     return Cost(
         rows=rows,

@@ -61,11 +61,11 @@ def main() -> None:
         assert isinstance(verifier, WorkerVerifier)
         loaded = time.perf_counter() - began
         logits, timing = logits_of(verifier, options.rounds)
-        trees = [[p, *p.children(recursive=True)] for p in map(psutil.Process, verifier.crew.pids)]
+        trees = [[p, *p.children(recursive=True)] for p in map(psutil.Process, verifier.workers.pids)]
         facts = {
             "shards_gb": gigabytes(sum(shard.bytes for shard in artifact.manifest.shards)),
-            "shards": [len(share) for share in verifier.crew.shares],
-            "weights_gb": [gigabytes(sum(s.bytes for s in share)) for share in verifier.crew.shares],
+            "shards": [len(share) for share in verifier.workers.shares],
+            "weights_gb": [gigabytes(sum(s.bytes for s in share)) for share in verifier.workers.shares],
             "resident_gb": [gigabytes(sum(p.memory_info().rss for p in tree)) for tree in trees],
             "load_seconds": round(loaded, 2),
             "pass": timing.as_json(),

@@ -90,7 +90,7 @@ def _build_layers(
     mix = per_layer_mix(plan, indices, stored.append)
     program = _layers_program(plan, indices, mix, stored.append)
     written = write_package(program, path, threads, on_written)
-    outputs = (TensorSpec(name=HIDDEN_OUT, shape=channel_shape(layers.d)),)
+    outputs = (TensorSpec(name=HIDDEN_OUT, shape=channel_shape(layers.hidden_size)),)
     return LayerShard(
         **dict(_described(stored, written, path, recipe, layers.inputs, outputs)),
         first_layer=indices.start,
@@ -112,7 +112,7 @@ def _build_head(
         for name, projection in slices.items()
     )
     return HeadShard(
-        **dict(_described(stored, written, path, recipe, head_inputs(plan.model.facts.d), outputs)),
+        **dict(_described(stored, written, path, recipe, head_inputs(plan.model.facts.hidden_size), outputs)),
         first_token=unit.tokens.start,
         end_token=unit.tokens.stop,
     )

@@ -49,7 +49,7 @@ def layer_shard_plan(plan: ConversionPlan, indices: Sequence[int]) -> LayerShard
     facts = plan.model.facts
     return LayerShardPlan(
         layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),
-        d=facts.d,
+        hidden_size=facts.hidden_size,
         epsilon=facts.epsilon,
         kv_form=plan.kv_form,
         per_layer_width=facts.per_layer_width,
@@ -87,7 +87,9 @@ def head_plan(plan: ConversionPlan) -> HeadPlan:
     """Return the plan of the logits."""
     facts = plan.model.facts
     hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
-    return HeadPlan(facts.d, hidden_epsilon, facts.logit_scale, facts.logit_softcap, plan.head_outputs)
+    return HeadPlan(
+        facts.hidden_size, hidden_epsilon, facts.logit_scale, facts.logit_softcap, plan.head_outputs
+    )
 
 
 def _weight(plan: ConversionPlan, matrix: Matrix, kind: str, on_stored: OnStored) -> DeferredWeight:
@@ -160,7 +162,10 @@ def per_layer_mix(
     rows = model.matrix(PER_LAYER_PROJECTION, range(indices.start * width, indices.stop * width))
     weight = _weight(plan, rows, PER_LAYER, on_stored)
     return PerLayerMix(
-        Projection(weight), norm(model, PER_LAYER_NORM), model.facts.d, model.facts.family.hidden_scale
+        Projection(weight),
+        norm(model, PER_LAYER_NORM),
+        model.facts.hidden_size,
+        model.facts.family.hidden_scale,
     )
 
 

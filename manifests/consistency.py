@@ -18,10 +18,10 @@ from anespec.manifests.schema import (
     LARGEST_FACTOR,
     MOST_SLOTS,
     HeadShard,
+    KVCacheGroup,
     KVForm,
     LayerShard,
     Manifest,
-    Pool,
     RopeTable,
     Shapes,
     Shard,
@@ -135,7 +135,7 @@ def _head_functions(manifest: Manifest) -> Iterator[str]:
         yield f"two functions of heads are called {quoted(twice)}"
 
 
-def _pool(manifest: Manifest, pool: Pool) -> Iterator[str]:
+def _pool(manifest: Manifest, pool: KVCacheGroup) -> Iterator[str]:
     if pool.slots != manifest.sequences * pool.region_slots:
         yield f"pool {pool.name} has {pool.slots} slots, not sequences x region"
     spare = manifest.spare_slots
@@ -232,7 +232,7 @@ def _repeated(names: Iterable[str]) -> str | None:
 
 
 def _layer_shard(
-    manifest: Manifest, shard: LayerShard, given: Mapping[str, TensorSpec], pools: Mapping[str, Pool]
+    manifest: Manifest, shard: LayerShard, given: Mapping[str, TensorSpec], pools: Mapping[str, KVCacheGroup]
 ) -> Iterator[str]:
     yield from _inputs(shard, given)
     yield from _output(shard, HIDDEN_OUT, _hidden(manifest))
@@ -279,7 +279,7 @@ def _output(shard: Shard, name: str, shape: Shape) -> Iterator[str]:
             yield f"the output of {shard.path} has shape {shape_text(spec.shape)}, not {shape_text(shape)}"
 
 
-def _state(shard: LayerShard, state: StateSpec, pool: Pool | None) -> Iterator[str]:
+def _state(shard: LayerShard, state: StateSpec, pool: KVCacheGroup | None) -> Iterator[str]:
     what = f"the state {quoted(state.name)} of {shard.path}"
     entries = len(state.layers)
     if pool is None:

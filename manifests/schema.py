@@ -105,7 +105,7 @@ class RopeTable(Record):
     temperature_step: Slots = 1
 
 
-class Pool(Record):
+class KVCacheGroup(Record):
     """Layers that share one slot map. `region_slots` is the length of one sequence's region.
 
     A `window` of None means that every earlier position is visible.
@@ -379,7 +379,7 @@ class Manifest(Record):
     )
     context: Slots = Field(description="slots of one sequence")
     sequences: Slots = Field(description="regions")
-    pools: tuple[Pool, ...] = Field(min_length=1)
+    pools: tuple[KVCacheGroup, ...] = Field(min_length=1)
     ropes: tuple[RopeTable, ...]
     hidden_scale: Factor = Field(
         default=1.0, gt=0, description="the hidden state between shards is the model's own times this"
@@ -487,6 +487,6 @@ class Manifest(Record):
         """Slots at the end of every region that hold no token (see `spare_slots`)."""
         return spare_slots(self.kv_form, self.t_max)
 
-    def pool(self, name: str) -> Pool:
+    def pool(self, name: str) -> KVCacheGroup:
         """The pool called `name`; raises KeyError if there is none."""
         return {pool.name: pool for pool in self.pools}[name]

@@ -49,7 +49,7 @@ LONGEST_REFERENCE = 1 << 18
 
 
 USUAL_MEMORY = 32_000_000
-"""Bytes that drafting remembers an owner in."""
+"""Bytes that drafting remembers a tenant in."""
 
 NOT_KEPT = Path(os.devnull)
 """The folder of a memory that no file is written of."""
@@ -221,13 +221,13 @@ class LoadOptions(BackendOptions):
     ] = Field(
         default=None,
         description="Folder of the draft memory, which holds what drafting learns from requests, including "
-        "their texts, for each owner separately; none keeps it in RAM only.",
+        "their texts, for each tenant (API key) separately; none keeps it in RAM only.",
     )
     draft_memory_size: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
         default=USUAL_MEMORY,
         ge=1_000_000,
         le=1_000_000_000,
-        description="Size of the draft memory for each owner, as in 32MB.",
+        description="Size of the draft memory for each tenant, as in 32MB.",
     )
     chat_template: Annotated[Path | None, Flag(metavar="NAME|FILE", default="the model's own")] = Field(
         default=None,

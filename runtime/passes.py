@@ -139,8 +139,8 @@ def span_steps(slots: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class PoolShape:
-    """The properties of a pool that the engine needs to place rows (see manifests.schema.Pool).
+class KVCacheGroupShape:
+    """The properties of a pool that the engine needs to place rows (see manifests.schema.KVCacheGroup).
 
     The last `spare_slots` of a region hold no token.
     """
@@ -174,7 +174,7 @@ class VerifierShape:
     context: int
     sequences: int
     vocabulary: int
-    pools: tuple[PoolShape, ...]
+    pools: tuple[KVCacheGroupShape, ...]
     partial_spans: bool = False
     side_by_side: bool = False
     finds_best: bool = False
@@ -201,7 +201,7 @@ class VerifierShape:
 
     @property
     def pages(self) -> tuple[int, ...]:
-        """How many slots of one region stand side by side, by pool: see RegionMap. All of them where passes
+        """How many slots of one region stand side by side, by pool: see SlotMapping. All of them where passes
         attend to every slot anyway, or where a region is not made of whole pages.
 
         Libraries split sums over slots at fixed ones, 1024 in OpenVINO's case. Every region must meet those
@@ -229,7 +229,7 @@ class VerifierShape:
 class Verifier(Protocol):
     """A backend holding an artifact: runs passes over a state that it owns.
 
-    The state starts as zeros. Slots are absolute: which region has which is RegionMap's to say.
+    The state starts as zeros. Slots are absolute: which region has which is for SlotMapping to say.
     Every call may raise StateLostError.
     """
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import Row, RowKind, RowSlots
 
 PAD_TOKEN = 0
 
 
 def chain_rows(
-    region_map: RegionMap, region: int, position: int, kind: RowKind, tokens: Sequence[int]
+    region_map: SlotMapping, region: int, position: int, kind: RowKind, tokens: Sequence[int]
 ) -> list[Row]:
     """Rows of one kind for consecutive tokens of the sequence in `region`, from `position` on."""
     return [

@@ -101,7 +101,7 @@ ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 ONE_OF_JSON = ONE_PASS.with_changes(grammar=Grammar(kind=GrammarKind.JSON))
 """For it the vocabulary is prepared for grammars; with a large one nothing else runs for a second."""
 
-NOBODYS = Principal(owner="the first pass")
+NOBODYS = Principal(tenant="the first pass")
 """No client goes on from what it leaves."""
 
 _log = logging.getLogger("anespec.serve")

@@ -54,7 +54,7 @@ REMEMBERED_TOKENS = 4096
 """Of a text, at its end; no pass runs while they are counted."""
 
 REMEMBERED_NODES = 1 << 18
-"""Of earlier requests, of each owner, twice."""
+"""Of earlier requests, of each tenant, twice."""
 
 MOST_OWNERS = 8
 
@@ -154,7 +154,7 @@ def suffix_guess(
 
 
 class Remembered:
-    """The memory of an owner's earlier requests. The young trie becomes the old one when it is full."""
+    """The memory of a tenant's earlier requests. The young trie becomes the old one when it is full."""
 
     def __init__(self) -> None:
         self.young = Trie.empty(REMEMBERED_NODES)
@@ -171,7 +171,7 @@ class Remembered:
 
 
 class SuffixGuesser:
-    """Guesses for one sequence from its own text and what is remembered of its owner's."""
+    """Guesses for one sequence from its own text and what is remembered of its tenant's."""
 
     name = "suffix"
     wants_top = 0
@@ -222,7 +222,7 @@ class SuffixGuesser:
 
 
 class SuffixSource(ChainSource[Remembered]):
-    """Sessions of one owner share what they remember."""
+    """Sessions of one tenant share what they remember."""
 
     name = "suffix"
     cost = DraftCost(microseconds=50)

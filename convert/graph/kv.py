@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.convert.graph.builder import Var, mb
-from anespec.manifests.schema import KVForm, Pool, StateSpec
+from anespec.manifests.schema import KVCacheGroup, KVForm, StateSpec
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class LayerKV:
     layer: int
     kv_heads: int
     head_dim: int
-    pool: Pool
+    pool: KVCacheGroup
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def layer_cells(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Mappi
 
 
 def homes_of(written: Var, form: KVForm) -> Homes:
-    """The slots of a pass's rows, of a pool's input that says which those are (see Pool.write_spec)."""
+    """The slots that a pass's rows write, as the pool's input has them (see KVCacheGroup.write_spec)."""
     if form is KVForm.AT_POSITION:
         return _side_by_side(written)
     kept = mb.sub(x=np.float16(1), y=mb.reduce_sum(x=written, axes=[3], keep_dims=True))

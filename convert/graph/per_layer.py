@@ -20,7 +20,7 @@ class PerLayerMix:
 
     projection: Projection
     norm: NDArray[np.float16]
-    d: int
+    hidden_size: int
     hidden_scale: float
 
 
@@ -43,7 +43,7 @@ def mix_per_layer(embedded: Var, rows: Var, mix: PerLayerMix, epsilon: float) ->
     layers = rows.shape[CHANNELS_AXIS] // width
     projected = mb.mul(
         x=project(embedded, mix.projection, "per_layer_projection"),
-        y=np.float16(1 / math.sqrt(mix.d) / mix.hidden_scale),
+        y=np.float16(1 / math.sqrt(mix.hidden_size) / mix.hidden_scale),
     )
     both = [projected, rows]
     if layers > 1:

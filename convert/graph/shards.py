@@ -41,8 +41,8 @@ from anespec.manifests.schema import (
     HIDDEN_OUT,
     LARGEST_FACTOR,
     HeadOutputs,
+    KVCacheGroup,
     KVForm,
-    Pool,
     RopeTable,
     StateSpec,
     TensorSpec,
@@ -120,7 +120,7 @@ class LayerPlan:
 
     index: int
     sizes: AttentionSizes
-    pool: Pool
+    pool: KVCacheGroup
     query_rope: RopeTable | None
     key_rope: RopeTable | None
     kv_layer: int
@@ -143,7 +143,7 @@ class LayerShardPlan:
     """
 
     layers: tuple[LayerPlan, ...]
-    d: int
+    hidden_size: int
     epsilon: float
     kv_form: KVForm
     per_layer_width: int = 0
@@ -155,7 +155,7 @@ class LayerShardPlan:
         return self.epsilon * self.hidden_scale**2
 
     @property
-    def pools(self) -> tuple[Pool, ...]:
+    def pools(self) -> tuple[KVCacheGroup, ...]:
         """The pools in use, each once."""
         return tuple({layer.pool.name: layer.pool for layer in self.layers}.values())
 
@@ -180,7 +180,7 @@ class LayerShardPlan:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The shard's inputs, states left out wherever they are held; a None dimension is T."""
-        specs = [TensorSpec(name=HIDDEN_IN, shape=channel_shape(self.d))]
+        specs = [TensorSpec(name=HIDDEN_IN, shape=channel_shape(self.hidden_size))]
         for table in self.ropes:
             shape = (None, len(table.frequencies))
             specs += [TensorSpec(name=name, shape=shape) for name in (table.cos_input, table.sin_input)]
@@ -189,7 +189,7 @@ class LayerShardPlan:
             specs.append(pool.write_spec(self.kv_form))
         if self.per_layer_input is not None:
             width = len(self.layers) * self.per_layer_width
-            specs.append(TensorSpec(name=EMBEDDED, shape=channel_shape(self.d)))
+            specs.append(TensorSpec(name=EMBEDDED, shape=channel_shape(self.hidden_size)))
             specs.append(TensorSpec(name=self.per_layer_input, shape=channel_shape(width)))
         return tuple(specs)
 
@@ -281,16 +281,16 @@ def _rotation(table: RopeTable | None, by_name: Mapping[str, Var]) -> Rotation |
     return None if table is None else Rotation(by_name[table.cos_input], by_name[table.sin_input])
 
 
-def head_inputs(d: int) -> tuple[TensorSpec, ...]:
+def head_inputs(hidden_size: int) -> tuple[TensorSpec, ...]:
     """A head shard takes the hidden state alone."""
-    return (TensorSpec(name=HIDDEN_IN, shape=channel_shape(d)),)
+    return (TensorSpec(name=HIDDEN_IN, shape=channel_shape(hidden_size)),)
 
 
 @dataclass(frozen=True)
 class HeadPlan:
     """The plan of the logits: their scale and softcap are those of the whole vocabulary."""
 
-    d: int
+    hidden_size: int
     epsilon: float
     scale: float
     softcap: float | None
@@ -315,7 +315,7 @@ def head_shard(
         return (best_tokens(build(by_name, layout)),)
 
     others = [OtherBody(BEST_PREFIX, build_best, (BEST,))] if plan.outputs is HeadOutputs.ARGMAX else []
-    return scope.program(build, head_inputs(plan.d), tuple(slices), others=others)
+    return scope.program(build, head_inputs(plan.hidden_size), tuple(slices), others=others)
 
 
 def _logits(normed: Var, projection: Projection, softcap: float | None, name: str) -> Var:

@@ -27,8 +27,8 @@ from anespec.manifests.schema import (
     MOST_SLOTS,
     AttentionShape,
     HeadOutputs,
+    KVCacheGroup,
     KVForm,
-    Pool,
     RopeTable,
     Shapes,
     ShardFunction,
@@ -269,11 +269,11 @@ class ConversionPlan:
         return self.context > aligned(self.model.sizes.trained_context)
 
     @property
-    def pools(self) -> tuple[Pool, ...]:
+    def pools(self) -> tuple[KVCacheGroup, ...]:
         """Every pool, `global` first."""
         return tuple(sorted(self._pools.values(), key=lambda pool: (pool.window is not None, pool.name)))
 
-    def pool_of(self, layer: LayerFacts) -> Pool:
+    def pool_of(self, layer: LayerFacts) -> KVCacheGroup:
         """The pool that holds a layer's K/V."""
         return self._pools[layer.window]
 
@@ -287,7 +287,7 @@ class ConversionPlan:
         """A layer's tables for queries and for keys; None where nothing rotates."""
         return self._ropes[layer.index]
 
-    def _pool(self, window: int | None) -> Pool:
+    def _pool(self, window: int | None) -> KVCacheGroup:
         """The slots of layers that see `window` positions: a ring where that is less than the context.
 
         Behind the slots of tokens stand the spare ones that the form needs.
@@ -299,7 +299,7 @@ class ConversionPlan:
             region, ending = min(self.context, aligned(window + self.passes.t_max)), "_local"
         region += spare_slots(self.kv_form, self.passes.t_max)
         written = "kv_position" if self.kv_form is KVForm.AT_POSITION else "kv_write_mask"
-        return Pool(
+        return KVCacheGroup(
             name="global" if window is None else "local",
             slots=region * self.options.sequences,
             region_slots=region,
@@ -358,12 +358,13 @@ class ConversionPlan:
         for role, shape in model.matrices(layer).items():
             yield self._encoding(model.tensor_rows(layer, role).name, role, shape[1]), shape
         if width:
-            shape = (width, model.facts.d)
+            shape = (width, model.facts.hidden_size)
             yield self._encoding(PER_LAYER_PROJECTION, PER_LAYER, shape[1]), shape
 
     def _head_encoding(self) -> tuple[Encoding, tuple[int, int]]:
         facts = self.model.facts
-        return self._encoding(self.model.head_tensor, HEAD, facts.d), (facts.vocabulary, facts.d)
+        shape = (facts.vocabulary, facts.hidden_size)
+        return self._encoding(self.model.head_tensor, HEAD, facts.hidden_size), shape
 
     def largest_matrix_bytes(self) -> int:
         """Stored bytes of the largest projection: what a conversion holds at once."""

@@ -31,7 +31,7 @@ class LayerFacts:
     kv_heads: int
     head_dim: int
     rotary_dim: int
-    ff: int
+    intermediate_size: int
     window: int | None
     scale: float
     kv_layer: int
@@ -59,7 +59,7 @@ class ModelFacts:
     """A model's sizes and scales. A softcap of None means that there is none."""
 
     family: Family
-    d: int
+    hidden_size: int
     vocabulary: int
     epsilon: float
     trained_context: int
@@ -100,16 +100,18 @@ class _Reader:
         file, family = self.file, self.family
         if (experts := file.integer(self.key("expert_count"), 0)) > 0:
             raise UnsupportedModelError(f"{file.path}: with {experts} experts it {MIXTURE}")
-        d = file.integer(self.key("embedding_length"))
+        hidden_size = file.integer(self.key("embedding_length"))
         count = file.integer(self.key("block_count"))
         epsilon = file.number(self.key("attention.layer_norm_rms_epsilon"))
         context = file.integer(self.key("context_length"))
         if not 0 < count <= MOST_LAYERS:
             raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MOST_LAYERS} are sensible")
-        if not 0 < epsilon < LARGEST_EPSILON or not d or not context:
+        if not 0 < epsilon < LARGEST_EPSILON or not hidden_size or not context:
             raise self.corrupt(f"a size is zero or the norm's epsilon {epsilon:g} senseless")
-        layers, vocabulary = self.layers(d, count), file.info(EMBEDDING).shape[0]
-        widest = max(d, *(max(layer.ff, layer.heads * layer.head_dim) for layer in layers))
+        layers, vocabulary = self.layers(hidden_size, count), file.info(EMBEDDING).shape[0]
+        widest = max(
+            hidden_size, *(max(layer.intermediate_size, layer.heads * layer.head_dim) for layer in layers)
+        )
         if widest > WIDEST or vocabulary > MOST_TOKENS:
             raise GGUFError(
                 f"{file.path}: claims layers {widest} wide and {vocabulary} tokens; at most {WIDEST} and "
@@ -119,12 +121,12 @@ class _Reader:
         logit_scale = file.number(self.key("logit_scale"), 0.0) if scales else 0.0
         return ModelFacts(
             family=family,
-            d=d,
+            hidden_size=hidden_size,
             vocabulary=vocabulary,
             epsilon=epsilon,
             trained_context=context,
             layers=layers,
-            embedding_scale=self.embedding_scale(d),
+            embedding_scale=self.embedding_scale(hidden_size),
             residual_scale=self.factor(
                 "residual_scale", (file.number(self.key("residual_scale"), 0.0) if scales else 0.0) or 1.0
             ),
@@ -145,12 +147,12 @@ class _Reader:
             return RopeStyle.NEOX
         return self.family.rope_style
 
-    def embedding_scale(self, d: int) -> float:
+    def embedding_scale(self, hidden_size: int) -> float:
         match self.family.embedding_scale:
             case EmbeddingScale.NONE:
                 return 1.0
             case EmbeddingScale.SQRT_WIDTH:
-                return math.sqrt(d)
+                return math.sqrt(hidden_size)
             case EmbeddingScale.KEY:
                 scale = self.file.number(self.key("embedding_scale"), 0.0) or 1.0
                 return self.factor("embedding_scale", scale)
@@ -175,7 +177,7 @@ class _Reader:
             )
         return value
 
-    def layers(self, d: int, count: int) -> tuple[LayerFacts, ...]:
+    def layers(self, hidden_size: int, count: int) -> tuple[LayerFacts, ...]:
         windows = self.windows(count)
         heads = self.per_layer("attention.head_count", count)
         kv_heads = self.per_layer("attention.head_count_kv", count, heads)
@@ -183,11 +185,11 @@ class _Reader:
         own = count - self.shared_layers(count)
         layers = []
         for index in range(count):
-            head_dim, rotary_dim = self.head_sizes(d, heads[index], windows[index] is not None)
+            head_dim, rotary_dim = self.head_sizes(hidden_size, heads[index], windows[index] is not None)
             if not kv_heads[index] or heads[index] % kv_heads[index] or not widths[index]:
                 raise self.corrupt(
-                    f"{heads[index]} query heads over {kv_heads[index]} KV heads at width {d} and an MLP of "
-                    f"{widths[index]} make no layer"
+                    f"{heads[index]} query heads over {kv_heads[index]} KV heads at width {hidden_size} and "
+                    f"an MLP of {widths[index]} make no layer"
                 )
             layers.append(
                 LayerFacts(
@@ -196,9 +198,9 @@ class _Reader:
                     kv_heads=kv_heads[index],
                     head_dim=head_dim,
                     rotary_dim=rotary_dim if self.rotates(index, windows) else 0,
-                    ff=widths[index],
+                    intermediate_size=widths[index],
                     window=windows[index],
-                    scale=self.score_scale(d, heads[index], head_dim, count),
+                    scale=self.score_scale(hidden_size, heads[index], head_dim, count),
                     kv_layer=self.kv_layer(index, own, windows),
                 )
             )
@@ -227,10 +229,10 @@ class _Reader:
             return windows[index] is not None
         return family.rope_free_step is None or (index + 1) % family.rope_free_step != 0
 
-    def head_sizes(self, d: int, heads: int, slides: bool) -> tuple[int, int]:
+    def head_sizes(self, hidden_size: int, heads: int, slides: bool) -> tuple[int, int]:
         """A head's dimensions, and how many of them rotate; sliding layers may have keys of their own."""
         file = self.file
-        head_dim = file.integer(self.key("attention.key_length"), d // heads if heads else 0)
+        head_dim = file.integer(self.key("attention.key_length"), hidden_size // heads if heads else 0)
         value_dim = file.integer(self.key("attention.value_length"), head_dim)
         rotary = file.integer(self.key("rope.dimension_count"), head_dim)
         if slides:
@@ -240,7 +242,7 @@ class _Reader:
             default = head_dim if own_rotary else rotary
             rotary = file.integer(self.key("rope.dimension_count_swa"), default)
         if not head_dim:
-            raise self.corrupt(f"{heads} heads at width {d} have no dimensions")
+            raise self.corrupt(f"{heads} heads at width {hidden_size} have no dimensions")
         if value_dim != head_dim:
             raise UnsupportedModelError(
                 f"{file.path}: K heads of {head_dim} and V heads of {value_dim} differ, which the block "
@@ -253,14 +255,14 @@ class _Reader:
             )
         return head_dim, rotary
 
-    def score_scale(self, d: int, heads: int, head_dim: int, count: int) -> float:
+    def score_scale(self, hidden_size: int, heads: int, head_dim: int, count: int) -> float:
         family = self.family
         if family.attention_scale is not None:
             return family.attention_scale
         named = self.file.number(self.key("attention.scale"), 0.0) if family.reads_scales else 0.0
         if named:
             return self.factor("attention.scale", named)
-        return 1.0 / math.sqrt(d // heads if count == family.wide_scale_layers else head_dim)
+        return 1.0 / math.sqrt(hidden_size // heads if count == family.wide_scale_layers else head_dim)
 
     def shared_layers(self, count: int) -> int:
         """Return how many of the last layers attend to an earlier layer's K/V."""

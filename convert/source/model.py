@@ -103,12 +103,12 @@ class SourceModel:
         """The manifest's account of the sizes."""
         facts, layer = self.facts, self.facts.widest
         return Hyperparameters(
-            d=facts.d,
+            d=facts.hidden_size,
             layers=len(facts.layers),
             heads=layer.heads,
             kv_heads=layer.kv_heads,
             head_dim=layer.head_dim,
-            ff=layer.ff,
+            ff=layer.intermediate_size,
             vocabulary=facts.vocabulary,
             norm_epsilon=facts.epsilon,
             trained_context=facts.trained_context,
@@ -152,16 +152,16 @@ class SourceModel:
     def _expected_shapes(self) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
         """Every tensor that the graph has a place for: its shape, and whether it may be absent."""
         facts = self.facts
-        yield EMBEDDING, ((facts.vocabulary, facts.d), False)
-        yield OUTPUT, ((facts.vocabulary, facts.d), True)
-        yield OUTPUT_NORM, ((facts.d,), False)
+        yield EMBEDDING, ((facts.vocabulary, facts.hidden_size), False)
+        yield OUTPUT, ((facts.vocabulary, facts.hidden_size), True)
+        yield OUTPUT_NORM, ((facts.hidden_size,), False)
         pairs = facts.widest.rotary_dim // 2 or max(layer.rotary_dim for layer in facts.layers) // 2
         for name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS):
             yield name, ((pairs,), True)
         if width := facts.per_layer_width:
             total = width * len(facts.layers)
             yield PER_LAYER_EMBEDDING, ((facts.vocabulary, total), False)
-            yield PER_LAYER_PROJECTION, ((total, facts.d), False)
+            yield PER_LAYER_PROJECTION, ((total, facts.hidden_size), False)
             yield PER_LAYER_NORM, ((width,), False)
         for layer in facts.layers:
             yield from self._expected_of(layer)
@@ -181,33 +181,33 @@ class SourceModel:
             # Converters may leave in what an attention to another layer's K/V does not use.
             kv = layer.kv_heads * layer.head_dim
             for role in (K, V):
-                yield tensor_name(layer, role), ((kv, facts.d), True)
+                yield tensor_name(layer, role), ((kv, facts.hidden_size), True)
             yield tensor_name(layer, K_NORM), ((layer.head_dim,), True)
         for role in family.norms.roles:
-            yield tensor_name(layer, role), ((facts.d,), False)
+            yield tensor_name(layer, role), ((facts.hidden_size,), False)
         for role, heads in self.head_norms(layer).items():
             every = family.head_norm is HeadNorm.ALL_HEADS
             yield tensor_name(layer, role), ((heads * layer.head_dim if every else layer.head_dim,), False)
         if family.layer_scale:
             yield tensor_name(layer, LAYER_SCALE), ((1,), True)
         if facts.per_layer_width:
-            yield tensor_name(layer, INPUT_NORM), ((facts.d,), False)
+            yield tensor_name(layer, INPUT_NORM), ((facts.hidden_size,), False)
 
     def matrices(self, layer: LayerFacts) -> dict[str, tuple[int, int]]:
         """Every projection of a layer by its role, as (out, in)."""
-        d, width = self.facts.d, self.facts.per_layer_width
+        hidden_size, width = self.facts.hidden_size, self.facts.per_layer_width
         q, kv = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-        own = {K: (kv, d), V: (kv, d)} if layer.owns_kv else {}
+        own = {K: (kv, hidden_size), V: (kv, hidden_size)} if layer.owns_kv else {}
         if self.value_is_key(layer):
             del own[V]
-        inputs = {INPUT_GATE: (width, d), INPUT_PROJECTION: (d, width)} if width else {}
+        inputs = {INPUT_GATE: (width, hidden_size), INPUT_PROJECTION: (hidden_size, width)} if width else {}
         return {
-            Q: (q, d),
+            Q: (q, hidden_size),
             **own,
-            ATTENTION_OUTPUT: (d, q),
-            GATE: (layer.ff, d),
-            UP: (layer.ff, d),
-            DOWN: (d, layer.ff),
+            ATTENTION_OUTPUT: (hidden_size, q),
+            GATE: (layer.intermediate_size, hidden_size),
+            UP: (layer.intermediate_size, hidden_size),
+            DOWN: (hidden_size, layer.intermediate_size),
             **inputs,
         }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.manifests.schema import Pool, StateSpec
+from anespec.manifests.schema import KVCacheGroup, StateSpec
 from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.runner import Homes, Inputs, Outputs, ShardRunner, Tensor
 
@@ -34,7 +34,7 @@ class HostCache:
         self.slots[:, :, homes[lanes]] = rows[:, :, lanes] + np.float16(0)
 
 
-def empty_caches(states: Iterable[StateSpec], pools: Iterable[Pool]) -> Mapping[str, HostCache]:
+def empty_caches(states: Iterable[StateSpec], pools: Iterable[KVCacheGroup]) -> Mapping[str, HostCache]:
     """Zeros for every state that the host holds, by name."""
     by_name = {pool.name: pool for pool in pools}
     return {

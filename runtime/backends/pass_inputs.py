@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.schema import HIDDEN_IN, KVForm, Manifest, Pool, RopeTable
+from anespec.manifests.schema import HIDDEN_IN, KVCacheGroup, KVForm, Manifest, RopeTable
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
 from anespec.system.errors import ArtifactError
@@ -239,7 +239,7 @@ def _placed(place: NDArray[Any] | None, value: NDArray[Any]) -> NDArray[Any]:
     return place
 
 
-def _side_by_side(homes: Homes, pool: Pool, span: int) -> Homes:
+def _side_by_side(homes: Homes, pool: KVCacheGroup, span: int) -> Homes:
     try:
         slots = side_by_side(homes)
     except ValueError as error:
@@ -249,7 +249,7 @@ def _side_by_side(homes: Homes, pool: Pool, span: int) -> Homes:
     return slots
 
 
-def _require_within(rows: Sequence[Row], index: int, pool: Pool, span: int) -> None:
+def _require_within(rows: Sequence[Row], index: int, pool: KVCacheGroup, span: int) -> None:
     if span > pool.slots:
         raise ArtifactError(f"a span of {span} leaves the pool {pool.name!r} of {pool.slots}")
     for row in rows:

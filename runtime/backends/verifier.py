@@ -11,9 +11,9 @@ from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Channels, Homes, Outputs, ShardRunner, Tensor
 from anespec.runtime.passes import (
+    KVCacheGroupShape,
     PassPlan,
     PassResult,
-    PoolShape,
     Row,
     RowLogits,
     StateLostError,
@@ -90,7 +90,7 @@ def shape_of(
         sequences=(sequences if partial_spans else None) or manifest.sequences,
         vocabulary=manifest.hyperparameters.vocabulary,
         pools=tuple(
-            PoolShape(p.name, p.region_slots, p.window, manifest.spare_slots) for p in manifest.pools
+            KVCacheGroupShape(p.name, p.region_slots, p.window, manifest.spare_slots) for p in manifest.pools
         ),
         partial_spans=partial_spans,
         side_by_side=manifest.kv_form is KVForm.AT_POSITION,

@@ -3,7 +3,7 @@
 There is one file per source next to this one.
 
 There is one source per process. It opens a session for every sequence and learns from all of them, apart by
-owner. It is never trusted: the engine verifies its proposals, and continues without it if it fails.
+tenant. It is never trusted: the engine verifies its proposals, and continues without it if it fails.
 """
 
 from collections.abc import Sequence
@@ -131,10 +131,12 @@ class DraftSource(Protocol):
         """The time of a proposal."""
         ...
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
         """A session for a sequence that begins with `prompt`.
 
-        What is learnt stays with `owner`. `reference` is text that the output may repeat.
+        What is learnt stays with `tenant`. `reference` is text that the output may repeat.
         """
         ...
 

@@ -26,7 +26,7 @@ MOST_OWNERS = 16
 
 
 class AutoSource(MixSource):
-    """Sessions that share their owner's memory, and what other sources learnt for that owner."""
+    """Sessions that share their tenant's memory, and what other sources learnt for that tenant."""
 
     name = "auto"
     cost = DraftCost(microseconds=25, opens_aside=True)
@@ -35,17 +35,17 @@ class AutoSource(MixSource):
         self, traits: Words, memory: Memory, vocabulary: int, store: Datastore | None = None
     ) -> None:
         """`traits`: see mix/traits.py; `vocabulary`: how many tokens there are; `store`: a corpus to draft
-        from, the same for all owners. The memory is closed with the source."""
+        from, the same for all tenants. The memory is closed with the source."""
         super().__init__(traits, memory)
         self._store = store
         self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MOST_OWNERS)
         self._pooled = PerOwner(Pooled.fresh, MOST_OWNERS)
 
     def open(
-        self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> "AutoSession":
         """A session that has indexed reference and prompt."""
-        recycled, pooled = self._recycled.of(owner), self._pooled.of(owner)
+        recycled, pooled = self._recycled.of(tenant), self._pooled.of(tenant)
         self._store = store = _if_whole(self._store)
         others = Others(
             recycled.table,
@@ -57,7 +57,7 @@ class AutoSource(MixSource):
             *(no_datastore() if store is None else (store.starts, store.text, store.order)),
         )
         tables = TextTables(self._traits, prompt, reference or ())
-        return AutoSession(self._traits, self._memory.of(owner), tables, others, store)
+        return AutoSession(self._traits, self._memory.of(tenant), tables, others, store)
 
     def close(self) -> None:
         """Close the memory, and forget the rest."""

@@ -16,14 +16,14 @@ Learnt = TypeVar("Learnt")
 
 
 class PerOwner(Generic[Learnt]):
-    """One `Learnt` for each of the most recent owners, never shared between owners.
+    """One `Learnt` for each of the most recent tenants, never shared between tenants.
 
     If there are too many, the least recently used is dropped; sessions that hold it keep it until they end.
     Sessions may be opened on several threads.
     """
 
     def __init__(self, fresh: Callable[[], Learnt], most: int) -> None:
-        """`fresh` makes what a new owner begins with."""
+        """`fresh` makes what a new tenant begins with."""
         self._fresh = fresh
         self._most = most
         self._learnt: OrderedDict[str, Learnt] = OrderedDict()
@@ -32,19 +32,19 @@ class PerOwner(Generic[Learnt]):
     def __len__(self) -> int:
         return len(self._learnt)
 
-    def of(self, owner: str) -> Learnt:
-        """Return the memory of an owner."""
+    def of(self, tenant: str) -> Learnt:
+        """Return the memory of a tenant."""
         with self._guard:
-            learnt = self._learnt[owner] if owner in self._learnt else self._fresh()
-            self._learnt[owner] = learnt
-            self._learnt.move_to_end(owner)
+            learnt = self._learnt[tenant] if tenant in self._learnt else self._fresh()
+            self._learnt[tenant] = learnt
+            self._learnt.move_to_end(tenant)
             while len(self._learnt) > self._most:
                 self._learnt.popitem(last=False)
             return learnt
 
     @property
     def all(self) -> tuple[Learnt, ...]:
-        """The memories of all owners, the least recently used first."""
+        """The memories of all tenants, the least recently used first."""
         return tuple(self._learnt.values())
 
     def clear(self) -> None:
@@ -135,22 +135,24 @@ class ChainSession:
 
 
 class ChainSource(ABC, Generic[Learnt]):
-    """A source whose sessions have a guesser each; those of one owner share what is learnt."""
+    """A source whose sessions have a guesser each; those of one tenant share what is learnt."""
 
     name: ClassVar[str]
     cost: ClassVar[DraftCost]
 
     def __init__(self, fresh: Callable[[], Learnt], most_owners: int) -> None:
-        """`fresh` makes what a new owner begins with."""
-        self._owners = PerOwner(fresh, most_owners)
+        """`fresh` makes what a new tenant begins with."""
+        self._tenants = PerOwner(fresh, most_owners)
 
     @abstractmethod
     def guesser(self, learnt: Learnt, reference: Sequence[int] | None) -> Guesser:
         """Return the guesser of a new session; `reference` is text that the output may repeat."""
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
-        """Open a session of an owner."""
-        return ChainSession(self.guesser(self._owners.of(owner), reference), prompt)
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> ChainSession:
+        """Open a session of a tenant."""
+        return ChainSession(self.guesser(self._tenants.of(tenant), reference), prompt)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """One after another."""
@@ -158,4 +160,4 @@ class ChainSource(ABC, Generic[Learnt]):
 
     def close(self) -> None:
         """Forget all."""
-        self._owners.clear()
+        self._tenants.clear()

@@ -169,7 +169,7 @@ def jacobi_learn(
 
 @dataclass(frozen=True)
 class Pooled:
-    """The memory of one owner: the tokens that followed which tokens, and how often guesses were right."""
+    """The memory of one tenant: the tokens that followed which tokens, and how often guesses were right."""
 
     pool: Pool
     rates: Rates
@@ -190,7 +190,7 @@ def fresh_window() -> Window:
 
 
 class JacobiGuesser:
-    """Guesses for one sequence: what its last pass found, then what its owner's passes found before."""
+    """Guesses for one sequence: what its last pass found, then what its tenant's passes found before."""
 
     name = "jacobi"
     wants_top = 1
@@ -225,7 +225,7 @@ class JacobiGuesser:
 
 
 class JacobiSource(ChainSource[Pooled]):
-    """Sessions of one owner share what they find; guesses are carried on by each of its own."""
+    """Sessions of one tenant share what they find; guesses are carried on by each of its own."""
 
     name = "jacobi"
     cost = DraftCost(microseconds=20)

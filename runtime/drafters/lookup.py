@@ -55,7 +55,7 @@ class LookupSource:
         self._settings = settings or LookupSettings()
 
     def open(
-        self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> "LookupSession":
         """A session whose index holds reference and prompt."""
         return LookupSession(self._settings, prompt, reference or ())

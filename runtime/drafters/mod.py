@@ -1,7 +1,7 @@
 """llama.cpp's ngram-mod: one table, indexed by a rolling hash of the last n tokens, of what came next.
 
 The table is small and exact keys are not kept: what falls on an entry replaces it, and what is read from it
-may be of another context. It serves all of an owner's requests. As llama.cpp has it: n is 24, the hash is a
+may be of another context. It serves all of a tenant's requests. As llama.cpp has it: n is 24, the hash is a
 linear congruential generator's, text is put in once it is so many tokens longer, and the table is emptied
 after three rounds in a row in which less than half of what was proposed was right, and where a request finds
 it filled by more than a quarter. Unlike there, what is left of a text is put in at its end, and a draft may
@@ -89,7 +89,7 @@ def mod_learn(table: Table, rates: Rates, n: int, text: Tokens, before: int, aft
 
 @dataclass(frozen=True)
 class ModSettings:
-    """How many tokens are hashed, and how many entries the table of an owner has, of 4 bytes each.
+    """How many tokens are hashed, and how many entries the table of a tenant has, of 4 bytes each.
 
     Raises RequestError for what makes no table.
     """
@@ -117,7 +117,7 @@ class ModFacts:
 
 
 class ModTable:
-    """The memory of one owner."""
+    """The memory of one tenant."""
 
     def __init__(self, settings: ModSettings) -> None:
         """Pages of the table that were never written to take no memory."""
@@ -141,7 +141,7 @@ class ModTable:
 
 
 class ModGuesser:
-    """Guesses for one sequence from its owner's table."""
+    """Guesses for one sequence from its tenant's table."""
 
     name = "mod"
     wants_top = 0
@@ -184,7 +184,7 @@ class ModGuesser:
 
 
 class ModSource(ChainSource[ModTable]):
-    """Sessions of one owner share a table."""
+    """Sessions of one tenant share a table."""
 
     name = "mod"
     cost = DraftCost(microseconds=20)
@@ -196,7 +196,7 @@ class ModSource(ChainSource[ModTable]):
     @property
     def facts(self) -> ModFacts:
         """How full the tables are."""
-        tables = self._owners.all
+        tables = self._tenants.all
         return ModFacts(
             sum(len(each.table) for each in tables),
             sum(each.filled for each in tables),

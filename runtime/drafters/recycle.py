@@ -145,7 +145,7 @@ def recycle_learn(
 
 @dataclass(frozen=True)
 class Recycled:
-    """The memory of one owner: the tables by one and by two tokens, and how often guesses were right."""
+    """The memory of one tenant: the tables by one and by two tokens, and how often guesses were right."""
 
     table: Table
     pairs: Table
@@ -163,7 +163,7 @@ class Recycled:
 
 
 class RecycleGuesser:
-    """Guesses for one sequence from what was learnt of its owner."""
+    """Guesses for one sequence from what was learnt of its tenant."""
 
     name = "recycle"
     wants_top = SUCCESSORS
@@ -192,7 +192,7 @@ class RecycleGuesser:
 
 
 class RecycleSource(ChainSource[Recycled]):
-    """Sessions of one owner share what they learn."""
+    """Sessions of one tenant share what they learn."""
 
     name = "recycle"
     cost = DraftCost(microseconds=20)

@@ -36,7 +36,7 @@ MOST_UNTOLD = 64
 class Ended:
     """A request that lookup guessed for: whose it was, its prompt, and the tokens that followed."""
 
-    owner: str
+    tenant: str
     prompt: list[int]
     output: list[int]
 
@@ -103,14 +103,16 @@ class StartingSource:
         """The cost of the current source's proposals."""
         return self._lookup.cost if self._source is None else self._source.cost
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
         """Open a session of the source if it is ready, else of lookup."""
         source = self._source
         if source is None:
-            session = self._lookup.open(owner, prompt, reference)
-            return _InterimSession(session, Ended(owner, list(prompt), []), self._note)
+            session = self._lookup.open(tenant, prompt, reference)
+            return _InterimSession(session, Ended(tenant, list(prompt), []), self._note)
         self._tell(source)
-        return source.open(owner, prompt, reference)
+        return source.open(tenant, prompt, reference)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """One after another."""
@@ -142,7 +144,7 @@ class StartingSource:
             return
         if self._memory is not None:
             text = np.array([*ended.prompt, *ended.output], np.int32)
-            self._memory.keep(ended.owner, text, len(ended.prompt))
+            self._memory.keep(ended.tenant, text, len(ended.prompt))
             return
         if len(self._untold) == MOST_UNTOLD - 1:
             _log.info(
@@ -155,7 +157,7 @@ class StartingSource:
         with self._telling:
             while self._untold:
                 ended = self._untold.popleft()
-                session = source.open(ended.owner, ended.prompt)
+                session = source.open(ended.tenant, ended.prompt)
                 try:
                     if ended.output:
                         session.observe(ended.output, Outcome(), TopKLogits(()))

@@ -40,20 +40,20 @@ from anespec.system.errors import AnespecError, RequestError
 
 def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: float) -> None:
     """Count the rows that a sequence had in a pass that ended `now`, and what was committed of them."""
-    sequence, ledger = part.sequence, part.sequence.ledger
+    sequence, stats = part.sequence, part.sequence.stats
     if was_prefill:
-        ledger.prompt_passes += 1
+        stats.prompt_passes += 1
     else:
-        ledger.decode_passes += 1
-        ledger.decoded_tokens += len(result.tokens) + (result.finish is FinishReason.STOP)
-    ledger.output_tokens += len(result.tokens)
-    ledger.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
-    ledger.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
-    ledger.remembered_tokens += result.accepted if part.draft.remembered else 0
+        stats.decode_passes += 1
+        stats.decoded_tokens += len(result.tokens) + (result.finish is FinishReason.STOP)
+    stats.output_tokens += len(result.tokens)
+    stats.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
+    stats.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
+    stats.remembered_tokens += result.accepted if part.draft.remembered else 0
     if sequence.has_begun:
-        ledger.decode_seconds = now - sequence.since
+        stats.decode_seconds = now - sequence.since
         return
-    ledger.prefill_seconds = now - sequence.since
+    stats.prefill_seconds = now - sequence.since
     if result.tokens:
         sequence.has_begun, sequence.since = True, now
 
@@ -72,7 +72,7 @@ class Engine:
     """Runs requests on a verifier, as many at a time as it has regions; the others wait in a queue.
 
     Not safe for use from several threads at once, except for `prepare`, `clock`, and the properties of sizes
-    and loads. `clock` returns seconds, `counts` the rows that ran, `counts_of` the same by owner.
+    and loads. `clock` returns seconds, `counts` the rows that ran, `counts_of` the same by tenant.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class Engine:
         """The number of running sequences."""
         return self._scheduler.count
 
-    def running(self, owner: str) -> int:
-        """Return the number of an owner's running sequences."""
-        return self._scheduler.running(owner)
+    def running(self, tenant: str) -> int:
+        """Return the number of a tenant's running sequences."""
+        return self._scheduler.running(tenant)
 
     @property
     def pools(self) -> tuple[PoolLoad, ...]:
@@ -181,7 +181,7 @@ class Engine:
         else:
             vocabulary = self._shape.vocabulary
             prompt = checked_prompt(request, self._shape.context, vocabulary)
-            sampler = Sampler(request.sampling, prompt, vocabulary, request.grammar_tokens, request.owner)
+            sampler = Sampler(request.sampling, prompt, vocabulary, request.grammar_tokens, request.tenant)
         return WaitingRequest(next(self._numbers), request, prompt, sampler, self.clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
@@ -250,24 +250,24 @@ class Engine:
         finally:
             self.cancel(number)
 
-    def save_prefix(self, prompt: Sequence[int], owner: str = "") -> SavedPrefix | None:
-        """A copy of the K/V of an owner's prompt, to be kept elsewhere; None where it is not there."""
+    def save_prefix(self, prompt: Sequence[int], tenant: str = "") -> SavedPrefix | None:
+        """A copy of the K/V of a tenant's prompt, to be kept elsewhere; None where it is not there."""
         try:
-            return self._store.save(prompt, owner)
+            return self._store.save(prompt, tenant)
         except StateLostError as error:
             self._recover(error)
             return None
 
-    def restore_prefix(self, saved: SavedPrefix, owner: str = "") -> bool:
-        """Have an owner's later prompts go on from a prefix; whether it could be used: see RegionStore."""
+    def restore_prefix(self, saved: SavedPrefix, tenant: str = "") -> bool:
+        """Have a tenant's later prompts go on from a prefix; whether it could be used: see RegionStore."""
         try:
-            return self._store.restore(saved, owner)
+            return self._store.restore(saved, tenant)
         except StateLostError as error:
             self._recover(error)
             return False
 
     def close(self) -> None:
-        """End all sequences and close their draft sessions; verifier and source stay their owner's."""
+        """End all sequences and close their draft sessions; the caller closes verifier and source."""
         for sequence in self._scheduler.active:
             self._end(sequence.number, FinishReason.CANCELLED)
         self._speculation.close()
@@ -302,13 +302,13 @@ class Engine:
             self._commit(part, found)
 
     def _count(self, parts: Sequence[SequenceRows], plan: PassPlan) -> None:
-        """Count a pass that was run, and for each owner their own rows of it."""
+        """Count a pass that was run, and for each tenant their own rows of it."""
         self.counts.count(plan)
         owned: dict[str, list[Row]] = {}
         for part in parts:
-            owned.setdefault(part.sequence.request.owner, []).extend(part.rows_of(plan))
-        for owner, rows in owned.items():
-            self.counts_of.growing(owner).count_rows(rows)
+            owned.setdefault(part.sequence.request.tenant, []).extend(part.rows_of(plan))
+        for tenant, rows in owned.items():
+            self.counts_of.growing(tenant).count_rows(rows)
 
     def _commit(self, part: SequenceRows, found: PassResult) -> None:
         """Make a pass's rows part of the sequence, as far as they are right."""
@@ -319,7 +319,7 @@ class Engine:
         self._store.extend(sequence.region, sequence.tokens[before : sequence.computed])
         count_pass(part, result, was_prefill, self.clock())
         self.counts.accepted += result.accepted
-        self.counts_of.growing(sequence.request.owner).accepted += result.accepted
+        self.counts_of.growing(sequence.request.tenant).accepted += result.accepted
         if result.tokens:
             self._losses = 0
             self._speculation.observe(
@@ -335,7 +335,7 @@ class Engine:
         """Hand out what a pass gave a sequence, and end it if that was its last."""
         if result.finish is not None:
             self._retire(sequence)
-        snapshot = sequence.ledger.snapshot()
+        snapshot = sequence.stats.snapshot()
         self._events.append(
             Event(sequence.number, snapshot, tuple(result.tokens), result.finish, result.error)
         )
@@ -355,7 +355,7 @@ class Engine:
             return replace(untold[-1], tokens=tokens)
         if (sequence := self._scheduler.find(number)) is not None:
             self._retire(sequence)
-            return Event(number, sequence.ledger.snapshot(), tokens, reason, error)
+            return Event(number, sequence.stats.snapshot(), tokens, reason, error)
         if (waiting := self._scheduler.withdraw(number)) is not None:
             if waiting.paused is not None:
                 self._speculation.end(waiting.paused)
@@ -379,4 +379,4 @@ class Engine:
             return
         for sequence in self._scheduler.active:
             sequence.reset()
-            sequence.ledger.states_lost += 1
+            sequence.stats.states_lost += 1

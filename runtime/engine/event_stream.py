@@ -21,7 +21,7 @@ class Stream:
     """
 
     def __init__(self, number: int, cancel: Cancel) -> None:
-        """`cancel` asks the owner of the engine to end sequence `number`."""
+        """`cancel` asks the tenant of the engine to end sequence `number`."""
         self._number = number
         self._cancel = cancel
         self._events: deque[Event] = deque()
@@ -45,7 +45,7 @@ class Stream:
             self._cancel(self._number, reason)
 
     def put(self, event: Event) -> None:
-        """Hand over an event; for the owner of the engine."""
+        """Hand over an event; for the tenant of the engine."""
         with self._changed:
             self._events.append(event)
             self._ended = event.finish is not None

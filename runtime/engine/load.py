@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from anespec.runtime.passes import PassPlan, Row, RowKind
 
 MOST_OWNERS = 4096
-"""Owners whose counts are kept; beyond that, those of the owner that came first are dropped."""
+"""Owners whose counts are kept; beyond that, those of the tenant that came first are dropped."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,20 @@ class PassCounts:
 
 
 class OwnerCounts:
-    """The passes that an engine ran, by the owners of the sequences that had rows in them."""
+    """The passes that an engine ran, by the tenants of the sequences that had rows in them."""
 
     def __init__(self) -> None:
         self._counts: dict[str, PassCounts] = {}
 
-    def of(self, owner: str) -> PassCounts:
-        """Return an owner's counts, to be read; from any thread."""
-        return self._counts.get(owner) or PassCounts()
+    def of(self, tenant: str) -> PassCounts:
+        """Return a tenant's counts, to be read; from any thread."""
+        return self._counts.get(tenant) or PassCounts()
 
-    def growing(self, owner: str) -> PassCounts:
-        """Return an owner's counts, to be added to; for the engine's thread."""
-        found = self._counts.get(owner)
+    def growing(self, tenant: str) -> PassCounts:
+        """Return a tenant's counts, to be added to; for the engine's thread."""
+        found = self._counts.get(tenant)
         if found is None:
             if len(self._counts) == MOST_OWNERS:
                 del self._counts[next(iter(self._counts))]
-            found = self._counts[owner] = PassCounts()
+            found = self._counts[tenant] = PassCounts()
         return found

@@ -9,7 +9,7 @@ grammar forces. What is left of the pass is filled with drafts, best first.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import LogitsRequest, PassPlan, Row, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.policy import DraftPolicy
@@ -17,14 +17,14 @@ from anespec.runtime.speculation.policy import DraftPolicy
 
 @dataclass(frozen=True)
 class RowDemand:
-    """Scheduled rows that a sequence of an owner could run in the next pass, at least one.
+    """Scheduled rows that a sequence of a tenant could run in the next pass, at least one.
 
     The first of them stands at `position`.
     """
 
     rows: int
     is_prompt: bool
-    owner: str = ""
+    tenant: str = ""
     position: int = 0
 
 
@@ -76,7 +76,7 @@ class Planner:
         without one, that of unknown costs does."""
         self._policy = policy or DraftPolicy(shape.block, proven.widths)
         self._shape = shape
-        self._map = RegionMap.of(shape)
+        self._map = SlotMapping.of(shape)
         self._widest = proven.widths[-1]
         self._spans_by_pool = usable_spans(shape, proven)
 
@@ -94,8 +94,8 @@ class Planner:
         """Return the number of scheduled rows of each sequence; sequences whose turn it is come first.
 
         Every sequence gets one row before any gets two. If a sequence is past its prompt, only so many prompt
-        rows run that the pass stays short enough for its next token. They are shared fairly by owners and
-        then by each one's sequences, so that many prompts of one owner do not delay another's either. `span`
+        rows run that the pass stays short enough for its next token. They are shared fairly by tenants and
+        then by each one's sequences, so that many prompts of one tenant do not delay another's either. `span`
         is the pass's span in the first pool, for its cost. Where rows are written side by side, all of them
         are the first sequence's.
         """
@@ -113,7 +113,7 @@ class Planner:
         for is_prompt, most in ((False, left), (True, prompt_rows)):
             chosen = [i for i, demand in enumerate(demands) if demand.is_prompt is is_prompt]
             more = owner_shares(
-                [demands[i].owner for i in chosen],
+                [demands[i].tenant for i in chosen],
                 [wants[i] - shares[i] if shares[i] else 0 for i in chosen],
                 min(left, most),
             )
@@ -195,11 +195,11 @@ def fair_shares(wants: Sequence[int], capacity: int) -> list[int]:
     return shares
 
 
-def owner_shares(owners: Sequence[str], wants: Sequence[int], capacity: int) -> list[int]:
-    """`capacity` shared out fairly by owners, and what each of them gets by what is theirs."""
+def owner_shares(tenants: Sequence[str], wants: Sequence[int], capacity: int) -> list[int]:
+    """`capacity` shared out fairly by tenants, and what each of them gets by what is theirs."""
     places: dict[str, list[int]] = {}
-    for place, owner in enumerate(owners):
-        places.setdefault(owner, []).append(place)
+    for place, tenant in enumerate(tenants):
+        places.setdefault(tenant, []).append(place)
     if len(places) == 1:
         return fair_shares(wants, capacity)
     shares = [0] * len(wants)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class Principal:
     """The client of a request, and its time limit.
 
-    Data of an `owner`'s requests is never used for another owner; requests of higher `priority` come first.
-    `seconds` is the limit from the request to its end, None for no limit. `name` is the owner's name in logs.
-    An administrator sees the figures of all owners together, others only their own.
+    Data of an `tenant`'s requests is never used for another tenant; requests of higher `priority` come first.
+    `seconds` is the limit from the request to its end, None for no limit. `name` is the tenant's name in
+    logs. An administrator sees the figures of all tenants together, others only their own.
     """
 
-    owner: str = ""
+    tenant: str = ""
     priority: int = 0
     seconds: float | None = None
     name: str = ""
@@ -54,10 +54,10 @@ class Request:
     """One prompt to be continued.
 
     `max_tokens` of None means up to the context's end. A token in `end_ids` ends the sequence and
-    is no part of its output; leave the set empty to ignore end tokens. What is known of an `owner`'s
-    requests serves no other owner: neither prefixes nor what draft sources learn. Sources may copy from the
+    is no part of its output; leave the set empty to ignore end tokens. What is known of an `tenant`'s
+    requests serves no other tenant: neither prefixes nor what draft sources learn. Sources may copy from the
     tokens of `reference`; without `speculate` nothing is drafted.
-    Of the requests that wait, those of higher `priority` come first, and among equals owners take turns.
+    Of the requests that wait, those of higher `priority` come first, and among equals tenants take turns.
     After `seconds` in the queue and in passes it ends with the tokens that it has by then. A grammar needs
     `grammar_tokens`, which a model has once.
     """
@@ -66,7 +66,7 @@ class Request:
     max_tokens: int | None = None
     sampling: SamplingParameters = field(default_factory=SamplingParameters)
     end_ids: frozenset[int] = frozenset()
-    owner: str = ""
+    tenant: str = ""
     reference: Sequence[int] = ()
     speculate: bool = True
     priority: int = 0

@@ -13,7 +13,7 @@ from anespec.runtime.kv.prefixes import common_prefix
 from anespec.runtime.kv.region_store import RegionStore
 from anespec.runtime.passes import VerifierShape
 
-# Count how long each owner's sequences have used a region lately; a single region is assigned by that.
+# Count how long each tenant's sequences have used a region lately; a single region is assigned by that.
 
 HALF_LIFE = 10.0
 """Seconds after which used time counts half, so that use while nobody else waited is forgotten."""
@@ -23,33 +23,33 @@ FORGOTTEN = 1e-3
 
 
 class OwnerSeconds:
-    """The seconds of all owners, with exponential decay. Use it from one thread at a time."""
+    """The seconds of all tenants, with exponential decay. Use it from one thread at a time."""
 
     def __init__(self, clock: Callable[[], float], half_life: float = HALF_LIFE) -> None:
         """`clock` gives seconds."""
         self._clock = clock
         self._half_life = half_life
         self._taken: dict[str, tuple[float, float]] = {}
-        """By owner: the seconds at the last change, and the time of that change."""
+        """By tenant: the seconds at the last change, and the time of that change."""
 
     def __len__(self) -> int:
-        """Return the number of owners with seconds."""
+        """Return the number of tenants with seconds."""
         return len(self._taken)
 
-    def take(self, owner: str, seconds: float) -> None:
-        """Add the seconds for which an owner's sequence used a region, until now."""
-        self._taken[owner] = self.of(owner) + seconds, self._clock()
+    def take(self, tenant: str, seconds: float) -> None:
+        """Add the seconds for which a tenant's sequence used a region, until now."""
+        self._taken[tenant] = self.of(tenant) + seconds, self._clock()
         for other in [other for other in self._taken if self.of(other) < FORGOTTEN]:
             del self._taken[other]
 
-    def of(self, owner: str) -> float:
-        """Return an owner's seconds after decay."""
-        seconds, when = self._taken.get(owner, (0.0, 0.0))
+    def of(self, tenant: str) -> float:
+        """Return a tenant's seconds after decay."""
+        seconds, when = self._taken.get(tenant, (0.0, 0.0))
         return seconds * 0.5 ** ((self._clock() - when) / self._half_life) if seconds else 0.0
 
 
 HOLD_SECONDS = 0.1
-"""For so long the only region is kept for an owner whose answer has ended. A client that asks for one short
+"""For so long the only region is kept for a tenant whose answer has ended. A client that asks for one short
 answer after another asks again by then, and would else wait for somebody's long answer each time."""
 
 
@@ -57,7 +57,7 @@ answer after another asks again by then, and would else wait for somebody's long
 class _Ended:
     """Whose sequence ended last, and when."""
 
-    owner: str
+    tenant: str
     priority: int
     when: float
 
@@ -98,38 +98,38 @@ class Scheduler:
 
     @property
     def in_turn(self) -> Sequence[ActiveSequence]:
-        """The same in the order in which they are given rows: first one of each owner, then a second one.
+        """The same in the order in which they are given rows: first one of each tenant, then a second one.
 
-        Where a pass has fewer rows than there are sequences, owners get equally many.
+        Where a pass has fewer rows than there are sequences, tenants get equally many.
         """
         places: dict[str, int] = {}
         order = []
         for sequence in self._active.values():
-            owner = sequence.request.owner
-            places[owner] = places.get(owner, 0) + 1
-            order.append((places[owner], sequence))
+            tenant = sequence.request.tenant
+            places[tenant] = places.get(tenant, 0) + 1
+            order.append((places[tenant], sequence))
         if len(places) > 1:
             order.sort(key=itemgetter(0))
         return tuple(sequence for _, sequence in order)
 
-    def running(self, owner: str) -> int:
-        """Return the number of an owner's active sequences; from any thread."""
-        return self._queue.running(owner)
+    def running(self, tenant: str) -> int:
+        """Return the number of a tenant's active sequences; from any thread."""
+        return self._queue.running(tenant)
 
     @property
     def hold_seconds(self) -> float:
         """For how long whoever comes next in the queue had better wait, 0 where they need not.
 
-        Where one sequence runs at a time, and the owner whose sequence has just ended has had the region for
-        less time than the owner who is next, another request of the first one may come at once.
+        Where one sequence runs at a time, and the tenant whose sequence has just ended has had the region for
+        less time than the tenant who is next, another request of the first one may come at once.
         """
         last = self._last_ended
         waiting = next(self._queue.in_turn(), None) if last is not None and not self._active else None
         if last is None or waiting is None or self._store.capacity > 1:
             return 0.0
         request = waiting.request
-        if request.priority > last.priority or self._seconds.of(request.owner) <= self._seconds.of(
-            last.owner
+        if request.priority > last.priority or self._seconds.of(request.tenant) <= self._seconds.of(
+            last.tenant
         ):
             return 0.0
         return max(0.0, last.when + HOLD_SECONDS - self._clock())
@@ -185,18 +185,18 @@ class Scheduler:
         """Free a sequence's region; what it holds stays until the region is needed."""
         self._vacate(sequence)
         request = sequence.request
-        self._queue.end(request.owner)
-        self._last_ended = _Ended(request.owner, request.priority, self._clock())
+        self._queue.end(request.tenant)
+        self._last_ended = _Ended(request.tenant, request.priority, self._clock())
 
     def _vacate(self, sequence: ActiveSequence) -> None:
-        """Take a sequence's region, and charge its owner with the time for which it had that."""
+        """Take a sequence's region, and charge its tenant with the time for which it had that."""
         del self._active[sequence.number]
         self._store.release(sequence.region)
-        self._seconds.take(sequence.request.owner, self._clock() - self._admitted.pop(sequence.number))
+        self._seconds.take(sequence.request.tenant, self._clock() - self._admitted.pop(sequence.number))
 
-    def _seconds_of(self, owner: str) -> float:
-        """What decides between owners of whom as many run: several regions are shared by turns."""
-        return self._seconds.of(owner) if self._store.capacity == 1 else 0.0
+    def _seconds_of(self, tenant: str) -> float:
+        """What decides between tenants of whom as many run: several regions are shared by turns."""
+        return self._seconds.of(tenant) if self._store.capacity == 1 else 0.0
 
     def _next(self, regions: int) -> list[WaitingRequest]:
         """The requests whose turn it is where so many regions are free."""
@@ -209,9 +209,9 @@ class Scheduler:
         return found
 
     def _make_room(self) -> None:
-        """Pause a sequence if no region is free for an owner without a running sequence.
+        """Pause a sequence if no region is free for a tenant without a running sequence.
 
-        Otherwise an owner with long answers would hold all regions until they end. The owner with the most
+        Otherwise a tenant with long answers would hold all regions until they end. The tenant with the most
         running sequences, at least two, has the shortest of them paused: it is prefilled again if its K/V are
         overwritten meanwhile, and its text stays the same.
         """
@@ -221,9 +221,9 @@ class Scheduler:
         if waiting is None:
             return
         request = waiting.request
-        owner = max((each.request.owner for each in self._active.values()), key=self._queue.running)
-        own = [each for each in self._active.values() if each.request.owner == owner]
-        if self._queue.running(request.owner) or len(own) < 2:
+        tenant = max((each.request.tenant for each in self._active.values()), key=self._queue.running)
+        own = [each for each in self._active.values() if each.request.tenant == tenant]
+        if self._queue.running(request.tenant) or len(own) < 2:
             return
         shortest = min(own, key=lambda sequence: len(sequence.tokens))
         if shortest.request.priority <= request.priority:
@@ -231,7 +231,7 @@ class Scheduler:
             self._queue.pause(shortest.pause())
 
     def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:
-        """Return whether another sequence of the owner in prefill will soon give a longer prefix than exists
+        """Return whether another sequence of the tenant in prefill will soon give a longer prefix than exists
         now.
 
         That sequence runs those rows in any case, and two prefills at once would take as long as one after
@@ -240,19 +240,19 @@ class Scheduler:
         """
         if not self.shares_prefixes:
             return False
-        prompt, owner = waiting.tokens, waiting.request.owner
+        prompt, tenant = waiting.tokens, waiting.request.tenant
         awaited = 0
         for sequence in self._active.values():
-            if sequence.in_prefill and sequence.request.owner == owner:
+            if sequence.in_prefill and sequence.request.tenant == tenant:
                 shared = min(common_prefix(sequence.tokens, prompt), len(prompt) - 1)
                 awaited = max(awaited, shared if sequence.computed < shared else 0)
         return (
-            awaited > self._shape.block and awaited - self._store.reusable(prompt, owner) > self._shape.block
+            awaited > self._shape.block and awaited - self._store.reusable(prompt, tenant) > self._shape.block
         )
 
     def _activate(self, waiting: WaitingRequest) -> ActiveSequence:
         request, prompt = waiting.request, waiting.prompt
-        admission = self._store.allocate_prefix(waiting.tokens, request.owner)
+        admission = self._store.allocate_prefix(waiting.tokens, request.tenant)
         if waiting.paused is not None:
             waiting.paused.region = admission.region
             waiting.paused.reset(admission.reused)
@@ -264,7 +264,7 @@ class Scheduler:
             number=waiting.number,
             request=request,
             sampler=waiting.sampler,
-            ledger=RequestCounts(
+            stats=RequestCounts(
                 prompt_tokens=len(prompt),
                 reused_tokens=admission.reused,
                 copied_slots=admission.copied_slots,

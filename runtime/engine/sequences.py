@@ -37,9 +37,9 @@ class WaitingRequest:
     def end(self, now: float, finish: FinishReason, error: str | None = None) -> Event:
         """Its last event, where it ends at `now`; its only one where it has not run."""
         if self.paused is not None:
-            return Event(self.number, self.paused.ledger.snapshot(), finish=finish, error=error)
-        ledger = RequestCounts(len(self.prompt), queue_seconds=now - self.since)
-        return Event(self.number, ledger.snapshot(), finish=finish, error=error)
+            return Event(self.number, self.paused.stats.snapshot(), finish=finish, error=error)
+        stats = RequestCounts(len(self.prompt), queue_seconds=now - self.since)
+        return Event(self.number, stats.snapshot(), finish=finish, error=error)
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class ActiveSequence:
     number: int
     request: Request
     sampler: Sampler
-    ledger: RequestCounts
+    stats: RequestCounts
     region: int
     limit: int
     finish_at_limit: FinishReason
@@ -76,7 +76,7 @@ class ActiveSequence:
     def demand(self) -> RowDemand:
         """The rows that are sure to be needed. The one of the last token that it may have is not."""
         known = min(len(self.tokens) + len(self.forced), self.limit - 1)
-        return RowDemand(known - self.computed, self.in_prefill, self.request.owner, self.computed)
+        return RowDemand(known - self.computed, self.in_prefill, self.request.tenant, self.computed)
 
     def scheduled_rows(self, count: int) -> tuple[PlannedRow, ...]:
         """The next `count` of those rows."""

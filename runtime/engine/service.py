@@ -42,7 +42,7 @@ class ClosedError(AnespecError):
 class _Client:
     """Whose request it is, and the stream that its events go to."""
 
-    owner: str
+    tenant: str
     stream: Stream
 
 
@@ -58,7 +58,7 @@ class Service:
     ) -> None:
         """No other code may use the engine from now on.
 
-        At most `queue` requests of an owner wait; None is no limit. `on_busy` is called in the service's
+        At most `queue` requests of a tenant wait; None is no limit. `on_busy` is called in the service's
         thread, before passes begin to run and after they have ended. `make_way` is called there before each
         pass and may take a while; it first calls its argument, which delivers the events so far.
         """
@@ -100,20 +100,20 @@ class Service:
             pools=engine.pools,
         )
 
-    def load_of(self, owner: str) -> ServiceLoad:
-        """How much of an owner's there is to do and was done; of others, and of what all share, nothing."""
-        counts = self._engine.counts_of.of(owner)
+    def load_of(self, tenant: str) -> ServiceLoad:
+        """How much of a tenant's there is to do and was done; of others, and of what all share, nothing."""
+        counts = self._engine.counts_of.of(tenant)
         return ServiceLoad(
-            waiting=self._room.waiting_of(owner),
-            active=self._engine.running(owner),
+            waiting=self._room.waiting_of(tenant),
+            active=self._engine.running(tenant),
             sequences=self._engine.capacity,
             passes=counts.passes,
             rows=counts.rows,
             accepted=counts.accepted,
         )
 
-    def require_room(self, owner: str = "", ahead: int = 0, count: int = 1) -> None:
-        """Do nothing where `count` more of an owner's requests can be taken, with `ahead` before them.
+    def require_room(self, tenant: str = "", ahead: int = 0, count: int = 1) -> None:
+        """Do nothing where `count` more of a tenant's requests can be taken, with `ahead` before them.
 
         Raises:
             AnespecError: the one of `refuse`.
@@ -123,7 +123,7 @@ class Service:
         if self._refusal is not None:
             raise self._refusal
         self._room.require_possible(count)
-        self._room.require(Counter({owner: ahead + count}))
+        self._room.require(Counter({tenant: ahead + count}))
 
     def check(self, request: Request) -> None:
         """Raise the RequestError, or the error of `refuse`, that submitting the request would raise."""
@@ -143,10 +143,10 @@ class Service:
 
         Raises:
             RequestError: the engine cannot serve it (see Engine.prepare).
-            QueueFullError: as many requests of its owner wait as may.
+            QueueFullError: as many requests of its tenant wait as may.
             ClosedError: the service was closed.
         """
-        self.require_room(request.owner)
+        self.require_room(request.tenant)
         (stream,) = self.begin([self.prepare(request)])
         return stream
 
@@ -160,15 +160,15 @@ class Service:
             AnespecError: the one of `refuse`.
         """
         streams = [Stream(waiting.number, self._cancel) for waiting in prepared]
-        owners = [waiting.request.owner for waiting in prepared]
+        tenants = [waiting.request.tenant for waiting in prepared]
 
         def take() -> None:
             if self._refusal is not None:
                 raise self._refusal
-            self._room.take(Counter(owners))
-            for waiting, owner, stream in zip(prepared, owners, streams, strict=True):
+            self._room.take(Counter(tenants))
+            for waiting, tenant, stream in zip(prepared, tenants, streams, strict=True):
                 waiting.since = self._engine.clock()
-                self._clients[waiting.number] = _Client(owner, stream)
+                self._clients[waiting.number] = _Client(tenant, stream)
 
         def enqueue() -> None:
             for waiting in prepared:
@@ -225,7 +225,7 @@ class Service:
         self._command(end)
 
     def close(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """End what is left for this reason, and wait for the thread; verifier and source stay their owner's.
+        """End what is left for this reason, and wait for the thread; the caller closes verifier and source.
 
         Every stream gets its last event.
         """
@@ -357,7 +357,7 @@ class Service:
     def _leave(self, client: _Client, last: Event) -> None:
         with self._wake:
             del self._clients[last.sequence]
-            self._room.leave(client.owner, last.statistics.prefill_seconds + last.statistics.decode_seconds)
+            self._room.leave(client.tenant, last.statistics.prefill_seconds + last.statistics.decode_seconds)
 
 
 def _sentence(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 
 # The contents of rings at the ends of prompts, saved so that a later prompt can continue from there.
 #
@@ -19,13 +19,13 @@ SlotValues = Sequence[NDArray[np.float16]]
 
 @dataclass(frozen=True)
 class RingState:
-    """The last positions of an owner's prompt in every pool with a window.
+    """The last positions of a tenant's prompt in every pool with a window.
 
     `values[pool]` has what `Verifier.export_slots` returned for each stretch of slots of the positions from
     `first[pool]` to the prompt's end, oldest first.
     """
 
-    owner: str
+    tenant: str
     tokens: tuple[int, ...]
     first: Mapping[int, int]
     values: Mapping[int, tuple[SlotValues, ...]]
@@ -37,9 +37,9 @@ class RingState:
 
 
 class RingStates:
-    """Ring states by their owners and prompts, the least recently used given up first."""
+    """Ring states by their tenants and prompts, the least recently used given up first."""
 
-    def __init__(self, region_map: RegionMap, budget: int) -> None:
+    def __init__(self, region_map: SlotMapping, budget: int) -> None:
         """`budget` is in bytes."""
         self._map = region_map
         self._budget = budget
@@ -54,21 +54,21 @@ class RingStates:
         """Keep a state, and give up the oldest ones that no longer fit the budget."""
         if state.bytes > self._budget:
             return
-        key = (state.owner, state.tokens)
+        key = (state.tenant, state.tokens)
         self._kept[key] = state
         self._kept.move_to_end(key)
         while self.bytes > self._budget:
             self._kept.popitem(last=False)
 
-    def has(self, owner: str, tokens: tuple[int, ...]) -> bool:
+    def has(self, tenant: str, tokens: tuple[int, ...]) -> bool:
         """Return whether the state at the end of exactly this prompt is saved; this counts as a use."""
-        if (owner, tokens) not in self._kept:
+        if (tenant, tokens) not in self._kept:
             return False
-        self._kept.move_to_end((owner, tokens))
+        self._kept.move_to_end((tenant, tokens))
         return True
 
-    def longest(self, prompt: Sequence[int], most: int, owner: str) -> tuple[int, RingState | None]:
-        """The most leading tokens, `most` at most, that a state of the owner lets `prompt` go on from; or 0.
+    def longest(self, prompt: Sequence[int], most: int, tenant: str) -> tuple[int, RingState | None]:
+        """The most leading tokens, `most` at most, that a state of the tenant lets `prompt` go on from; or 0.
 
         A state serves its whole prompt, and its prompt but for the last token.
         """
@@ -76,7 +76,7 @@ class RingStates:
         for state in self._kept.values():
             size = len(state.tokens)
             count = min(size, most)
-            if owner != state.owner or count <= best[0] or count < size - 1:
+            if tenant != state.tenant or count <= best[0] or count < size - 1:
                 continue
             if tuple(prompt[:count]) == state.tokens[:count]:
                 best = count, state
@@ -134,19 +134,19 @@ class _Reusable:
 class _Held:
     """A region's content. `held_from[pool]` is the oldest position that a ring has not overwritten."""
 
-    owner: str = ""
+    tenant: str = ""
     tokens: list[int] = field(default_factory=list)
     held_from: list[int] = field(default_factory=list)
 
 
 class Prefixes:
-    """The tokens whose K/V every region holds, busy or idle, and their owners.
+    """The tokens whose K/V every region holds, busy or idle, and their tenants.
 
-    Nothing is reused for another owner, since the time to the first token would reveal the other owner's
-    prompts. The eviction of an owner's prefix only reveals that others were served, not their prompts.
+    Nothing is reused for another tenant, since the time to the first token would reveal the other tenant's
+    prompts. The eviction of a tenant's prefix only reveals that others were served, not their prompts.
     """
 
-    def __init__(self, region_map: RegionMap, ring_states: RingStates | None = None) -> None:
+    def __init__(self, region_map: SlotMapping, ring_states: RingStates | None = None) -> None:
         self._map = region_map
         self._rings = RingStates(region_map, 0) if ring_states is None else ring_states
         self._held = [_Held(held_from=[0] * len(region_map.pools)) for _ in range(region_map.regions)]
@@ -159,30 +159,30 @@ class Prefixes:
         """Return the number of those tokens; from any thread."""
         return len(self._held[region].tokens)
 
-    def owner(self, region: int) -> str:
+    def tenant(self, region: int) -> str:
         """Whose tokens the region holds."""
-        return self._held[region].owner
+        return self._held[region].tenant
 
-    def reusable(self, region: int, prompt: Sequence[int], owner: str = "") -> int:
-        """How many leading tokens of the owner's `prompt` need no prefill in `region`.
+    def reusable(self, region: int, prompt: Sequence[int], tenant: str = "") -> int:
+        """How many leading tokens of the tenant's `prompt` need no prefill in `region`.
 
         At least one prompt token must run, since its row's logits give the next token. In a pool with a
         window, the whole window of the row after the prefix must still be there; if the ring has moved on, a
         saved ring state may serve a shorter prefix.
         """
-        return self._reusable(region, prompt, owner).count
+        return self._reusable(region, prompt, tenant).count
 
-    def _reusable(self, region: int, prompt: Sequence[int], owner: str) -> _Reusable:
+    def _reusable(self, region: int, prompt: Sequence[int], tenant: str) -> _Reusable:
         held = self._held[region]
-        if held.owner != owner:
+        if held.tenant != tenant:
             return _Reusable(0)
         count = min(common_prefix(held.tokens, prompt), len(prompt) - 1)
         whole = all(
             self._map.first_visible(pool, count) >= oldest for pool, oldest in enumerate(held.held_from)
         )
-        return _Reusable(count) if whole else _Reusable(*self._rings.longest(prompt, count, owner))
+        return _Reusable(count) if whole else _Reusable(*self._rings.longest(prompt, count, tenant))
 
-    def choose(self, prompt: Sequence[int], idle: Sequence[int], owner: str = "") -> Admission:
+    def choose(self, prompt: Sequence[int], idle: Sequence[int], tenant: str = "") -> Admission:
         """The idle region for a new sequence; `idle` is not empty, least recently used first.
 
         The longest prefix wins, wherever it sits. An idle region of which it is the better half is
@@ -190,7 +190,7 @@ class Prefixes:
         passes need not look far) or the least recently used, and the prefix is copied there if it sits in a
         region that is busy or worth keeping.
         """
-        found = [self._reusable(region, prompt, owner) for region in range(len(self._held))]
+        found = [self._reusable(region, prompt, tenant) for region in range(len(self._held))]
         longest = max(reusable.count for reusable in found)
         spare = {
             region: len(self._held[region].tokens) - longest
@@ -216,14 +216,14 @@ class Prefixes:
         """Note that what the region held is being overwritten."""
         self._held[region] = _Held(held_from=[0] * len(self._map.pools))
 
-    def hold(self, region: int, tokens: Sequence[int], held_from: Sequence[int], owner: str = "") -> None:
+    def hold(self, region: int, tokens: Sequence[int], held_from: Sequence[int], tenant: str = "") -> None:
         """Note that the region holds a prefix that came from elsewhere, from `held_from[pool]` on."""
-        self._held[region] = _Held(owner, list(tokens), list(held_from))
+        self._held[region] = _Held(tenant, list(tokens), list(held_from))
 
-    def begin(self, admission: Admission, prompt: Sequence[int], owner: str = "") -> None:
-        """Note that the region now holds just the reused part of the owner's `prompt`."""
+    def begin(self, admission: Admission, prompt: Sequence[int], tenant: str = "") -> None:
+        """Note that the region now holds just the reused part of the tenant's `prompt`."""
         held = self._held[admission.region]
-        held.owner = owner
+        held.tenant = tenant
         held.tokens = list(prompt[: admission.reused])
         if admission.copies or admission.ring_state is not None or not admission.reused:
             held.held_from = [

@@ -1,4 +1,4 @@
-"""The regions of a verifier's state: their owners, their content, and what a new prompt can reuse."""
+"""The regions of a verifier's state: their tenants, their content, and what a new prompt can reuse."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from anespec.runtime.engine.load import PoolLoad
 from anespec.runtime.kv.prefixes import Admission, Prefixes, RingState, RingStates
-from anespec.runtime.kv.regions import RegionMap, Regions
 from anespec.runtime.kv.saved_prefix import SavedPrefix
+from anespec.runtime.kv.slot_mapping import Regions, SlotMapping
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 
@@ -25,7 +25,7 @@ class RegionStore:
         shape = verifier.shape
         self._verifier = verifier
         self._shape = shape
-        self._map = RegionMap.of(shape)
+        self._map = SlotMapping.of(shape)
         self._capacity = 0
         self._regions = Regions(0)
         self.use(proven)
@@ -74,16 +74,16 @@ class RegionStore:
         """The oldest position whose slot in a pool still holds it."""
         return self._prefixes.held_from(region, pool)
 
-    def reusable(self, prompt: Sequence[int], owner: str) -> int:
-        """Return how many leading tokens of an owner's prompt would need no prefill now."""
+    def reusable(self, prompt: Sequence[int], tenant: str) -> int:
+        """Return how many leading tokens of a tenant's prompt would need no prefill now."""
         if not self._reuse:
             return 0
-        return max(self._prefixes.reusable(region, prompt, owner) for region in range(self._shape.sequences))
+        return max(self._prefixes.reusable(region, prompt, tenant) for region in range(self._shape.sequences))
 
-    def allocate_prefix(self, prompt: Sequence[int], owner: str) -> Admission:
-        """Take an idle region for the owner's `prompt`, with what can be used again of it in place."""
+    def allocate_prefix(self, prompt: Sequence[int], tenant: str) -> Admission:
+        """Take an idle region for the tenant's `prompt`, with what can be used again of it in place."""
         idle = self._regions.idle
-        admission = self._prefixes.choose(prompt, idle, owner) if self._reuse else Admission(min(idle), 0)
+        admission = self._prefixes.choose(prompt, idle, tenant) if self._reuse else Admission(min(idle), 0)
         region, state = admission.region, admission.ring_state
         if admission.copies or state is not None:
             self._prefixes.clear(region)
@@ -91,7 +91,7 @@ class RegionStore:
             self._verifier.copy_slots(copy.pool, copy.source, copy.target, copy.count)
         if state is not None:
             self._restore(state, region)
-        self._prefixes.begin(admission, prompt, owner)
+        self._prefixes.begin(admission, prompt, tenant)
         self._prompts[region] = tuple(prompt)
         self._regions.take(region)
         return admission
@@ -128,13 +128,13 @@ class RegionStore:
         self._prefixes.forget()
         self._rings.clear()
 
-    def save(self, prompt: Sequence[int], owner: str) -> SavedPrefix | None:
-        """A copy of an owner's prompt's K/V; None where no region holds all that a row behind it looks at."""
+    def save(self, prompt: Sequence[int], tenant: str) -> SavedPrefix | None:
+        """A copy of a tenant's prompt's K/V; None where no region holds all that a row behind it looks at."""
         pools = range(len(self._shape.pools))
         first = [self._map.first_visible(pool, len(prompt) - 1) for pool in pools]
         for region in range(self._shape.sequences):
             if (
-                self._prefixes.owner(region) == owner
+                self._prefixes.tenant(region) == tenant
                 and self.tokens(region)[: len(prompt)] == tuple(prompt)
                 and all(self.held_from(region, pool) <= first[pool] for pool in pools)
             ):
@@ -142,8 +142,8 @@ class RegionStore:
                 return SavedPrefix(tuple(prompt), tuple(first), tuple(values))
         return None
 
-    def restore(self, saved: SavedPrefix, owner: str) -> bool:
-        """Put a prefix into an idle region, for the owner's later prompts; whether it could be used.
+    def restore(self, saved: SavedPrefix, tenant: str) -> bool:
+        """Put a prefix into an idle region, for the tenant's later prompts; whether it could be used.
 
         It cannot where prefixes may not be used again, no region is idle, or it is not of this state's shape.
         """
@@ -159,7 +159,7 @@ class RegionStore:
                 part = [array[:, :, done : done + len(slots)] for array in values]
                 self._verifier.import_slots(pool, slots.start, part)
                 done += len(slots)
-        self._prefixes.hold(region, saved.tokens, saved.first, owner)
+        self._prefixes.hold(region, saved.tokens, saved.first, tenant)
         return True
 
     def _export(self, pool: int, region: int, positions: range) -> tuple[NDArray[np.float16], ...]:
@@ -204,8 +204,8 @@ class RegionStore:
         if len(self.tokens(region)) < len(prompt):
             return
         del self._prompts[region]
-        owner = self._prefixes.owner(region)
-        if self._rings.has(owner, prompt) or any(
+        tenant = self._prefixes.tenant(region)
+        if self._rings.has(tenant, prompt) or any(
             self.held_from(region, pool) > oldest for pool, oldest in first.items()
         ):
             return
@@ -216,7 +216,7 @@ class RegionStore:
             )
             for pool, oldest in first.items()
         }
-        self._rings.keep(RingState(owner, prompt, first, values))
+        self._rings.keep(RingState(tenant, prompt, first, values))
 
     def _restore(self, state: RingState, region: int) -> None:
         """Write a ring state to the slots of a region."""

@@ -31,7 +31,7 @@ from anespec.system.formatting import LONGEST_REASON, printable
 # in very many ways makes them take longer with every token: with llguidance's own limits seconds for one. So
 # the processor time of an output's grammar is counted, and an output that takes too much is ended. Checking
 # drafts is not counted, since an answer must not depend on them; it is skipped if the grammar is slow. The
-# time of all of an owner's outputs beyond the usual is also counted together: otherwise an owner could delay
+# time of all of a tenant's outputs beyond the usual is also counted together: otherwise a tenant could delay
 # all others by sending one such grammar after another.
 #
 # Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, their first masks up to 90 ms. Of `s:
@@ -51,7 +51,7 @@ SLOW = 0.005
 
 
 BURST = 1.0
-"""Seconds that an owner's tokens may take beyond PER_TOKEN each; usual ones take nothing beyond it."""
+"""Seconds that a tenant's tokens may take beyond PER_TOKEN each; usual ones take nothing beyond it."""
 
 SHARE = 0.1
 """Seconds of them that come back in a second."""
@@ -59,7 +59,7 @@ SHARE = 0.1
 
 @dataclass
 class OwnerBudget:
-    """The seconds that an owner's grammars may take beyond the usual; for one thread at a time."""
+    """The seconds that a tenant's grammars may take beyond the usual; for one thread at a time."""
 
     left: float = BURST
     counted: float = 0.0
@@ -123,7 +123,7 @@ MOST_CHARACTERS = 1 << 18
 _SECONDS = 2
 _MEMORY = 2 << 30
 _MOST_KEPT = 32
-"""Prepared grammars of an owner."""
+"""Prepared grammars of a tenant."""
 _PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 
 
@@ -150,7 +150,7 @@ class GrammarTokenizer(Protocol):
 
 @dataclass
 class _Owner:
-    """The prepared grammars of an owner, the last used last, and the time that its grammars may take."""
+    """The prepared grammars of a tenant, the last used last, and the time that its grammars may take."""
 
     prepared: OrderedDict[Grammar, LLMatcher] = field(default_factory=OrderedDict)
     budget: OwnerBudget = field(default_factory=OwnerBudget)
@@ -165,22 +165,22 @@ class GrammarTokens:
         self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
         words = _Words(tokenizer, vocabulary, self.end_ids)
         self.native = LLTokenizer(TokenizerWrapper(words), eos_token=words.ends)
-        self._owners: defaultdict[str, _Owner] = defaultdict(_Owner)
+        self._tenants: defaultdict[str, _Owner] = defaultdict(_Owner)
         self._lock = threading.Lock()
 
-    def follow(self, grammar: Grammar, owner: str = "") -> "GrammarState":
+    def follow(self, grammar: Grammar, tenant: str = "") -> "GrammarState":
         """The beginning of an output that matches `grammar`.
 
         The last few grammars are kept prepared.
 
-        They are kept for their owner alone, as many of each: preparing one takes so long that its time would
-        reveal another owner's grammars.
+        They are kept for their tenant alone, as many of each: preparing one takes so long that its time would
+        reveal another tenant's grammars.
 
         Raises:
             GrammarError: the grammar is not valid, or takes too much to prepare.
         """
         with self._lock:
-            own = self._owners[owner]
+            own = self._tenants[tenant]
             matcher = own.prepared.get(grammar)
             if matcher is not None:
                 own.prepared.move_to_end(grammar)

@@ -128,9 +128,9 @@ class Sampler:
         prompt: Sequence[int],
         vocabulary: int,
         grammar_tokens: "GrammarTokens | None" = None,
-        owner: str = "",
+        tenant: str = "",
     ) -> None:
-        """Prepares the grammar, which `grammar_tokens` may have done before for the same owner.
+        """Prepares the grammar, which `grammar_tokens` may have done before for the same tenant.
 
         Raises:
             RequestError: a bias is of a token that the vocabulary does not have, or the grammar is not valid.
@@ -151,7 +151,7 @@ class Sampler:
                 raise RequestError(
                     "a grammar was given, but not the tokens of the model that is to follow it"
                 )
-            self._grammar = grammar_tokens.follow(parameters.grammar, owner)
+            self._grammar = grammar_tokens.follow(parameters.grammar, tenant)
 
     @cached_property
     def _pages(self) -> Pages:

@@ -26,7 +26,7 @@ from anespec.system.errors import AnespecError
 _log = logging.getLogger("anespec.serve")
 
 LARGEST_BODIES = 16
-"""Bodies as large as one may be that an owner may send at a time; thousands of usual ones."""
+"""Bodies as large as one may be that a tenant may send at a time; thousands of usual ones."""
 
 
 def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
@@ -115,7 +115,7 @@ class _Serving:
             status = error.status
             await self._endpoint.refusal(error)(scope, receive, send)
         finally:
-            self._daemon.metrics.answered(self._endpoint.path, status, record.owner)
+            self._daemon.metrics.answered(self._endpoint.path, status, record.tenant)
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> int:
         with ExitStack() as held:
@@ -151,14 +151,14 @@ class _Serving:
             )
         caller = Principal() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
         record = record_of(request.scope)
-        record.key, record.owner = caller.name, caller.owner
+        record.key, record.tenant = caller.name, caller.tenant
         caller = replace(caller, seconds=daemon.options.request_seconds)
-        take = held.enter_context(self._bodies.of(caller.owner))
+        take = held.enter_context(self._bodies.of(caller.tenant))
         gone = request.scope["state"].get(GONE)
         if endpoint.body is None:
-            share = held.enter_context(daemon.shares.looking(caller.owner, gone))
+            share = held.enter_context(daemon.shares.looking(caller.tenant, gone))
             return await endpoint.serve(Call(daemon, request, None, caller, share, take))
-        share = held.enter_context(daemon.shares.of(caller.owner, gone))
+        share = held.enter_context(daemon.shares.of(caller.tenant, gone))
         record.is_counted = True
         as_curl, most = endpoint.as_curl, daemon.options.body_bytes
         body, size = await read_body(request, endpoint.body, most, take, share, as_curl)

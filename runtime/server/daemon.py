@@ -79,19 +79,19 @@ class Lifecycle:
 
 
 AT_ONCE = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
-"""Requests of one owner that are prepared at a time: half of asyncio's threads, so that other owners'
+"""Requests of one tenant that are prepared at a time: half of asyncio's threads, so that other tenants'
 requests need not wait for them."""
 
 LARGE = 1 << 16
 """Bytes from which on a request is large: encoding 1 MB of text takes 100 MB of memory."""
 
 LARGE_AT_ONCE = 2
-"""Large requests that are worked on at a time, of all owners together."""
+"""Large requests that are worked on at a time, of all tenants together."""
 
 
 @dataclass
 class _Owner:
-    """The requests of an owner that are being prepared or wait for it, by model."""
+    """The requests of a tenant that are being prepared or wait for it, by model."""
 
     turns: asyncio.Semaphore
     large: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -103,16 +103,16 @@ class Preparations:
     """Counts what is being prepared, as if it waited already. Belongs to the event loop."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
-        """`at_once` requests of one owner are worked on at a time."""
+        """`at_once` requests of one tenant are worked on at a time."""
         self._at_once = at_once
         self._large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self._owners: dict[str, _Owner] = {}
+        self._tenants: dict[str, _Owner] = {}
 
     @contextlib.asynccontextmanager
     async def thread(self, caller: Principal, size: int) -> AsyncIterator[None]:
         """The block begins when it is the caller's turn to have so many bytes worked on in a thread."""
-        with self._owner(caller) as owner:
-            async with self._alone(owner, size), owner.turns:
+        with self._owner(caller) as tenant:
+            async with self._alone(tenant, size), tenant.turns:
                 yield
 
     @contextlib.asynccontextmanager
@@ -126,36 +126,36 @@ class Preparations:
             RequestError: so many can never wait.
             QueueFullError: there is no room for all of them beside those that are prepared or wait.
         """
-        with self._owner(caller) as owner:
-            ahead = owner.of_model[leased.id]
-            owner.of_model[leased.id] += count
+        with self._owner(caller) as tenant:
+            ahead = tenant.of_model[leased.id]
+            tenant.of_model[leased.id] += count
             try:
                 leased.model.require_room(caller, ahead, count)
-                async with self._alone(owner, size), owner.turns:
+                async with self._alone(tenant, size), tenant.turns:
                     yield
             finally:
-                owner.of_model[leased.id] -= count
+                tenant.of_model[leased.id] -= count
 
     @contextlib.asynccontextmanager
-    async def _alone(self, owner: _Owner, size: int) -> AsyncIterator[None]:
-        """A large request is prepared alone: one for each owner, LARGE_AT_ONCE for all."""
+    async def _alone(self, tenant: _Owner, size: int) -> AsyncIterator[None]:
+        """A large request is prepared alone: one for each tenant, LARGE_AT_ONCE for all."""
         if size < LARGE:
             yield
             return
-        async with owner.large, self._large:
+        async with tenant.large, self._large:
             yield
 
     @contextlib.contextmanager
     def _owner(self, caller: Principal) -> Iterator[_Owner]:
-        """The owner's entry; removed once it has no requests."""
-        owner = self._owners.setdefault(caller.owner, _Owner(asyncio.Semaphore(self._at_once)))
-        owner.count += 1
+        """The tenant's entry; removed once it has no requests."""
+        tenant = self._tenants.setdefault(caller.tenant, _Owner(asyncio.Semaphore(self._at_once)))
+        tenant.count += 1
         try:
-            yield owner
+            yield tenant
         finally:
-            owner.count -= 1
-            if not owner.count:
-                del self._owners[caller.owner]
+            tenant.count -= 1
+            if not tenant.count:
+                del self._tenants[caller.tenant]
 
 
 # Count the requests that wait for a model to be loaded; the limits of a loaded model's queue apply.
@@ -165,7 +165,7 @@ RETRY_SECONDS = 5.0
 
 
 class LoadingLine:
-    """Counts waiting answers by owner and model. Use it only from the event loop."""
+    """Counts waiting answers by tenant and model. Use it only from the event loop."""
 
     def __init__(self) -> None:
         """Nobody waits."""
@@ -176,13 +176,13 @@ class LoadingLine:
         return self._waiting.total()
 
     @contextlib.contextmanager
-    def place(self, owner: str, model: str, count: int, most: int) -> Iterator[None]:
-        """Count `count` answers of an owner as waiting for a model, for the block.
+    def place(self, tenant: str, model: str, count: int, most: int) -> Iterator[None]:
+        """Count `count` answers of a tenant as waiting for a model, for the block.
 
         Raises:
             QueueFullError: more than `most` of them would wait.
         """
-        who = owner, model
+        who = tenant, model
         if self._waiting[who] + count > most:
             raise QueueFullError(most, RETRY_SECONDS)
         self._waiting[who] += count

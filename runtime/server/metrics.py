@@ -29,32 +29,32 @@ class Metrics:
         self._all = _Counters()
         self._own: dict[str, _Counters] = {}
 
-    def answered(self, endpoint: str, status: int, owner: str) -> None:
-        """Count a request of an owner; None if it came without a valid key."""
-        for counters in (self._all, *self._of(owner)):
+    def answered(self, endpoint: str, status: int, tenant: str) -> None:
+        """Count a request of a tenant; None if it came without a valid key."""
+        for counters in (self._all, *self._of(tenant)):
             counters.answered(endpoint, status)
 
-    def finished(self, model: str, summary: Summary, owner: str) -> None:
-        """Count an answer to an owner that came to its end."""
-        for counters in (self._all, *self._of(owner)):
+    def finished(self, model: str, summary: Summary, tenant: str) -> None:
+        """Count an answer to a tenant that came to its end."""
+        for counters in (self._all, *self._of(tenant)):
             counters.finished(model, summary)
 
     def text(self, caller: Principal) -> bytes:
         """Return the metrics that a caller may see, in Prometheus' format."""
         loads = CollectorRegistry()
         loads.register(_Loads(self._models, caller))
-        counters = (self._all,) if caller.is_admin else self._of(caller.owner)
+        counters = (self._all,) if caller.is_admin else self._of(caller.tenant)
         return b"".join(generate_latest(each) for each in (loads, *(each.registry for each in counters)))
 
-    def _of(self, owner: str) -> tuple["_Counters", ...]:
+    def _of(self, tenant: str) -> tuple["_Counters", ...]:
         """The counters of a key of the daemon's. They go with it, so there are never more than keys."""
-        owners = self._keys.owners
-        if owner not in owners:
+        tenants = self._keys.tenants
+        if tenant not in tenants:
             return ()
-        if owner not in self._own:
-            self._own = {known: self._own[known] for known in self._own.keys() & owners}
-            self._own[owner] = _Counters()
-        return (self._own[owner],)
+        if tenant not in self._own:
+            self._own = {known: self._own[known] for known in self._own.keys() & tenants}
+            self._own[tenant] = _Counters()
+        return (self._own[tenant],)
 
 
 class _Counters:

@@ -6,7 +6,7 @@ from statistics import median
 from time import perf_counter
 
 from anespec.runtime.engine.planner import least_spans, usable_spans
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import LogitsRequest, PassPlan, RowKind, Verifier, VerifierShape, run_pass
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import chain_rows
@@ -139,7 +139,7 @@ def _time_again(
 
 def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:
     """Rows of the first region from position 0 on, of which as many are wanted as drafts would be."""
-    home = RegionMap.of(shape)
+    home = SlotMapping.of(shape)
     rows = chain_rows(home, 0, 0, RowKind.PROMPT, [0] * min(width, home.longest_run, shape.context))
     wanted = dict.fromkeys(range(min(len(rows), 2 * shape.block)), OF_A_DRAFT)
     spans = least_spans(rows, width, shape)

@@ -154,7 +154,7 @@ class Speculation:
             self._let_go(self._drafting.pop(sequence.number), len(sequence.tokens))
 
     def close(self) -> None:
-        """Close all sessions and let go of the threads; the source stays its owner's."""
+        """Close all sessions and let go of the threads; the caller closes the source."""
         for drafting in self._drafting.values():
             self._let_go(drafting, 0)
         self._drafting.clear()
@@ -173,7 +173,7 @@ class Speculation:
             request = sequence.request
             try:
                 drafting.session = self._opener.open(
-                    drafting, request.owner, sequence.tokens, request.reference
+                    drafting, request.tenant, sequence.tokens, request.reference
                 )
             except Exception as error:
                 self._fail(sequence, error)
@@ -279,8 +279,8 @@ class Speculation:
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
         """Drop a sequence's session; it is opened again later."""
         _log.warning("sequence %d goes on without drafts for a while: %r", sequence.number, error)
-        sequence.ledger.draft_failures += 1
-        sequence.ledger.drafter_error = repr(error)
+        sequence.stats.draft_failures += 1
+        sequence.stats.drafter_error = repr(error)
         drafting = self._drafting[sequence.number]
         self._let_go(drafting, len(sequence.tokens))
         drafting.proposed, drafting.forced = Draft(), 0

@@ -42,7 +42,7 @@ class AcceptanceRate:
 class ClaimRates:
     """The acceptance rates of all sequences' claims, by source and tenth.
 
-    All owners' claims are counted together, since their accuracy does not reveal their tokens.
+    All tenants' claims are counted together, since their accuracy does not reveal their tokens.
     """
 
     def __init__(self) -> None:

@@ -63,17 +63,17 @@ class Opener:
         self._aside: ThreadPoolExecutor | None = None
 
     def open(
-        self, drafting: Drafting, owner: str, tokens: Sequence[int], reference: Sequence[int]
+        self, drafting: Drafting, tenant: str, tokens: Sequence[int], reference: Sequence[int]
     ) -> DraftSession | None:
         """A session that knows all these tokens, None while it is opened aside; raises as the source does."""
         is_long = len(tokens) + len(reference) >= LONG_TEXT
         if drafting.opening is None:
             drafting.told = len(tokens)
             if not (self._source.cost.opens_aside and is_long):
-                return self._source.open(owner, tuple(tokens), tuple(reference) or None)
+                return self._source.open(tenant, tuple(tokens), tuple(reference) or None)
             self._aside = self._aside or ThreadPoolExecutor(1, thread_name_prefix="drafts aside")
             drafting.opening = self._aside.submit(
-                self._source.open, owner, tuple(tokens), tuple(reference) or None
+                self._source.open, tenant, tuple(tokens), tuple(reference) or None
             )
         if not drafting.opening.done():
             return None

@@ -11,7 +11,7 @@ from core_ml_faults import Fault, plan_faults
 from standin_core_ml import COMMAND, MACOS, NativeModel, stand_in
 
 from anespec.cli.main import cli
-from anespec.runtime.backends.coreml import contact
+from anespec.runtime.backends.coreml import load_probe
 from anespec.system.errors import AnespecError, ArtifactError
 from anespec.validate.residency.coremltools_plan import PlanningTools
 
@@ -24,7 +24,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     # A process that plans knows no stand-in; tests/validate/residency/test_plan_processes.py starts some.
     monkeypatch.setattr("anespec.validate.residency.compute_plan.neural_engine", PlanningTools)
-    monkeypatch.setattr("anespec.runtime.backends.coreml.first_contact.child_command", lambda _: COMMAND)
+    monkeypatch.setattr("anespec.runtime.backends.coreml.probing.child_command", lambda _: COMMAND)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_shard_that_always_fails_ends_the_request_with_a_sentence(
     assert isinstance(outcome.exception, ArtifactError)
     assert "the Neural Engine failed while it ran (0x1d)" in str(outcome.exception)
     # Where it fails only once it is loaded, and its first passes are over.
-    monkeypatch.setattr(contact, "run_first_passes", lambda *_: ())
+    monkeypatch.setattr(load_probe, "run_first_passes", lambda *_: ())
     outcome = verb("generate", converted, "-p", PROMPT, "-n", 5)
     assert isinstance(outcome.exception, AnespecError)
     assert "lost its state 3 times" in str(outcome.exception)

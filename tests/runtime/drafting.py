@@ -97,7 +97,7 @@ class SenselessSession:
 
 
 class SourceOf:
-    """Sessions made by a function of owner and prompt; `slow` is called before every proposal."""
+    """Sessions made by a function of tenant and prompt; `slow` is called before every proposal."""
 
     name = "test"
 
@@ -113,9 +113,11 @@ class SourceOf:
         self.opened: list[tuple[str, tuple[int, ...]]] = []
         self.sessions: list[DraftSession] = []
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
-        self.opened.append((owner, tuple(prompt)))
-        self.sessions.append(self.make(owner, prompt))
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
+        self.opened.append((tenant, tuple(prompt)))
+        self.sessions.append(self.make(tenant, prompt))
         return self.sessions[-1]
 
     @property
@@ -132,9 +134,11 @@ class SourceOf:
 
 
 class SourceByReference(SourceOf):
-    """Sessions made by a function of the reference's only token, as text: an owner may have many requests."""
+    """Sessions made by a function of the reference's only token, as text: a tenant may have many requests."""
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
         assert reference is not None
         return super().open(str(reference[0]), prompt)
 

@@ -22,9 +22,9 @@ class ForcingSampler(Sampler):
         prompt: Sequence[int],
         vocabulary: int,
         grammar_tokens: GrammarTokens | None = None,
-        owner: str = "",
+        tenant: str = "",
     ) -> None:
-        super().__init__(parameters, prompt, vocabulary, grammar_tokens, owner)
+        super().__init__(parameters, prompt, vocabulary, grammar_tokens, tenant)
         self.pending = list(FIRST)
         self.sampled = 0
         self.is_over = False

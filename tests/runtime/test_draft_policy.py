@@ -13,7 +13,7 @@ from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.planner import Planner, RowDemand
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.passes import PassPlan, PoolShape, RowKind
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind
 from anespec.runtime.speculation.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
 from anespec.runtime.speculation.pass_costs import DRAFT_ROW_SECONDS, PassCosts, WidthCost
 from anespec.runtime.speculation.policy import (
@@ -202,7 +202,7 @@ class TimedVerifier(ToyVerifier):
                 context=1000,
                 sequences=sequences,
                 vocabulary=300,
-                pools=(PoolShape("global", 1024, None),),
+                pools=(KVCacheGroupShape("global", 1024, None),),
             ),
             repetitive,
         )
@@ -271,7 +271,9 @@ def test_no_pass_of_one_who_waits_is_long_while_prompts_come_in() -> None:
 
 
 def test_costs_are_measured_on_every_width_and_grow_with_the_span() -> None:
-    shape = toy_shape(t_max=16, context=600, pools=(PoolShape("global", 1024, None),), partial_spans=True)
+    shape = toy_shape(
+        t_max=16, context=600, pools=(KVCacheGroupShape("global", 1024, None),), partial_spans=True
+    )
     truth = PassCosts.of([WidthCost(width, width / 100, width * 1e-6) for width in shape.widths], 0.004)
 
     class Slow(TimedVerifier):

@@ -16,7 +16,7 @@ from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.engine.statistics import RequestStats
-from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
 
@@ -196,10 +196,10 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         st.sampled_from(
             [
                 (GLOBAL,),
-                (PoolShape("global", 128, None),),
-                (PoolShape("local", 64, 64 - block),),
-                (PoolShape("global", 128, None), PoolShape("local", 64, 9)),
-                (PoolShape("global", 128, None), PoolShape("local", 64, 65 - block)),
+                (KVCacheGroupShape("global", 128, None),),
+                (KVCacheGroupShape("local", 64, 64 - block),),
+                (KVCacheGroupShape("global", 128, None), KVCacheGroupShape("local", 64, 9)),
+                (KVCacheGroupShape("global", 128, None), KVCacheGroupShape("local", 64, 65 - block)),
             ]
         )
     )

@@ -19,7 +19,7 @@ from anespec.runtime.drafters import DraftSession
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, Request
-from anespec.runtime.passes import PassPlan, PoolShape, StateLostError
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, StateLostError
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.proposals import LATE_FLOOR
@@ -27,9 +27,9 @@ from anespec.runtime.speculation.proposals import LATE_FLOOR
 VOCABULARY = 12
 REPETITIVE = 12
 POOLS = (
-    (PoolShape("global", 128, None),),
-    (PoolShape("global", 128, None), PoolShape("local", 64, 20)),
-    (PoolShape("local", 64, 40),),
+    (KVCacheGroupShape("global", 128, None),),
+    (KVCacheGroupShape("global", 128, None), KVCacheGroupShape("local", 64, 20)),
+    (KVCacheGroupShape("local", 64, 40),),
 )
 TOTALS: Counter[str] = Counter()
 """What happened over all runs: none of it may be 0, or the machine proves less than it says."""
@@ -129,7 +129,7 @@ class EngineMachine(RuleBasedStateMachine):
         temperature=st.sampled_from([0.0, 1.0]),
         ends=st.sampled_from([frozenset[int](), frozenset({2})]),
         source=st.sampled_from(["none", "lookup", "hostile", "oracle", "oracle"]),
-        owner=st.sampled_from(["", "", "other"]),
+        tenant=st.sampled_from(["", "", "other"]),
         priority=st.integers(0, 2),
         choices=st.sampled_from([1, 1, 1, 3]),
     )
@@ -142,7 +142,7 @@ class EngineMachine(RuleBasedStateMachine):
         temperature: float,
         ends: frozenset[int],
         source: str,
-        owner: str,
+        tenant: str,
         priority: int,
         choices: int,
     ) -> None:
@@ -153,7 +153,7 @@ class EngineMachine(RuleBasedStateMachine):
                 count,
                 SamplingParameters(temperature=temperature, seed=choice),
                 ends,
-                owner=owner,
+                tenant=tenant,
                 reference=(len(self.kinds),),
                 speculate=source != "none",
                 priority=priority,

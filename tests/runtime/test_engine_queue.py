@@ -12,7 +12,7 @@ import anespec.runtime.engine.engine as engine_module
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, Request
-from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind, VerifierShape
 from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.system.errors import AnespecError, RequestError
 
@@ -69,8 +69,8 @@ def test_a_prefix_in_a_busy_region_is_copied() -> None:
 
 @pytest.mark.parametrize("ring_bytes", [0, 1 << 20])
 def test_a_ring_is_reused_only_while_it_or_a_copy_holds_the_window(ring_bytes: int) -> None:
-    local = PoolShape("local", 64, 16)
-    shape = toy_shape(context=200, pools=(PoolShape("global", 256, None), local))
+    local = KVCacheGroupShape("local", 64, 16)
+    shape = toy_shape(context=200, pools=(KVCacheGroupShape("global", 256, None), local))
     verifier = ToyVerifier(shape)
     engine = Engine(verifier, everything(shape), ring_bytes=ring_bytes)
     stem = [i % 12 for i in range(40)]
@@ -332,7 +332,9 @@ class InterruptedVerifier(ToyVerifier):
 
 
 def test_a_step_that_failed_can_be_tried_again() -> None:
-    shape = toy_shape(context=150, pools=(PoolShape("global", 192, None), PoolShape("local", 64, 32)))
+    shape = toy_shape(
+        context=150, pools=(KVCacheGroupShape("global", 192, None), KVCacheGroupShape("local", 64, 32))
+    )
     engine = plain_engine(InterruptedVerifier(shape), SourceOf(lambda *_: HostileSession(3, 12)))
     number = engine.submit(Request([1, 2, 3], 120))
     collected: list[Event] = []

@@ -17,7 +17,7 @@ from anespec.runtime.engine import engine as engine_module
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import FinishReason, Request
 from anespec.runtime.engine.statistics import RequestStats
-from anespec.runtime.passes import PoolShape, RowKind, VerifierShape
+from anespec.runtime.passes import KVCacheGroupShape, RowKind, VerifierShape
 from anespec.runtime.sampling import SamplingParameters
 
 GREEDY = SamplingParameters()
@@ -112,7 +112,11 @@ def test_higher_priority_goes_first_and_equals_in_turn() -> None:
 
 def test_passes_look_no_farther_than_the_regions_in_use() -> None:
     shape = toy_shape(
-        context=500, sequences=4, pools=(PoolShape("global", 512, None),), partial_spans=True, t_max=128
+        context=500,
+        sequences=4,
+        pools=(KVCacheGroupShape("global", 512, None),),
+        partial_spans=True,
+        t_max=128,
     )
     verifier = ToyVerifier(shape)
     engine = Engine(verifier, everything(shape))
@@ -128,7 +132,7 @@ def test_passes_look_no_farther_than_the_regions_in_use() -> None:
 
 
 def test_a_ring_is_kept_within_its_budget_and_copied_to_another_region() -> None:
-    pools = (PoolShape("global", 256, None), PoolShape("local", 64, 16))
+    pools = (KVCacheGroupShape("global", 256, None), KVCacheGroupShape("local", 64, 16))
     shape = toy_shape(context=200, sequences=2, pools=pools)
     engine = Engine(ToyVerifier(shape), everything(shape))
     stem = [i % 12 for i in range(40)]
@@ -231,12 +235,14 @@ def test_a_grammar_s_text_is_the_same_whatever_is_drafted_and_however_it_is_cut(
 
 
 def test_what_one_owner_asked_serves_no_other_nor_lets_another_wait() -> None:
-    shape = toy_shape(sequences=2, pools=(PoolShape("global", 128, None), PoolShape("local", 64, 20)))
+    shape = toy_shape(
+        sequences=2, pools=(KVCacheGroupShape("global", 128, None), KVCacheGroupShape("local", 64, 20))
+    )
     engine = Engine(ToyVerifier(shape), everything(shape))
     prompt = [i % 7 for i in range(40)]
 
-    def ask(*owners: str) -> list[RequestStats]:
-        numbers = [engine.submit(Request(prompt, 9, owner=owner)) for owner in owners]
+    def ask(*tenants: str) -> list[RequestStats]:
+        numbers = [engine.submit(Request(prompt, 9, tenant=tenant)) for tenant in tenants]
         events = drain(engine)
         assert all(ids(events[number]) == text(shape, prompt, 9) for number in numbers)
         return [events[number][-1].statistics for number in numbers]

@@ -1,4 +1,4 @@
-"""What one owner asks tells another nothing: neither tokens that need no prefill, nor regions, nor drafts."""
+"""What one tenant asks tells another nothing: neither by reused prefixes, nor by regions, nor by drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def text(prompt: Sequence[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What an owner could measure of an answer: what it cost, and where it ran."""
+    """What a tenant could measure of an answer: what it cost, and where it ran."""
 
     reused: int
     copied: int
@@ -39,10 +39,10 @@ class Seen:
 
 
 def asked(
-    service: Service, verifier: ToyVerifier, prompt: Sequence[int], owner: str, tokens: int = 4
+    service: Service, verifier: ToyVerifier, prompt: Sequence[int], tenant: str, tokens: int = 4
 ) -> Seen:
     verifier.passes_run.clear()
-    *_, last = service.submit(Request(prompt, tokens, owner=owner))
+    *_, last = service.submit(Request(prompt, tokens, tenant=tenant))
     found = last.statistics
     homes = [row.slots[0].home for plan in verifier.passes_run for row in plan.rows]
     regions = {verifier.region_of(SHAPE.pools[0], home) for home in homes if home is not None}
@@ -80,11 +80,11 @@ def test_what_an_owner_measures_is_the_same_whatever_the_other_asks(
         verifier = ToyVerifier(SHAPE)
         with Service(Engine(verifier, everything(SHAPE))) as service:
             found = []
-            for owner, which, length in history:
-                shift = strange if owner == "you" else 0
+            for tenant, which, length in history:
+                shift = strange if tenant == "you" else 0
                 prompt = [(which + 5 * i + shift) % 12 for i in range(length)]
-                answer = asked(service, verifier, prompt, owner, tokens=1)
-                if owner == "me":
+                answer = asked(service, verifier, prompt, tenant, tokens=1)
+                if tenant == "me":
                     found.append(answer)
             return found
 
@@ -95,7 +95,7 @@ def test_a_sequence_that_runs_makes_only_its_owner_s_requests_wait_for_its_prefi
     verifier = SteppedVerifier(SHAPE)
     with Service(Engine(verifier, everything(SHAPE))) as service:
         with service._wake:
-            streams = [service.submit(Request(STEM, 3, owner=owner)) for owner in ("me", "me", "you")]
+            streams = [service.submit(Request(STEM, 3, tenant=tenant)) for tenant in ("me", "me", "you")]
         verifier.await_pass()
         assert service.load.active == 2
         verifier.let(100)
@@ -134,20 +134,20 @@ def test_the_prompt_s_own_matches_keep_their_name_beside_a_reference() -> None:
 
 
 @pytest.mark.parametrize("owners", [["me", "me"], ["me", "you"]])
-def test_a_source_is_told_whose_request_it_is(owners: list[str]) -> None:
+def test_a_source_is_told_whose_request_it_is(tenants: list[str]) -> None:
     source = oracle_source([1, 2], text([1, 2], 20))
     with Service(Engine(ToyVerifier(SHAPE), everything(SHAPE), source)) as service:
-        for owner in owners:
-            list(service.submit(Request([1, 2], 5, owner=owner)))
-    assert [owner for owner, _ in source.opened] == owners
+        for tenant in tenants:
+            list(service.submit(Request([1, 2], 5, tenant=tenant)))
+    assert [tenant for tenant, _ in source.opened] == tenants
 
 
 def test_an_owner_s_sequences_do_not_crowd_another_s_out_of_a_pass() -> None:
     shape = toy_shape(block=4, t_max=4, sequences=7)
     verifier = ToyVerifier(shape)
     engine = Engine(verifier, everything(shape))
-    many = [engine.submit(Request([i, i], 40, owner="many")) for i in range(6)]
-    one = engine.submit(Request([9, 8], 40, owner="one"))
+    many = [engine.submit(Request([i, i], 40, tenant="many")) for i in range(6)]
+    one = engine.submit(Request([9, 8], 40, tenant="one"))
     rows = dict.fromkeys([*many, one], 0)
     for _ in range(30):
         for event in engine.step():

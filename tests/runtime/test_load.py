@@ -12,11 +12,11 @@ from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.load import PoolLoad, ServiceLoad
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.engine.service import Service
-from anespec.runtime.passes import PoolShape, RowKind
+from anespec.runtime.passes import KVCacheGroupShape, RowKind
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
 
-POOLS = (PoolShape("global", 64, None), PoolShape("local", 64, 20))
+POOLS = (KVCacheGroupShape("global", 64, None), KVCacheGroupShape("local", 64, 20))
 SHAPE = toy_shape(sequences=2, pools=POOLS)
 
 

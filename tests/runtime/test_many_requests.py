@@ -55,8 +55,10 @@ class CountingSource(SourceOf):
         super().__init__(lambda _, prompt: OracleSession(text(prompt), len(prompt), wrong_each=3))
         self.left = weakref.WeakSet[DraftSession]()
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
-        session = self.make(owner, prompt)
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
+        session = self.make(tenant, prompt)
         self.left.add(session)
         return session
 
@@ -76,7 +78,9 @@ class Crowd:
         """One more request."""
         choice = self.rng.choice
         prompt = [choice(range(12)), choice(range(3)), 5]
-        request = Request(prompt, choice(range(1, 6)), owner=choice("ab"), seconds=choice([None, None, 1e-5]))
+        request = Request(
+            prompt, choice(range(1, 6)), tenant=choice("ab"), seconds=choice([None, None, 1e-5])
+        )
         stream = self.service.submit(request)
         self.streams.add(stream)
         self.running.append((stream, prompt))

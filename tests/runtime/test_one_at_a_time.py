@@ -1,4 +1,4 @@
-"""Where one sequence runs at a time, owners get the region for equal times, whatever they ask for."""
+"""Where one sequence runs at a time, tenants get the region for equal times, whatever they ask for."""
 
 import statistics
 import threading
@@ -32,16 +32,16 @@ class Timed(ToyVerifier):
 
 
 def short_waits(count: int, others: int) -> list[float]:
-    """Simulated seconds of one owner's short requests, one after another, beside `others` long ones."""
+    """Simulated seconds of one tenant's short requests, one after another, beside `others` long ones."""
     clock = Clock()
     engine = Engine(Timed(clock), Proven.nothing(SHAPE), clock=clock)
     for _ in range(others):
-        engine.submit(Request([1], 55, owner="long"))
+        engine.submit(Request([1], 55, tenant="long"))
     asks, asked, waits, number = clock.now, clock.now, [], -1
     while len(waits) < count:
         if number < 0 and (clock.now >= asks or not engine.busy):
             clock.now = asked = max(asks, clock.now)
-            number = engine.submit(Request([2], 4, owner="short"))
+            number = engine.submit(Request([2], 4, tenant="short"))
         if held := engine.hold_seconds:
             # As the service does: it waits for as long, unless a request comes.
             clock.now = min(clock.now + held, asks) if number < 0 else clock.now + held
@@ -53,7 +53,7 @@ def short_waits(count: int, others: int) -> list[float]:
                 waits.append(clock.now - asked)
                 number, asks = -1, clock.now + CLIENT_SECONDS
             else:
-                engine.submit(Request([1], 55, owner="long"))
+                engine.submit(Request([1], 55, tenant="long"))
     return waits
 
 
@@ -72,11 +72,11 @@ def test_nobody_is_waited_for_who_has_had_more_or_has_another_waiting() -> None:
         while not any(event.finish for event in engine.step()):
             pass
 
-    engine.submit(Request([1], 40, owner="long"))
+    engine.submit(Request([1], 40, tenant="long"))
     run_to_an_end()
     assert engine.hold_seconds == 0.0, "nobody waits"
-    engine.submit(Request([1], 40, owner="long"))
-    engine.submit(Request([2], 4, owner="short"))
+    engine.submit(Request([1], 40, tenant="long"))
+    engine.submit(Request([2], 4, tenant="short"))
     assert engine.hold_seconds == 0.0
     run_to_an_end()
     assert abs(engine.hold_seconds - HOLD_SECONDS) < 1e-9, "the short one may come again"
@@ -85,9 +85,9 @@ def test_nobody_is_waited_for_who_has_had_more_or_has_another_waiting() -> None:
     clock.now += HOLD_SECONDS
     assert engine.hold_seconds == 0.0
     run_to_an_end()
-    engine.submit(Request([2], 4, owner="short"))
+    engine.submit(Request([2], 4, tenant="short"))
     assert engine.hold_seconds == 0.0, "who has had more is not waited for"
-    urgent = Request([1], 4, owner="long", priority=1)
+    urgent = Request([1], 4, tenant="long", priority=1)
     run_to_an_end()
     engine.submit(urgent)
     assert engine.hold_seconds == 0.0, "nobody of a higher priority waits"
@@ -111,9 +111,9 @@ def test_the_service_waits_for_no_longer_and_ends_meanwhile() -> None:
     verifier = SteppedVerifier(SHAPE)
     service = Service(Engine(verifier, Proven.nothing(SHAPE)))
     verifier.let(10_000)
-    list(service.submit(Request([1], 40, owner="long")))
-    streams = [service.submit(Request([1], 40, owner="long")) for _ in range(2)]
-    short = service.submit(Request([2], 4, owner="short"))
+    list(service.submit(Request([1], 40, tenant="long")))
+    streams = [service.submit(Request([1], 40, tenant="long")) for _ in range(2)]
+    short = service.submit(Request([2], 4, tenant="short"))
     for stream, prompt, count in [(short, [2], 4), *((each, [1], 40) for each in streams)]:
         assert ids(list(stream)) == sequential_text(SHAPE, 0, prompt, count, SamplingParameters())
     closing = threading.Thread(target=service.close)

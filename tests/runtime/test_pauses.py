@@ -14,8 +14,8 @@ WARM = SamplingParameters(temperature=1.0, seed=3, frequency_penalty=0.5)
 PROMPTS = ([1, 2, 3], [4, 5, 6], [7, 8, 9, 10])
 
 
-def request(number: int, tokens: int, owner: str) -> Request:
-    return Request(PROMPTS[number], tokens, WARM, owner=owner)
+def request(number: int, tokens: int, tenant: str) -> Request:
+    return Request(PROMPTS[number], tokens, WARM, tenant=tenant)
 
 
 def right(number: int, tokens: int) -> list[int]:
@@ -52,7 +52,7 @@ def test_who_comes_anew_waits_for_no_long_answer(drafts: bool) -> None:
 def test_nobody_s_only_sequence_is_paused_and_nothing_of_an_owner_s_for_another_of_theirs() -> None:
     engine = Engine(ToyVerifier(SHAPE, 2), everything(SHAPE))
     first = [engine.submit(request(0, 20, "many")), engine.submit(request(1, 20, "one"))]
-    later = [engine.submit(request(2, 4, owner)) for owner in ("many", "third")]
+    later = [engine.submit(request(2, 4, tenant)) for tenant in ("many", "third")]
     assert run(engine, {})[:2] == first
     engine = Engine(ToyVerifier(SHAPE, 2), everything(SHAPE))
     first = [engine.submit(request(number, 20, "many")) for number in (0, 1)]
@@ -63,7 +63,7 @@ def test_nobody_s_only_sequence_is_paused_and_nothing_of_an_owner_s_for_another_
 def test_what_is_paused_can_be_given_up_and_ends_with_its_time() -> None:
     now = 0.0
     engine = Engine(ToyVerifier(SHAPE, 2), everything(SHAPE), clock=lambda: now)
-    numbers = [engine.submit(Request(PROMPTS[at], 50, WARM, owner="many", seconds=9.0)) for at in (0, 1)]
+    numbers = [engine.submit(Request(PROMPTS[at], 50, WARM, tenant="many", seconds=9.0)) for at in (0, 1)]
     events: dict[int, list[Event]] = {}
     run(engine, events, 6)
     engine.submit(request(2, 40, "one"))

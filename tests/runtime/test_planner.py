@@ -16,11 +16,11 @@ from anespec.runtime.engine.planner import (
     fair_shares,
     owner_shares,
 )
-from anespec.runtime.passes import BEST_LOGIT, PoolShape, RowKind, VerifierShape
+from anespec.runtime.passes import BEST_LOGIT, KVCacheGroupShape, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.policy import MAX_PROMPT_ROWS, likeliest
 
-POOLS = (PoolShape("global", 1024, None), PoolShape("local", 192, 100))
+POOLS = (KVCacheGroupShape("global", 1024, None), KVCacheGroupShape("local", 192, 100))
 SHAPE = toy_shape(block=4, t_max=256, context=1024, sequences=3, pools=POOLS, partial_spans=True)
 drafts = st.lists(
     st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0]), max_size=4).map(
@@ -95,19 +95,19 @@ def test_fair_shares_differ_only_where_less_is_wanted(wants: list[int], capacity
 def test_owners_share_fairly_however_many_sequences_they_have(
     asked: list[tuple[str, int]], capacity: int
 ) -> None:
-    owners, wants = [owner for owner, _ in asked], [want for _, want in asked]
-    shares = owner_shares(owners, wants, capacity)
+    tenants, wants = [tenant for tenant, _ in asked], [want for _, want in asked]
+    shares = owner_shares(tenants, wants, capacity)
     assert sum(shares) == min(capacity, sum(wants))
     assert all(share <= want for share, want in zip(shares, wants, strict=True))
 
-    def of(owner: str, counts: list[int]) -> list[int]:
-        return [count for name, count in zip(owners, counts, strict=True) if name == owner]
+    def of(tenant: str, counts: list[int]) -> list[int]:
+        return [count for name, count in zip(tenants, counts, strict=True) if name == tenant]
 
-    total = {owner: sum(of(owner, shares)) for owner in set(owners)}
-    hungry = [owner for owner in total if total[owner] < sum(of(owner, wants))]
-    assert all(max(total.values()) - total[owner] <= 1 for owner in hungry)
-    for owner in total:
-        assert of(owner, shares) == fair_shares(of(owner, wants), total[owner])
+    total = {tenant: sum(of(tenant, shares)) for tenant in set(tenants)}
+    hungry = [tenant for tenant in total if total[tenant] < sum(of(tenant, wants))]
+    assert all(max(total.values()) - total[tenant] <= 1 for tenant in hungry)
+    for tenant in total:
+        assert of(tenant, shares) == fair_shares(of(tenant, wants), total[tenant])
 
 
 def test_many_prompts_of_an_owner_do_not_hold_up_another_s() -> None:
@@ -184,7 +184,9 @@ def test_no_run_reaches_over_a_rings_end_and_spans_hold_what_pads_write() -> Non
 
 
 def test_a_span_that_was_not_proven_gives_way_to_the_next_one_that_was() -> None:
-    shape = toy_shape(block=4, context=1024, pools=(PoolShape("global", 1024, None),), partial_spans=True)
+    shape = toy_shape(
+        block=4, context=1024, pools=(KVCacheGroupShape("global", 1024, None),), partial_spans=True
+    )
     assert shape.spans == ((256, 384, 512, 768, 1024),)
     run = Run(0, 300, (PlannedRow(RowKind.CARRY, 1, None),))
     proven = Proven(speculate=True, widths=(4,), spans=((256, 512, 1024),))

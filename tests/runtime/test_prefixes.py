@@ -1,16 +1,16 @@
 """Which region a prompt takes, and what of it is there already."""
 
 from anespec.runtime.kv.prefixes import Admission, Prefixes, SlotCopy
-from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.passes import PoolShape
+from anespec.runtime.kv.slot_mapping import SlotMapping
+from anespec.runtime.passes import KVCacheGroupShape
 
-GLOBAL = PoolShape("global", 128, None)
-RING = PoolShape("local", 64, 10)
+GLOBAL = KVCacheGroupShape("global", 128, None)
+RING = KVCacheGroupShape("local", 64, 10)
 
 
-def prefixes(*held: list[int], pools: tuple[PoolShape, ...] = (GLOBAL,)) -> Prefixes:
+def prefixes(*held: list[int], pools: tuple[KVCacheGroupShape, ...] = (GLOBAL,)) -> Prefixes:
     """Regions that hold these tokens, written without drafts."""
-    found = Prefixes(RegionMap(pools, block=4, context=128, regions=len(held)))
+    found = Prefixes(SlotMapping(pools, block=4, context=128, regions=len(held)))
     for region, tokens in enumerate(held):
         found.begin(Admission(region, 0), tokens)
         found.will_write(region, len(tokens))

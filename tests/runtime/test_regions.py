@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import side_by_side, toy_shape
 
-from anespec.runtime.kv.regions import RegionMap, Regions
-from anespec.runtime.passes import PoolShape
+from anespec.runtime.kv.slot_mapping import Regions, SlotMapping
+from anespec.runtime.passes import KVCacheGroupShape
 from anespec.system.errors import ArtifactError
 
 windows = st.one_of(st.none(), st.integers(1, 60))
@@ -20,8 +20,8 @@ def slots(spans: tuple[range, ...]) -> list[int]:
 def test_places_are_home_slots_and_the_window_before_them(
     window: int | None, region: int, position: int
 ) -> None:
-    pool = PoolShape("pool", 256 if window is None else 64, window)
-    region_map = RegionMap((pool,), block=4, context=200, regions=4)
+    pool = KVCacheGroupShape("pool", 256 if window is None else 64, window)
+    region_map = SlotMapping((pool,), block=4, context=200, regions=4)
     (place,) = region_map.slots(region, position)
     base, size = region * pool.region_slots, pool.region_slots
     assert place.home == base + position % size
@@ -35,9 +35,9 @@ def test_places_are_home_slots_and_the_window_before_them(
 def test_regions_take_turns_by_pages_where_passes_look_at_the_first_slots(
     sequences: int, partial: bool, start: int, count: int
 ) -> None:
-    pools = (PoolShape("global", 1024, None), PoolShape("ring", 512, 256))
+    pools = (KVCacheGroupShape("global", 1024, None), KVCacheGroupShape("ring", 512, 256))
     shape = toy_shape(context=1024, sequences=sequences, pools=pools, partial_spans=partial)
-    region_map = RegionMap.of(shape)
+    region_map = SlotMapping.of(shape)
     for pool, pool_shape in enumerate(pools):
         size = pool_shape.region_slots
         positions = range(start, min(start + min(count, size), 1024))
@@ -57,16 +57,16 @@ def test_regions_take_turns_by_pages_where_passes_look_at_the_first_slots(
 
 def test_three_regions_stand_one_behind_another() -> None:
     """Sums are split at slot 1024, which would meet pages of three regions each in another place."""
-    pools = (PoolShape("global", 1024, None),)
+    pools = (KVCacheGroupShape("global", 1024, None),)
     shape = toy_shape(context=1024, sequences=3, pools=pools, partial_spans=True)
-    assert RegionMap.of(shape).slot_ranges(0, 1, range(600)) == (range(1024, 1624),)
+    assert SlotMapping.of(shape).slot_ranges(0, 1, range(600)) == (range(1024, 1624),)
 
 
 @given(st.integers(1, 61), st.integers(1, 4), st.integers(0, 100))
 def test_the_longest_run_never_overwrites_what_its_first_row_sees(
     window: int, block: int, start: int
 ) -> None:
-    region_map = RegionMap((PoolShape("local", 64, window),), block, context=300, regions=1)
+    region_map = SlotMapping((KVCacheGroupShape("local", 64, window),), block, context=300, regions=1)
     assert region_map.longest_run >= block
     run = range(start, start + region_map.longest_run)
     (first,) = region_map.slots(0, start)
@@ -87,10 +87,10 @@ def test_runs_side_by_side_stay_in_their_region_and_their_pads_where_nobody_look
         t_max=widest,
         context=200,
         sequences=4,
-        pools=(PoolShape("pool", 256 if window is None else 64, window),),
+        pools=(KVCacheGroupShape("pool", 256 if window is None else 64, window),),
     )
     shape = side_by_side(shape)
-    (pool,), region_map = shape.pools, RegionMap.of(shape)
+    (pool,), region_map = shape.pools, SlotMapping.of(shape)
     positions = range(start, min(start + count, 200))
     runs = list(region_map.runs(positions, widest))
     assert [position for run in runs for position in run] == [*positions]
@@ -109,20 +109,23 @@ def test_runs_side_by_side_stay_in_their_region_and_their_pads_where_nobody_look
 
 
 def test_a_ring_as_long_as_the_context_has_no_limit() -> None:
-    assert RegionMap((PoolShape("local", 128, 100),), block=4, context=128, regions=1).longest_run == 128
+    assert (
+        SlotMapping((KVCacheGroupShape("local", 128, 100),), block=4, context=128, regions=1).longest_run
+        == 128
+    )
 
 
 @pytest.mark.parametrize(
     ("pool", "regions", "words"),
     [
-        (PoolShape("global", 64, None), 1, "pool global has 64 slots per sequence but needs 100"),
-        (PoolShape("local", 64, 62), 1, "pool local has 64 slots per sequence but needs 65"),
-        (PoolShape("global", 100, None), 2, "no multiple of 64"),
+        (KVCacheGroupShape("global", 64, None), 1, "pool global has 64 slots per sequence but needs 100"),
+        (KVCacheGroupShape("local", 64, 62), 1, "pool local has 64 slots per sequence but needs 65"),
+        (KVCacheGroupShape("global", 100, None), 2, "no multiple of 64"),
     ],
 )
-def test_sizes_that_cannot_work_are_refused(pool: PoolShape, regions: int, words: str) -> None:
+def test_sizes_that_cannot_work_are_refused(pool: KVCacheGroupShape, regions: int, words: str) -> None:
     with pytest.raises(ArtifactError, match=words):
-        RegionMap((pool,), block=4, context=100, regions=regions)
+        SlotMapping((pool,), block=4, context=100, regions=regions)
 
 
 def test_idle_regions_stand_in_order_of_last_use() -> None:

@@ -7,10 +7,10 @@ from anespec.system.errors import RequestError
 
 
 class Running(dict[str, int]):
-    """How many run, by owner."""
+    """How many run, by tenant."""
 
-    def __call__(self, owner: str) -> int:
-        return self.get(owner, 0)
+    def __call__(self, tenant: str) -> int:
+        return self.get(tenant, 0)
 
 
 def test_the_first_ones_wait_for_nobody_and_the_others_are_counted() -> None:
@@ -54,7 +54,7 @@ def test_an_owner_who_fills_the_queue_leaves_room_for_others() -> None:
     room.take({"b": 3})
     with pytest.raises(QueueFullError, match="more than 3 requests would wait"):
         room.take({"b": 1})
-    # One of the first owner's has ended, and one of the second's began.
+    # One of the first tenant's has ended, and one of the second's began.
     room.leave("a", 1.0)
     running.update(a=1, b=1)
     room.take({"b": 1})

@@ -3,11 +3,13 @@
 from hypothesis import strategies as st
 
 from anespec.runtime.drafters import Draft
-from anespec.runtime.kv.regions import RegionMap
-from anespec.runtime.passes import PoolShape, RowKind
+from anespec.runtime.kv.slot_mapping import SlotMapping
+from anespec.runtime.passes import KVCacheGroupShape, RowKind
 from anespec.runtime.rows import chain_rows, pad_rows
 
-MAP = RegionMap((PoolShape("global", 64, None), PoolShape("local", 64, 8)), 4, context=64, regions=2)
+MAP = SlotMapping(
+    (KVCacheGroupShape("global", 64, None), KVCacheGroupShape("local", 64, 8)), 4, context=64, regions=2
+)
 drafts = st.lists(
     st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0]), max_size=4).map(
         lambda chances: Draft((0,) * len(chances), tuple(chances))

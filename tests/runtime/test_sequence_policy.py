@@ -12,12 +12,12 @@ from toy import ToyVerifier, everything, ids, toy_shape
 from anespec.runtime.drafters import Draft, DraftSession, Outcome, TopKLogits
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.passes import PassPlan, PoolShape, RowKind
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.runtime.speculation.sequence_policy import IDLE_SHARE, SequencePolicy, SharedExperience
 
-SHAPE = toy_shape(context=1000, vocabulary=300, pools=(PoolShape("global", 1024, None),))
+SHAPE = toy_shape(context=1000, vocabulary=300, pools=(KVCacheGroupShape("global", 1024, None),))
 PASS = 1e-3
 COSTS = PassCosts.of([WidthCost(width, PASS) for width in SHAPE.widths])
 
@@ -166,7 +166,7 @@ def run(right: bool | None) -> tuple[float, list[int], TimedVerifier, list[Slow]
     sessions: list[Slow] = []
     plain: list[int] = [] if right is None else run(None)[1]
 
-    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+    def opened(tenant: str, prompt: Sequence[int]) -> DraftSession:
         sessions.append(Slow(clock, [*prompt, *plain], len(prompt), bool(right)))
         return sessions[-1]
 
@@ -198,7 +198,7 @@ def test_without_costs_every_pass_asks() -> None:
     clock = Clock()
     sessions: list[Slow] = []
 
-    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+    def opened(tenant: str, prompt: Sequence[int]) -> DraftSession:
         sessions.append(Slow(clock, range(1000), len(prompt), False))
         return sessions[-1]
 
@@ -224,7 +224,7 @@ def test_a_session_that_fails_while_it_is_caught_up_costs_its_turn(failing: str)
                 raise RuntimeError("not now")
             return super().propose(budget)
 
-    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+    def opened(tenant: str, prompt: Sequence[int]) -> DraftSession:
         opened_with.append(len(prompt))
         return Failing(clock, [0] * 1000, len(prompt), False)
 
@@ -251,7 +251,7 @@ def test_a_session_that_rested_is_told_its_text_in_order_whatever_fills_the_pass
         def close(self) -> None:
             heard.append(self.whole)
 
-    def opened(owner: str, prompt: Sequence[int]) -> DraftSession:
+    def opened(tenant: str, prompt: Sequence[int]) -> DraftSession:
         sessions.append(Told(clock, prompt, len(prompt), False))
         return sessions[-1]
 

@@ -242,7 +242,7 @@ def test_requests_come_in_together_or_not_at_all() -> None:
             service.require_room()
         with pytest.raises(QueueFullError):
             service.submit(Request([8], 2))
-        other = service.submit(Request([8], 2, owner="another"))
+        other = service.submit(Request([8], 2, tenant="another"))
         verifier.let(100)
         for stream, prompt in [*zip(first, ([0], [1], [2]), strict=True), (second, [7]), (other, [8])]:
             assert ids(list(stream)) == text(prompt, 2)

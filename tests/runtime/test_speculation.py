@@ -13,7 +13,7 @@ import anespec.runtime.speculation.sessions as draft_sessions
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, Request
-from anespec.runtime.passes import PoolShape, RowKind
+from anespec.runtime.passes import KVCacheGroupShape, RowKind
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
@@ -51,7 +51,7 @@ def test_a_source_that_fails_is_asked_again_after_two_to_the_k_passes_and_then_t
     whole = [1, 2, *text([1, 2], 50)]
     opened: list[Failing] = []
 
-    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
+    def make(tenant: str, prompt: Sequence[int]) -> DraftSession:
         opened.append(Failing(whole, len(prompt)))
         opened[-1].fails = len(opened) < 4
         return opened[-1]
@@ -71,21 +71,23 @@ def test_a_source_that_fails_is_asked_again_after_two_to_the_k_passes_and_then_t
 def test_one_session_that_fails_costs_the_others_nothing() -> None:
     prompts = {"good": [1, 2], "bad": [3, 4], "fine": [5, 6]}
 
-    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
-        whole = [*prompts[owner], *text(prompts[owner], 50)]
-        return Failing(whole, len(prompt)) if owner == "bad" else OracleSession(whole, len(prompt))
+    def make(tenant: str, prompt: Sequence[int]) -> DraftSession:
+        whole = [*prompts[tenant], *text(prompts[tenant], 50)]
+        return Failing(whole, len(prompt)) if tenant == "bad" else OracleSession(whole, len(prompt))
 
     engine, _ = engine_with(SourceOf(make))
-    numbers = {owner: engine.submit(Request(prompt, 40, owner=owner)) for owner, prompt in prompts.items()}
+    numbers = {
+        tenant: engine.submit(Request(prompt, 40, tenant=tenant)) for tenant, prompt in prompts.items()
+    }
     events: dict[int, list[Event]] = {number: [] for number in numbers.values()}
     while engine.busy:
         for event in engine.step():
             events[event.sequence].append(event)
-    for owner, number in numbers.items():
-        assert ids(events[number]) == text(prompts[owner], 40)
+    for tenant, number in numbers.items():
+        assert ids(events[number]) == text(prompts[tenant], 40)
         statistics = events[number][-1].statistics
-        assert (statistics.draft_failures > 1) == (owner == "bad")
-        assert (statistics.accepted > 5) == (owner != "bad")
+        assert (statistics.draft_failures > 1) == (tenant == "bad")
+        assert (statistics.accepted > 5) == (tenant != "bad")
 
 
 @pytest.mark.parametrize("make", [SenselessSession, lambda: HostileSession(1, 12, raises=True)])
@@ -97,7 +99,7 @@ def test_nonsense_is_named_and_changes_nothing(make: type[SenselessSession]) -> 
 
 
 def test_a_source_that_cannot_open_costs_nothing() -> None:
-    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
+    def make(tenant: str, prompt: Sequence[int]) -> DraftSession:
         raise MemoryError("no room")
 
     engine, _ = engine_with(SourceOf(make))
@@ -179,7 +181,7 @@ def test_owner_and_reference_reach_the_source_and_a_request_may_do_without() -> 
     engine, _ = engine_with(source)
     (*_, end) = engine.generate(Request([1, 2], 9, speculate=False))
     assert (source.opened, end.statistics.proposed) == ([], 0)
-    (*_, end) = engine.generate(Request([1, 2], 9, owner="me"))
+    (*_, end) = engine.generate(Request([1, 2], 9, tenant="me"))
     assert source.opened == [("me", (1, 2))]
     (count,) = end.statistics.by_source
     assert (count.source, count.proposed, count.accepted) == (
@@ -244,11 +246,11 @@ class Asked(OracleSession):
 
 
 def test_a_draft_that_was_right_to_its_end_is_followed_by_one_twice_as_long() -> None:
-    shape = toy_shape(t_max=16, context=200, pools=(PoolShape("global", 256, None),))
+    shape = toy_shape(t_max=16, context=200, pools=(KVCacheGroupShape("global", 256, None),))
     whole = sequential_text(shape, 0, [1, 2], 150, SamplingParameters())
     sessions: list[Asked] = []
 
-    def make(owner: str, prompt: Sequence[int]) -> DraftSession:
+    def make(tenant: str, prompt: Sequence[int]) -> DraftSession:
         sessions.append(Asked([1, 2, *whole], len(prompt), right_to=60))
         return sessions[-1]
 
@@ -269,9 +271,11 @@ class Aside(SourceOf):
         self.cost = DraftCost(opens_aside=True)
         self.may = may
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
         assert self.may.wait(10)
-        return super().open(owner, prompt, reference)
+        return super().open(tenant, prompt, reference)
 
 
 def test_passes_do_not_wait_for_a_long_text_to_be_indexed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,16 @@ from anespec.runtime.drafters import DraftSession
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.engine.service import Service
-from anespec.runtime.passes import PassPlan, PoolShape, RowKind, VerifierShape
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
 from anespec.system.errors import AnespecError, GoldenGateError
 
 GREEDY = SamplingParameters()
-RING = PoolShape("local", 64, 8)
+RING = KVCacheGroupShape("local", 64, 8)
 SHAPES = (
     toy_shape(sequences=3),
-    toy_shape(sequences=2, pools=(PoolShape("global", 64, None), RING)),
+    toy_shape(sequences=2, pools=(KVCacheGroupShape("global", 64, None), RING)),
     toy_shape(partial_spans=True),
 )
 
@@ -31,7 +31,7 @@ SHAPES = (
 def knowing(shape: VerifierShape, texts: Sequence[Sequence[int]], wrong_each: int = 0) -> SourceOf:
     """Sessions that know how each text goes on, wherever in it they are opened."""
 
-    def make(owner: str, tokens: Sequence[int]) -> DraftSession:
+    def make(tenant: str, tokens: Sequence[int]) -> DraftSession:
         whole = next(text for text in texts if [*text[: len(tokens)]] == [*tokens])
         return OracleSession(whole, len(tokens), wrong_each)
 

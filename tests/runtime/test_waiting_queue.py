@@ -1,4 +1,4 @@
-"""Nobody in the queue is kept from a turn: priorities first, then owners in turn, then by arrival."""
+"""Nobody in the queue is kept from a turn: priorities first, then tenants in turn, then by arrival."""
 
 from collections import Counter, deque
 
@@ -15,8 +15,8 @@ from anespec.runtime.sampling import Sampler, SamplingParameters
 SAMPLER = Sampler(SamplingParameters(), [1], 12)
 
 
-def request(number: int, owner: str = "", priority: int = 0) -> WaitingRequest:
-    return WaitingRequest(number, Request([1], owner=owner, priority=priority), [1], SAMPLER, 0.0)
+def request(number: int, tenant: str = "", priority: int = 0) -> WaitingRequest:
+    return WaitingRequest(number, Request([1], tenant=tenant, priority=priority), [1], SAMPLER, 0.0)
 
 
 def begun(queue: WaitingQueue) -> WaitingRequest:
@@ -32,7 +32,7 @@ def test_a_thousand_requests_of_one_owner_do_not_hold_up_another() -> None:
     running = deque(begun(queue) for _ in range(4))
     queue.add(request(1000, "one"))
     queue.end("many")
-    assert begun(queue).request.owner == "one"
+    assert begun(queue).request.tenant == "one"
     assert [waiting.number for waiting in running] == [0, 1, 2, 3]
 
 
@@ -40,7 +40,7 @@ def test_regions_are_shared_by_owners_however_many_requests_they_have() -> None:
     queue = WaitingQueue()
     for number in range(60):
         queue.add(request(number, "abc"[0 if number < 50 else 1 + number % 2]))
-    assert Counter(begun(queue).request.owner for _ in range(6)) == {"a": 2, "b": 2, "c": 2}
+    assert Counter(begun(queue).request.tenant for _ in range(6)) == {"a": 2, "b": 2, "c": 2}
 
 
 steps = st.lists(
@@ -69,26 +69,26 @@ def test_priority_holds_owners_take_turns_and_each_one_s_order_is_kept(steps: li
             assert queue.remove(gone) is waiting.pop(gone)
             assert queue.remove(gone) is None
         elif what == "end" and running:
-            queue.end(running.pop(more[0] % len(running)).request.owner)
+            queue.end(running.pop(more[0] % len(running)).request.tenant)
         elif what == "begin" and waiting:
             found = begun(queue)
-            owner, priority = found.request.owner, found.request.priority
+            tenant, priority = found.request.tenant, found.request.priority
             rivals = [each for each in waiting.values() if each.request.priority == priority]
             assert priority == max(each.request.priority for each in waiting.values())
-            assert found.number == min(each.number for each in rivals if each.request.owner == owner)
-            counts = Counter(each.request.owner for each in running)
-            assert counts[owner] == min(counts[each.request.owner] for each in rivals)
+            assert found.number == min(each.number for each in rivals if each.request.tenant == tenant)
+            counts = Counter(each.request.tenant for each in running)
+            assert counts[tenant] == min(counts[each.request.tenant] for each in rivals)
             running.append(waiting.pop(found.number))
         assert len(queue) == len(waiting)
         assert [each.number for each in queue] == sorted(waiting)
-        assert {owner: queue.running(owner) for owner in "abcd"} == {
-            owner: sum(each.request.owner == owner for each in running) for owner in "abcd"
+        assert {tenant: queue.running(tenant) for tenant in "abcd"} == {
+            tenant: sum(each.request.tenant == tenant for each in running) for tenant in "abcd"
         }
     for gone in sorted(waiting):
         queue.remove(gone)
     for each in running:
-        queue.end(each.request.owner)
-    assert not queue._owners and not queue._lines
+        queue.end(each.request.tenant)
+    assert not queue._tenants and not queue._lines
 
 
 @settings(max_examples=300, deadline=None)
@@ -102,21 +102,21 @@ def test_whoever_has_nothing_running_is_passed_over_by_each_other_owner_once_at_
 ) -> None:
     """However the others come and go: in `after`, one arrives, and then one of those that run may end."""
     queue, running = WaitingQueue(), deque[str]()
-    for number, (owner, begins) in enumerate(before):
-        queue.add(request(number, owner))
+    for number, (tenant, begins) in enumerate(before):
+        queue.add(request(number, tenant))
         if begins:
-            running.append(begun(queue).request.owner)
+            running.append(begun(queue).request.tenant)
     queue.add(request(1000, victim))
     passed: Counter[str] = Counter()
-    for number, (owner, ends) in enumerate(after, start=2000):
-        queue.add(request(number, owner))
+    for number, (tenant, ends) in enumerate(after, start=2000):
+        queue.add(request(number, tenant))
         for _ in range(min(ends, len(running))):
             queue.end(running.popleft())
         found = begun(queue)
         if found.number == 1000:
             return
-        passed[found.request.owner] += 1
-        running.append(found.request.owner)
+        passed[found.request.tenant] += 1
+        running.append(found.request.tenant)
         assert max(passed.values()) == 1
 
 
@@ -133,8 +133,8 @@ def test_whoever_waits_is_served_and_an_owner_s_requests_begin_in_their_order(
     engine = Engine(ToyVerifier(shape), everything(shape))
     # Prompts that begin differently, since one that goes on from another waits for it.
     numbers = [
-        engine.submit(Request([number % 12, number // 12], count, owner=owner))
-        for number, (owner, count) in enumerate(asked)
+        engine.submit(Request([number % 12, number // 12], count, tenant=tenant))
+        for number, (tenant, count) in enumerate(asked)
     ]
     first: list[int] = []
     while engine.busy:
@@ -143,6 +143,6 @@ def test_whoever_waits_is_served_and_an_owner_s_requests_begin_in_their_order(
                 first.append(event.sequence)
     assert sorted(first) == numbers
     if sequences <= block:
-        for owner in "abc":
-            own = [number for number, (name, _) in zip(numbers, asked, strict=True) if name == owner]
+        for tenant in "abc":
+            own = [number for number, (name, _) in zip(numbers, asked, strict=True) if name == tenant]
             assert [number for number in first if number in own] == own

@@ -17,13 +17,13 @@ from anespec.manifests.graph_choices import range_widths
 from anespec.manifests.schema import aligned
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event
-from anespec.runtime.passes import PassPlan, PoolShape, RowKind, RowSlots, VerifierShape
+from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind, RowSlots, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.runtime.sampling.row_logits import row_logits
 
 STYLES = 512
-GLOBAL = PoolShape("global", 64, None)
+GLOBAL = KVCacheGroupShape("global", 64, None)
 
 
 def toy_shape(
@@ -33,7 +33,7 @@ def toy_shape(
     context: int = 60,
     sequences: int = 1,
     vocabulary: int = 12,
-    pools: Sequence[PoolShape] = (GLOBAL,),
+    pools: Sequence[KVCacheGroupShape] = (GLOBAL,),
     partial_spans: bool = False,
 ) -> VerifierShape:
     """A shape small enough for property tests."""
@@ -48,7 +48,7 @@ def side_by_side(shape: VerifierShape) -> VerifierShape:
     what the pads of the widest pass write."""
     spare = aligned(shape.t_max - 1)
 
-    def pool(one: PoolShape) -> PoolShape:
+    def pool(one: KVCacheGroupShape) -> KVCacheGroupShape:
         rows = 0 if one.window is None else aligned(one.window + shape.t_max)
         return replace(one, region_slots=max(one.region_slots, rows) + spare, spare_slots=spare)
 
@@ -161,7 +161,7 @@ class ToyVerifier(WholePasses):
             for row, place in zip(plan.rows, places, strict=True):
                 self.check_place(row.kind, place, pool_shape)
 
-    def check_place(self, kind: RowKind, place: RowSlots, pool: PoolShape) -> None:
+    def check_place(self, kind: RowKind, place: RowSlots, pool: KVCacheGroupShape) -> None:
         visible = [slot for span in place.visible for slot in span]
         assert visible, "a row must attend to something"
         assert len(set(visible)) == len(visible)
@@ -175,7 +175,7 @@ class ToyVerifier(WholePasses):
             assert all(self.region_of(pool, slot) == region for slot in visible), "another sequence's slot"
             assert pool.window is None or len(visible) <= pool.window
 
-    def region_of(self, pool: PoolShape, slot: int) -> int:
+    def region_of(self, pool: KVCacheGroupShape, slot: int) -> int:
         """Whose a slot is: regions take turns by pages of 256 where passes look at the first slots only."""
         paged = not self._shape.side_by_side and (
             self._shape.partial_spans and self._shape.sequences in (2, 4, 8) and not pool.region_slots % 256

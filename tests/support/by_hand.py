@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import Logits, Row, RowKind, Verifier, run_rows
 from anespec.runtime.rows import chain_rows, pad_rows
 
@@ -13,7 +13,7 @@ def rows_for(
     verifier: Verifier, tokens: Sequence[int], start: int, kind: RowKind = RowKind.PROMPT, region: int = 0
 ) -> list[Row]:
     """Rows of consecutive tokens at their home slots."""
-    return chain_rows(RegionMap.of(verifier.shape), region, start, kind, tokens)
+    return chain_rows(SlotMapping.of(verifier.shape), region, start, kind, tokens)
 
 
 def run(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Logits:
@@ -25,7 +25,7 @@ def run(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Lo
 def run_tokens(verifier: Verifier, tokens: Sequence[int], start: int = 0, width: int | None = None) -> Logits:
     """Prompt rows in full passes; logits of every token."""
     width = width or verifier.shape.block
-    runs = RegionMap.of(verifier.shape).runs(range(start, start + len(tokens)), width)
+    runs = SlotMapping.of(verifier.shape).runs(range(start, start + len(tokens)), width)
     parts = [
         run(verifier, rows_for(verifier, tokens[part.start - start : part.stop - start], part.start), width)
         for part in runs

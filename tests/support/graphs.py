@@ -24,8 +24,8 @@ from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import (
     MAIN,
     AttentionShape,
+    KVCacheGroup,
     KVForm,
-    Pool,
     RopeTable,
     ShardFunction,
     StateSpec,
@@ -38,7 +38,7 @@ from anespec.runtime.backends.portable.program import load_program
 
 EPSILON = 1e-5
 D, HEADS, KV_HEADS, HEAD_DIM, FF, SLOTS = 16, 4, 2, 4, 24, 64
-POOL = Pool(
+POOL = KVCacheGroup(
     name="global", slots=SLOTS, region_slots=SLOTS, mask_input="attn_mask", write_input="kv_write_mask"
 )
 ROPE = RopeTable(cos_input="rope_cos", sin_input="rope_sin", frequencies=(1.0, 0.1))

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import row_count
 from anespec.manifests.graph_choices import ReshapeHint
-from anespec.runtime.backends.coreml.contact import LoadProbe, Outcome
-from anespec.runtime.backends.coreml.contact_child import tried
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel, ModelState
+from anespec.runtime.backends.coreml.load_probe import LoadProbe, Outcome
+from anespec.runtime.backends.coreml.probe_process import tried
 from anespec.runtime.backends.portable.mil_package import read_package
 from anespec.runtime.backends.portable.package_server import PACKAGE_OF_COMPILED, followed
 
@@ -98,11 +98,11 @@ class LightCoreML:
 
 
 def meet_here(patch: pytest.MonkeyPatch, library: CoreMLLibrary) -> None:
-    """Have first contacts be made in this process, which spares the start of another."""
+    """Have load probes be made in this process, which spares the start of another."""
 
     def contacts(asked: Sequence[LoadProbe], **_: object) -> Generator[Outcome, None, None]:
-        for contact in asked:
-            outcome = tried(contact, library)
+        for probe in asked:
+            outcome = tried(probe, library)
             yield outcome
             if outcome.error is not None:
                 return
@@ -111,6 +111,6 @@ def meet_here(patch: pytest.MonkeyPatch, library: CoreMLLibrary) -> None:
 
 
 if __name__ == "__main__":
-    from anespec.runtime.backends.coreml.contact_child import main
+    from anespec.runtime.backends.coreml.probe_process import main
 
     main(LightCoreML())

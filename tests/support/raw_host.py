@@ -66,15 +66,15 @@ class RawArena:
 
 
 class RawWorker:
-    """A worker process over an arena."""
+    """A worker process over shared memory."""
 
-    def __init__(self, binary: Path, arena: RawArena, environment: Mapping[str, str]) -> None:
+    def __init__(self, binary: Path, shared: RawArena, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(60)
         self.socket = ours
         self.process = subprocess.Popen(
-            [binary, "serve", "--socket", str(theirs.fileno()), "--arena", str(arena.descriptor)],
-            pass_fds=(theirs.fileno(), arena.descriptor),
+            [binary, "serve", "--socket", str(theirs.fileno()), "--arena", str(shared.descriptor)],
+            pass_fds=(theirs.fileno(), shared.descriptor),
             env={"PATH": os.environ["PATH"], **environment},
         )
         theirs.close()

@@ -148,8 +148,8 @@ def stand_in(patch: pytest.MonkeyPatch) -> None:
 
 
 if __name__ == "__main__":
-    from anespec.runtime.backends.coreml.contact_child import main
     from anespec.runtime.backends.coreml.library import CoreMLTools
+    from anespec.runtime.backends.coreml.probe_process import main
 
     stand_in(pytest.MonkeyPatch())
     main(CoreMLTools())

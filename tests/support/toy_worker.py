@@ -84,8 +84,8 @@ def answer(connection: socket.socket, reply: dict[str, Any]) -> None:
 class ToyWorker:
     """States are bytes by (stage, name), a list of slots each; a slot is its numbers, head after head."""
 
-    def __init__(self, arena: int) -> None:
-        self.memory = mmap.mmap(arena, 0)
+    def __init__(self, shared: int) -> None:
+        self.memory = mmap.mmap(shared, 0)
         magic, protocol, header, size, _, table, count, entry = HEADER.unpack_from(self.memory, 0)
         assert (magic, protocol, header, size) == (b"ANESPECA", 1, 4096, len(self.memory))
         assert entry == ENTRY.size
@@ -256,6 +256,6 @@ setattr(ToyWorker, "pass", ToyWorker.pass_)
 setattr(ToyWorker, "import", ToyWorker.import_)
 
 if __name__ == "__main__":
-    _, verb, _, connection, _, arena = sys.argv
+    _, verb, _, connection, _, shared = sys.argv
     assert verb == "serve"
-    serve(socket.socket(fileno=int(connection)), ToyWorker(int(arena)))
+    serve(socket.socket(fileno=int(connection)), ToyWorker(int(shared)))

@@ -74,7 +74,7 @@ def _state(state: StateSpec, pools: list[str]) -> dict[str, Any]:
 
 
 def entries(listed: list[dict[str, Any]], widths: list[int], vocabulary: int, slots: int) -> dict[str, int]:
-    """The arena's entries for these stages: bytes by name."""
+    """The shared memory's entries for these stages: bytes by name."""
     sizes = {"logits": MOST_WANTED * vocabulary * 2, "slots": slots}
     for stage in listed:
         for tensor in (*stage["inputs"], *stage["outputs"], *stage["caches"]):
@@ -93,7 +93,7 @@ class WorkerPasses:
     """Runs PassPlans in workers that hold the stages in order."""
 
     artifact: Artifact
-    arena: RawArena
+    shared: RawArena
     workers: list[RawWorker]
 
     def __post_init__(self) -> None:
@@ -106,7 +106,7 @@ class WorkerPasses:
         hidden = self.embedding.hidden(np.array([row.token for row in rows], np.int64))
         for name, value in self.inputs.of(rows, hidden, spans=plan.spans).items():
             entry = "hidden.0" if name == HIDDEN_IN else name
-            self.arena.tensor(f"{entry}@{plan.width}", value.shape)[...] = value
+            self.shared.tensor(f"{entry}@{plan.width}", value.shape)[...] = value
         homes = [
             [-1 if (home := row.slots[pool].home) is None else home for row in rows]
             for pool in range(len(self.artifact.manifest.pools))

@@ -55,12 +55,12 @@ def loaded(
     """One worker per share of the stages, over one arena."""
     listed = stages(artifact, folder, WIDTHS)
     vocabulary = artifact.manifest.hyperparameters.vocabulary
-    arena = RawArena(entries(listed, WIDTHS, vocabulary, slots=1 << 16))
-    workers = [RawWorker(binary, arena, environment) for _ in shares]
+    shared = RawArena(entries(listed, WIDTHS, vocabulary, slots=1 << 16))
+    workers = [RawWorker(binary, shared, environment) for _ in shares]
     for worker, share in zip(workers, shares, strict=True):
         reply = worker.ask("load", compute_units="cpuOnly", vocabulary=vocabulary, stages=listed[share])
         assert reply["ok"], reply
-    return WorkerPasses(artifact, arena, workers)
+    return WorkerPasses(artifact, shared, workers)
 
 
 def rows_from(position: int, tokens: list[int], pools: int) -> tuple[Row, ...]:
@@ -94,7 +94,7 @@ def both(
 def compare(passes: WorkerPasses, expected: PassResult, replies: list[dict]) -> None:  # type: ignore[type-arg]
     """Every wanted row, merged over the workers that hold slices of it."""
     vocabulary = passes.artifact.manifest.hyperparameters.vocabulary
-    written = passes.arena.tensor("logits", (MOST_WANTED, vocabulary))
+    written = passes.shared.tensor("logits", (MOST_WANTED, vocabulary))
     for at, (lane, row) in enumerate(expected.items()):
         found = [reply["rows"][at] for reply in replies if reply["rows"]]
         assert {one["lane"] for one in found} == {lane}
@@ -150,8 +150,8 @@ def test_slots_go_and_come_back(
 
     def exported(first: int, count: int) -> bytes:
         reply = worker.ask("export", pool=0, first=first, count=count)
-        start = passes.arena.offsets["slots"]
-        return bytes(passes.arena.memory[start : start + reply["bytes"]])
+        start = passes.shared.offsets["slots"]
+        return bytes(passes.shared.memory[start : start + reply["bytes"]])
 
     expected = b"".join(part.tobytes() for part in portable.export_slots(0, 0, 4))
     assert exported(0, 4) == expected
@@ -160,7 +160,7 @@ def test_slots_go_and_come_back(
     assert worker.ask("copy_slots", pool=0, source=2, target=1, count=4)["ok"]
     assert exported(1, 4) == expected
     moved = np.frombuffer(expected, np.float16)
-    passes.arena.tensor("slots", moved.shape)[...] = moved
+    passes.shared.tensor("slots", moved.shape)[...] = moved
     assert worker.ask("import", pool=0, first=20, count=4)["bytes"] == len(expected)
     assert exported(20, 4) == expected
     assert worker.ask("reset")["ok"]

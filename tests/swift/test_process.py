@@ -26,7 +26,7 @@ STAGE: dict[str, Any] = {
 
 
 @pytest.fixture
-def arena() -> RawArena:
+def shared() -> RawArena:
     return RawArena({"x@1": 2, "l@1": 16})
 
 
@@ -46,11 +46,11 @@ def run(worker: RawWorker) -> dict[str, Any]:
     return worker.ask("run", stage=0, rows=1)
 
 
-def test_core_mls_errors_come_back_raw(worker_binary: Path, arena: RawArena, tmp_path: Path) -> None:
+def test_core_mls_errors_come_back_raw(worker_binary: Path, shared: RawArena, tmp_path: Path) -> None:
     # What fails once is tried again without backings; what fails again is an error.
     text = "ANECCompile() FAILED (11)"
     fault = {"at": "predict", "nth": 2, "every": True, "action": "fail", "code": 11, "text": text}
-    worker = RawWorker(worker_binary, arena, planted(tmp_path, **fault))
+    worker = RawWorker(worker_binary, shared, planted(tmp_path, **fault))
     assert load(worker)["ok"] and run(worker)["ok"]
     assert run(worker)["error"] == {
         "kind": "predict",
@@ -62,25 +62,25 @@ def test_core_mls_errors_come_back_raw(worker_binary: Path, arena: RawArena, tmp
     assert worker.close() == 0
 
 
-def test_a_load_that_fails_may_be_tried_again(worker_binary: Path, arena: RawArena, tmp_path: Path) -> None:
+def test_a_load_that_fails_may_be_tried_again(worker_binary: Path, shared: RawArena, tmp_path: Path) -> None:
     fault = {"at": "load", "action": "fail", "code": -14, "once": str(tmp_path / "struck")}
-    worker = RawWorker(worker_binary, arena, planted(tmp_path, **fault))
+    worker = RawWorker(worker_binary, shared, planted(tmp_path, **fault))
     refused = load(worker)["error"]
     assert (refused["kind"], refused["code"]) == ("load", -14)
     assert load(worker)["ok"]
     assert worker.close() == 0
 
 
-def test_a_kill_is_the_end_of_the_stream(worker_binary: Path, arena: RawArena, tmp_path: Path) -> None:
-    worker = RawWorker(worker_binary, arena, planted(tmp_path, at="predict", action="kill"))
+def test_a_kill_is_the_end_of_the_stream(worker_binary: Path, shared: RawArena, tmp_path: Path) -> None:
+    worker = RawWorker(worker_binary, shared, planted(tmp_path, at="predict", action="kill"))
     assert load(worker)["ok"]
     with pytest.raises(EOFError):
         run(worker)
     assert worker.close() == -signal.SIGKILL
 
 
-def test_sigterm_ends_it_between_messages(worker_binary: Path, arena: RawArena) -> None:
-    worker = RawWorker(worker_binary, arena, {})
+def test_sigterm_ends_it_between_messages(worker_binary: Path, shared: RawArena) -> None:
+    worker = RawWorker(worker_binary, shared, {})
     assert worker.ask("stats")["passes"] == 0
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(60) == 0
@@ -96,25 +96,25 @@ def test_sigterm_ends_it_between_messages(worker_binary: Path, arena: RawArena) 
     ids=["magic", "protocol", "build"],
 )
 def test_a_strange_arena_is_refused(
-    worker_binary: Path, arena: RawArena, at: int, data: bytes, said: str
+    worker_binary: Path, shared: RawArena, at: int, data: bytes, said: str
 ) -> None:
-    arena.patch(at, data)
-    worker = RawWorker(worker_binary, arena, {})
+    shared.patch(at, data)
+    worker = RawWorker(worker_binary, shared, {})
     reply = worker.receive()
     assert reply["id"] is None and reply["error"]["kind"] == "arena" and said in reply["error"]["text"]
     assert worker.process.wait(60) == 2
 
 
-def test_a_worker_without_a_server_says_what_it_needs(worker_binary: Path, arena: RawArena) -> None:
-    worker = RawWorker(worker_binary, arena, {})
+def test_a_worker_without_a_server_says_what_it_needs(worker_binary: Path, shared: RawArena) -> None:
+    worker = RawWorker(worker_binary, shared, {})
     assert "ANESPEC_STANDIN_PYTHON" in load(worker)["error"]["text"]
     assert worker.close() == 0
 
 
 def test_nothing_listed_is_held_open_by_children(
-    worker_binary: Path, arena: RawArena, package_child: dict[str, str]
+    worker_binary: Path, shared: RawArena, package_child: dict[str, str]
 ) -> None:
-    worker = RawWorker(worker_binary, arena, package_child)
+    worker = RawWorker(worker_binary, shared, package_child)
     assert load(worker)["error"]["kind"] == "load"  # the child is asked, and knows no such package
     os.kill(worker.process.pid, signal.SIGKILL)
     with pytest.raises(EOFError):

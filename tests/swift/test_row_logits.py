@@ -38,16 +38,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogitsServer]:
 
 
 @pytest.fixture(scope="module")
-def arena() -> RawArena:
+def shared() -> RawArena:
     """All that a head needs."""
     sizes = {"x@2": 2 * ROWS, "logits": 2 * ROWS * VOCABULARY}
     return RawArena(sizes | {f"l{i}@2": 4 * (b - a) for i, (a, b) in enumerate(itertools.pairwise(EDGES))})
 
 
 @pytest.fixture(scope="module")
-def head(worker_binary: Path, server: LogitsServer, arena: RawArena) -> Iterator[RawWorker]:
+def head(worker_binary: Path, server: LogitsServer, shared: RawArena) -> Iterator[RawWorker]:
     """A worker with that head alone."""
-    worker = RawWorker(worker_binary, arena, {"ANESPEC_STANDIN_SERVER": str(server.path)})
+    worker = RawWorker(worker_binary, shared, {"ANESPEC_STANDIN_SERVER": str(server.path)})
     stage = {
         "path": "/head.mlmodelc",
         "kind": "head",
@@ -75,7 +75,7 @@ def head(worker_binary: Path, server: LogitsServer, arena: RawArena) -> Iterator
 def test_rows_are_read_alike(
     server: LogitsServer,
     head: RawWorker,
-    arena: RawArena,
+    shared: RawArena,
     rows: NDArray[np.uint16],
     top: int,
     chosen: list[int],
@@ -94,4 +94,4 @@ def test_rows_are_read_alike(
         assert np.array_equal(
             as_tensor([b for _, b in found_logits]), np.array(logits, np.float16), equal_nan=True
         )
-        assert arena.tensor("logits", rows.shape)[lane].tobytes() == bits.tobytes()
+        assert shared.tensor("logits", rows.shape)[lane].tobytes() == bits.tobytes()

@@ -14,10 +14,10 @@ from whole_passes import WholePasses
 from anespec.manifests.graph_choices import range_widths
 from anespec.runtime.passes import (
     Candidate,
+    KVCacheGroupShape,
     Logits,
     PassPlan,
     PassResult,
-    PoolShape,
     Row,
     RowKind,
     RowSlots,
@@ -41,9 +41,9 @@ def shape_of(
     partial_spans: bool = False,
 ) -> VerifierShape:
     """One global pool and, where there is a window, a ring beside it."""
-    pools = [PoolShape("global", context, None)]
+    pools = [KVCacheGroupShape("global", context, None)]
     if window is not None:
-        pools.append(PoolShape("local", ring, window))
+        pools.append(KVCacheGroupShape("local", ring, window))
     widths = range_widths(block, t_min, t_max)
     return VerifierShape(
         block, widths, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial_spans

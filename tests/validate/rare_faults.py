@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.runtime.passes import (
+    KVCacheGroupShape,
     Logits,
     PassPlan,
     PassResult,
-    PoolShape,
     Row,
     RowKind,
     RowSlots,
@@ -124,7 +124,7 @@ class NumberVerifier:
 def number_shape(sequences: int = 4, context: int = 512, t_max: int = 32) -> VerifierShape:
     """Sizes of an artifact as people convert one."""
     widths = tuple(2**i for i in range(t_max.bit_length()) if 2**i <= t_max)
-    pools = (PoolShape("global", context, None),)
+    pools = (KVCacheGroupShape("global", context, None),)
     return VerifierShape(4, widths, context, sequences, VOCABULARY, pools, partial_spans=True)
 
 

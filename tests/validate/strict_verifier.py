@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from whole_passes import WholePasses
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import Logits, PassPlan, VerifierShape
 
 
@@ -15,7 +15,7 @@ class StrictVerifier(WholePasses):
 
     def __init__(self, shape: VerifierShape) -> None:
         self._shape = shape
-        self.map = RegionMap.of(shape)
+        self.map = SlotMapping.of(shape)
         slots = [pool.region_slots * shape.sequences for pool in shape.pools]
         self.states = [np.zeros((1, 1, count, 1), np.float16) for count in slots]
         self.passes = 0

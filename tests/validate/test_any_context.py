@@ -15,14 +15,22 @@ from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.graph_choices import range_widths
-from anespec.manifests.schema import Hyperparameters, KVForm, Manifest, Pool, Shapes, ShardFunction, Target
+from anespec.manifests.schema import (
+    Hyperparameters,
+    KVCacheGroup,
+    KVForm,
+    Manifest,
+    Shapes,
+    ShardFunction,
+    Target,
+)
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, ExactnessVerdict, Invariance, RunEnvironment
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import FinishReason, Request
-from anespec.runtime.passes import PoolShape, VerifierShape, whole_plan
+from anespec.runtime.passes import KVCacheGroupShape, VerifierShape, whole_plan
 from anespec.runtime.proven import Proven
 from anespec.system.errors import RequestError
 from anespec.validate.exactness.effort import Form
@@ -43,11 +51,11 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
     block, sequences = draw(st.integers(1, 10)), draw(st.integers(1, 3))
     unit = 64 if sequences > 1 else 1
     context = draw(st.integers(max(1, -(-block // unit)), 320 // unit if unit > 1 else 90)) * unit
-    pools = [PoolShape("global", context, None)] if draw(st.booleans()) else []
+    pools = [KVCacheGroupShape("global", context, None)] if draw(st.booleans()) else []
     if not pools or draw(st.booleans()):
         window = draw(st.integers(1, 2 * context))
         needed = -(-min(context, window + block - 1) // unit)
-        pools.append(PoolShape("local", draw(st.integers(needed, context // unit)) * unit, window))
+        pools.append(KVCacheGroupShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
     two = tuple(sorted({block, min(t_max, MOST_PASSES * block)}))  # what is wider the gate does not reach
     widths = draw(st.sampled_from([range_widths(block, 1, t_max), (block,), two]))
@@ -72,7 +80,7 @@ def require_cases(verdict: ExactnessVerdict, shape: VerifierShape) -> None:
 
 
 def global_shape(block: int, t_max: int, context: int, sequences: int) -> VerifierShape:
-    pools, widths = (PoolShape("global", context, None),), range_widths(block, 1, t_max)
+    pools, widths = (KVCacheGroupShape("global", context, None),), range_widths(block, 1, t_max)
     return VerifierShape(block, widths, context, sequences, VOCABULARY, pools)
 
 
@@ -96,7 +104,7 @@ def test_the_full_form_fits_where_another_sequence_outgrows_the_context() -> Non
 @example(global_shape(33, 128, 64, 1), "embeddings")
 def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: Stimulus) -> None:
     pools = tuple(
-        Pool.model_construct(
+        KVCacheGroup.model_construct(
             name=pool.name, region_slots=pool.region_slots, window=pool.window, slots=pool.region_slots
         )
         for pool in shape.pools
@@ -144,7 +152,7 @@ def test_what_convert_plans_fits_the_gates(block: int, context: int, sequences: 
                 ConversionPlan(model, options)
             return
         plan = ConversionPlan(model, options)
-    pools = tuple(PoolShape(pool.name, pool.region_slots, pool.window) for pool in plan.pools)
+    pools = tuple(KVCacheGroupShape(pool.name, pool.region_slots, pool.window) for pool in plan.pools)
     widths = range_widths(block, plan.passes.t_min, plan.passes.t_max)
     shape = VerifierShape(block, widths, plan.context, sequences, VOCABULARY, pools)
     require_cases(measure(shape), shape)

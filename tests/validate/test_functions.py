@@ -21,7 +21,7 @@ from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import PassPlan, RowKind, run_rows
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import chain_rows
@@ -123,7 +123,7 @@ def test_the_functions_share_one_state(stories: dict[Shapes, Artifact], backend:
     logits = []
     for width in (4, 64):
         verifier = open_verifier(stories[Shapes.FUNCTIONS], backend, threads=1)
-        slots = RegionMap.of(verifier.shape)
+        slots = SlotMapping.of(verifier.shape)
         for first in range(0, 64, width):
             run_rows(verifier, chain_rows(slots, 0, first, RowKind.PROMPT, PROMPT[first : first + width]))
         logits.append(run_rows(verifier, chain_rows(slots, 0, 64, RowKind.PROMPT, PROMPT[64:68])))

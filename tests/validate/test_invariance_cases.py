@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_verifier import VOCABULARY, NumpyVerifier, shape_of
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import ALL_LOGITS, LogitsRequest, RowKind
 from anespec.validate.exactness.case_runner import CaseRunner
 from anespec.validate.exactness.invariance_cases import (
@@ -64,7 +64,7 @@ def test_every_token_is_recorded_once_in_order(drawn: tuple[Probe, InvarianceCas
 def test_rows_of_a_pass_keep_the_promises_of_a_block(drawn: tuple[Probe, InvarianceCase, int]) -> None:
     _, case, _ = drawn
     shape = shape_of(sequences=2)
-    region_map = RegionMap.of(shape)
+    region_map = SlotMapping.of(shape)
     for planned in case.passes:
         plan = planned.plan(shape, region_map)
         written = [row.slots[0].home for row in plan.rows if row.slots[0].home is not None]

@@ -183,7 +183,7 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 @dataclass
 class Measurement:
-    """Runs cases. Every run is another owner's, so that none knows what an earlier one wrote.
+    """Runs cases. Every run is another tenant's, so that none knows what an earlier one wrote.
 
     Both engines run on the same verifier, in turns, and ask `source`: `spending` weighs what drafts cost, and
     `fixed`, to which all passes cost the same, runs all that it gets. Of each variant a warm-up and `runs`
@@ -196,7 +196,7 @@ class Measurement:
     sampling: SamplingParameters
     end_ids: frozenset[int]
     runs: int
-    _owners: int = 0
+    _tenants: int = 0
 
     def case(self, prompt: BenchPrompt, length: int, drafts: Sequence[int]) -> Case:
         """Run a prompt without speculation, with drafts as they pay and with these numbers of them, in turns.
@@ -216,13 +216,13 @@ class Measurement:
     def _run(self, prompt: BenchPrompt, length: int, way: Way) -> BenchRun:
         engine = self.spending if way.as_they_pay else self.fixed
         self.source.most = way.most
-        self._owners += 1
+        self._tenants += 1
         request = Request(
             prompt.ids,
             length,
             self.sampling,
             end_ids=self.end_ids,
-            owner=f"bench {self._owners}",
+            tenant=f"bench {self._tenants}",
             speculate=way != PLAIN,
         )
         ids: list[int] = []

@@ -152,7 +152,7 @@ def held_bytes(roots: Iterable[object]) -> int:
 
 
 OWNER = ""
-"""All of a trace is one owner's."""
+"""All of a trace is one tenant's."""
 
 
 @dataclass(frozen=True)

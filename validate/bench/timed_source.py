@@ -13,7 +13,7 @@ class BoundedSource:
     """Another source, whose drafts have `most` tokens at most; it may be changed between two requests."""
 
     def __init__(self, source: DraftSource, most: int) -> None:
-        """`source` stays its owner's."""
+        """The caller closes `source`."""
         self._source = source
         self.most = most
 
@@ -27,16 +27,18 @@ class BoundedSource:
         """The other's."""
         return self._source.cost
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
         """A session of the other."""
-        return self._source.open(owner, prompt, reference)
+        return self._source.open(tenant, prompt, reference)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """The other's drafts, within this limit too."""
         return self._source.propose([(session, min(budget, self.most)) for session, budget in asks])
 
     def close(self) -> None:
-        """Nothing: the other stays its owner's."""
+        """Do nothing: the caller closes the other."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class TimedSource:
     """Another source, whose calls are timed."""
 
     def __init__(self, source: DraftSource) -> None:
-        """`source` stays its owner's."""
+        """The caller closes `source`."""
         self.source = source
         self.times = SourceTimes()
 
@@ -96,11 +98,11 @@ class TimedSource:
         return self.source.cost
 
     def open(
-        self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> "TimedSession":
         """A session of the other."""
         began = perf_counter_ns()
-        session = self.source.open(owner, prompt, reference)
+        session = self.source.open(tenant, prompt, reference)
         self.times.opening.add(began, len(prompt))
         return TimedSession(self, session)
 
@@ -113,7 +115,7 @@ class TimedSource:
         return drafts
 
     def close(self) -> None:
-        """Nothing: the other stays its owner's."""
+        """Do nothing: the caller closes the other."""
 
 
 class TimedSession:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from anespec.manifests.schema import NEW_ROWS, LayerShard, Pool, StateSpec, WeightFormat
+from anespec.manifests.schema import NEW_ROWS, KVCacheGroup, LayerShard, StateSpec, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
     Function,
@@ -84,7 +84,9 @@ class ShardWork:
     operations: int
 
     @classmethod
-    def of(cls, function: Function, states: Iterable[StateSpec], pools: Iterable[Pool], rows: int) -> Self:
+    def of(
+        cls, function: Function, states: Iterable[StateSpec], pools: Iterable[KVCacheGroup], rows: int
+    ) -> Self:
         """Count in one function; `states` are the shard's, wherever they are held."""
         specs = tuple(states)
         slots = {spec.shape[2] for spec in specs} | {pool.slots for pool in pools if specs}

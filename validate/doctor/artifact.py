@@ -117,7 +117,7 @@ def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
 
 
 def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterator[Finding]:
-    """What Core ML made of the shards, and what came of the first contact with each."""
+    """What Core ML made of the shards, and what came of the load probe with each."""
     if not has_engine(system):
         yield Finding(subject="compiled", level=Level.NOT_HERE, text="Core ML compiles shards on a Mac alone")
         return

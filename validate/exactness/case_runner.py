@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import RowKind, RowLogits, Verifier, run_pass, whole_plan
 from anespec.runtime.rows import chain_rows
 from anespec.validate.exactness.bit_comparison import FoundRow, Recording, States, is_finite
@@ -39,7 +39,7 @@ class CaseRunner:
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self.shape = verifier.shape
-        self.map = RegionMap.of(self.shape)
+        self.map = SlotMapping.of(self.shape)
         self._pools = range(len(self.shape.pools))
         self._one_slot = [verifier.export_slots(pool, 0, 1) for pool in self._pools]
         self._untouched: list[_Excerpt] = []

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from anespec.runtime.engine.planner import least_spans
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import (
     ALL_LOGITS,
     BEST_LOGIT,
@@ -40,7 +40,7 @@ class CaseRow:
     region: int = 0
     recorded: bool = False
 
-    def row(self, region_map: RegionMap) -> Row:
+    def row(self, region_map: SlotMapping) -> Row:
         """The row in its slots; a pad writes nowhere and sees the one slot of its position."""
         slots = region_map.slots(self.region, self.position)
         if self.kind is RowKind.PAD:
@@ -65,7 +65,7 @@ class CasePass:
     wanted: Mapping[int, LogitsRequest] | None = None
     spans: tuple[int, ...] | None = None
 
-    def plan(self, shape: VerifierShape, region_map: RegionMap) -> PassPlan:
+    def plan(self, shape: VerifierShape, region_map: SlotMapping) -> PassPlan:
         """The pass for a verifier of that shape."""
         rows = tuple(planned.row(region_map) for planned in self.rows)
         spans = self.spans or shape.whole_spans
@@ -113,7 +113,7 @@ class InvarianceCase:
     passes: tuple[CasePass, ...]
 
 
-def side_by_side(planned: CasePass, region_map: RegionMap) -> Iterator[CasePass]:
+def side_by_side(planned: CasePass, region_map: SlotMapping) -> Iterator[CasePass]:
     """A pass as a verifier runs it that writes rows side by side (see VerifierShape): maybe several passes.
 
     Each has rows of one sequence from lane 0 on, and behind them the pads that stood anywhere in the pass. So

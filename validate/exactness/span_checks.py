@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import VerifierShape
 from anespec.validate.exactness.bit_comparison import Difference, Recording, compare
 from anespec.validate.exactness.case_runner import CaseRunner
@@ -38,7 +38,7 @@ def span_edges(shape: VerifierShape) -> list[SpanEdge]:
 
     Where pools do not grow alike, an edge has a longer span than it needs in some, and steps may be left out.
     """
-    home = RegionMap.of(shape)
+    home = SlotMapping.of(shape)
     edges = set()
     for pool in range(len(shape.pools)):
         for step in shape.span_steps(pool)[:-1]:
@@ -52,7 +52,7 @@ def span_edges(shape: VerifierShape) -> list[SpanEdge]:
     return ascending
 
 
-def _spans(shape: VerifierShape, home: RegionMap, region: int, end: int) -> tuple[int, ...]:
+def _spans(shape: VerifierShape, home: SlotMapping, region: int, end: int) -> tuple[int, ...]:
     """The least spans that hold the slots of `end` positions of a region, and all before the last of them."""
     lasts = (home.slot(number, region, min(end, p.token_slots) - 1) for number, p in enumerate(shape.pools))
     return tuple(

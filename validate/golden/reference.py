@@ -307,7 +307,7 @@ class Reference:
             return None
         weight = self._matrices.rows(PER_LAYER_PROJECTION)
         norm, shape = self._vector(PER_LAYER_NORM), (len(ids), len(self.facts.layers), width)
-        projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.d)).reshape(shape)
+        projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.hidden_size)).reshape(shape)
         looked_up = self._rows(PER_LAYER_EMBEDDING, ids).reshape(shape) * math.sqrt(width)
         both = self._norm(projected, norm) + looked_up
         return np.asarray(both / math.sqrt(2), np.float32)

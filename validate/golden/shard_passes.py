@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from anespec.manifests.schema import Manifest, Shard
 from anespec.runtime.backends.verifier import shape_of
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import Row, RowKind, RowSlots
 from anespec.runtime.rows import pad_rows
 from anespec.validate.golden.figures import Stimulus
@@ -40,7 +40,7 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     only show over a long distance; embeddings stand at the start of region 0 without a gap.
     """
     block, shape = manifest.block, shape_of(manifest)
-    region_map = RegionMap.of(shape)
+    region_map = SlotMapping.of(shape)
     narrowest, wider = manifest.widths[0], next((w for w in manifest.widths if w > block), block)
     # The reference computes every real row, and pads are rows of the same function.
     filled = min(wider, 2 * block, max(1, manifest.context - 4 * block))
@@ -77,7 +77,7 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
 
 
 def _side_by_side(
-    sizes: Sequence[tuple[int, int]], positions: Sequence[int], region_map: RegionMap
+    sizes: Sequence[tuple[int, int]], positions: Sequence[int], region_map: SlotMapping
 ) -> list[tuple[int, int]]:
     """The widths of passes and their rows, cut where positions leave a gap or a ring ends."""
     found, done = [], 0
@@ -110,7 +110,7 @@ def _blocks(step: ShardPass, block: int) -> list[ShardPass]:
     return pieces
 
 
-def _row(region_map: RegionMap, positions: Sequence[int], region: int) -> Row:
+def _row(region_map: SlotMapping, positions: Sequence[int], region: int) -> Row:
     """The row at the last of `positions`, which sees all of them that its window reaches."""
     last = positions[-1]
     places = tuple(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import (
     BEST_LOGIT,
     Logits,
@@ -83,7 +83,7 @@ def run_prompts(
 def _run(
     verifier: Verifier, prompt: tuple[int, ...], greedy_tokens: int, name: str, progress: StepReport
 ) -> PromptRun:
-    block, region_map = verifier.shape.block, RegionMap.of(verifier.shape)
+    block, region_map = verifier.shape.block, SlotMapping.of(verifier.shape)
     total = len(prompt) + max(0, greedy_tokens - 1)
     found: list[Logits] = []
     rows: list[Row] = []

@@ -14,7 +14,7 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.worker.sharing import WorkerLimits
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import RowKind, Verifier, run_rows
 from anespec.runtime.rows import chain_rows
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -124,7 +124,7 @@ def _logits(
     verifier: Verifier, ids: Sequence[int], proven: Sequence[int]
 ) -> Iterator[tuple[int, NDArray[np.float16]]]:
     """The verifier's logits of consecutive rows, ROWS_AT_ONCE or a few less at a time, with the first row."""
-    shape, region_map = verifier.shape, RegionMap.of(verifier.shape)
+    shape, region_map = verifier.shape, SlotMapping.of(verifier.shape)
     widths = sorted({shape.block, *(width for width in proven if width <= ROWS_AT_ONCE)})
     step = min(widths[-1], region_map.longest_run)
     held: list[NDArray[np.float16]] = []

@@ -17,7 +17,7 @@ from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import RunEnvironment
-from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
+from anespec.runtime.backends.coreml.probing import LONGEST_CONTACT
 from anespec.system.coreml_errors import error_sentence
 from anespec.system.errors import AnespecError
 from anespec.validate.child_answer import ChildLostError, answer_parent, child_answer

@@ -52,7 +52,9 @@ class OracleSource:
     name: str = "knowing"
     cost: DraftCost = field(default_factory=lambda: DraftCost(microseconds=100))
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
         """A session that knows the text."""
         known = self.texts[reference[0]] if reference else ()
         return _KnowingSession(known, self.right, self.vocabulary, self.rng)

@@ -18,7 +18,7 @@ from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.planner import usable_spans
 from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
@@ -81,7 +81,7 @@ class WatchedVerifier:
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
-        self._map = RegionMap.of(verifier.shape)
+        self._map = SlotMapping.of(verifier.shape)
         self.count = SoakCount()
 
     @property
@@ -120,7 +120,7 @@ class WatchedVerifier:
         self._verifier.import_slots(pool, first, values)
 
     def close(self) -> None:
-        """Nothing: the verifier stays its owner's."""
+        """Do nothing: the caller closes the verifier."""
 
 
 def soak_round(

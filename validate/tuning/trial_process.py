@@ -26,7 +26,7 @@ from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.engine.planner import least_spans
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, run_pass, whole_plan
 from anespec.runtime.rows import chain_rows
 from anespec.system.errors import AnespecError, StorageError
@@ -159,7 +159,7 @@ def _failures(artifact: Artifact, source: Path, request: TrialRequest) -> tuple[
 
 def _pass_time(verifier: Verifier, rows: int) -> PassTime:
     """Medians over a pass after a past, all of it in the first region."""
-    shape, home = verifier.shape, RegionMap.of(verifier.shape)
+    shape, home = verifier.shape, SlotMapping.of(verifier.shape)
     past = max(0, min(PAST, shape.context - rows) // shape.block * shape.block)
     tokens = [position % shape.vocabulary for position in range(past + rows)]
     for run in home.runs(range(past), shape.block):

@@ -11,9 +11,8 @@ from anespec.manifests.schema import HIDDEN_OUT, BestHead, HeadShard, LayerShard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard, known_shard
-from anespec.runtime.backends.coreml.contact import LoadProbe, Shape, TriedPass, start_shard
-from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT, first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, CoreMLTools, LoadedModel
+from anespec.runtime.backends.coreml.load_probe import LoadProbe, Shape, TriedPass, start_shard
 from anespec.runtime.backends.coreml.memory import (
     is_stale,
     met_before,
@@ -22,6 +21,7 @@ from anespec.runtime.backends.coreml.memory import (
     remember,
     remember_start,
 )
+from anespec.runtime.backends.coreml.probing import LONGEST_CONTACT, run_probes
 from anespec.runtime.backends.coreml.runner import ANY_WIDTH, CoreMLRunner
 from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.embedding import open_embedding
@@ -117,8 +117,8 @@ class ShardLoader:
         waiting = [compiled for compiled in shards if not met_before(compiled, self._place(compiled))]
         while waiting:
             _log.info("first contact with %s", ", ".join(compiled.shard.path for compiled in waiting))
-            contacts = [self._contact(compiled) for compiled in waiting]
-            with closing(first_contacts(contacts, command=self._command, seconds=self._seconds)) as outcomes:
+            contacts = [self._probe(compiled) for compiled in waiting]
+            with closing(run_probes(contacts, command=self._command, seconds=self._seconds)) as outcomes:
                 for outcome in outcomes:
                     compiled = waiting.pop(0)
                     if outcome.error is not None and is_stale(compiled, outcome.error):
@@ -146,7 +146,7 @@ class ShardLoader:
 
     def _started(self, compiled: CompiledShard) -> ModelsByName:
         """The models of a shard, each of whose widths has been run once."""
-        models, times = start_shard(self._contact(compiled), self._core_ml)
+        models, times = start_shard(self._probe(compiled), self._core_ml)
         remember_start(compiled, self._place(compiled), times)
         return models
 
@@ -158,14 +158,14 @@ class ShardLoader:
     def _place(self, compiled: CompiledShard) -> Path:
         return compiled.beside(f"{self._units}.json")
 
-    def _contact(self, compiled: CompiledShard) -> LoadProbe:
-        return contact_of(self._artifact.manifest, compiled, self._units)
+    def _probe(self, compiled: CompiledShard) -> LoadProbe:
+        return probe_of(self._artifact.manifest, compiled, self._units)
 
 
-def contact_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> LoadProbe:
-    """Return the first contacts of a compiled shard: every function at every width in use, the block first.
+def probe_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> LoadProbe:
+    """Return the load probes of a compiled shard: every function at every width in use, the block first.
 
-    Core ML prepares a model of flexible shapes for each width, so each is a contact of its own.
+    Core ML prepares a model of flexible shapes for each width, so each is a load probe of its own.
     """
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
@@ -246,7 +246,7 @@ class CoreMLBackend:
         )
 
     def open_again(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
-        """Compile all shards again and repeat their first contacts; see Backend, and `open`."""
+        """Compile all shards again and repeat their load probes; see Backend, and `open`."""
         self._loader(artifact).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
 

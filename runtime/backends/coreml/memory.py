@@ -1,4 +1,4 @@
-"""The recorded first contact of a compiled shard: whether it loaded, and Core ML's error if not.
+"""The recorded load probe of a compiled shard: whether it loaded, and Core ML's error if not.
 
 It lies beside the compiled shard and goes with it, so it holds for one machine, one build of the system and
 one compiler. A failure that may be temporary (no memory, no answer) is not recorded: the next start tries
@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from anespec.runtime.backends.coreml.compiled import CompiledShard
-from anespec.runtime.backends.coreml.contact import Outcome
+from anespec.runtime.backends.coreml.load_probe import Outcome
 from anespec.runtime.backends.coreml.start_times import REUSED, Starts, StartTimes, added_up
 from anespec.system.coreml_errors import error_sentence, known_error
 from anespec.system.errors import ArtifactError, StorageError
@@ -34,7 +34,7 @@ def remembered(place: Path) -> Outcome | None:
 
 
 def remember(place: Path, outcome: Outcome) -> None:
-    """Keep what came of a contact, unless it may pass; where it cannot be written it is not kept."""
+    """Keep what came of a load probe, unless it may pass; where it cannot be written it is not kept."""
     if outcome.by_itself or (outcome.error is not None and not lasts(outcome.error)):
         return
     _write(place, outcome)
@@ -77,7 +77,7 @@ def lasts(text: str) -> bool:
 
 
 def met_before(compiled: CompiledShard, place: Path) -> bool:
-    """Return whether a contact is recorded; raise ArtifactError if it failed permanently."""
+    """Return whether a load probe is recorded; raise ArtifactError if it failed permanently."""
     outcome = remembered(place)
     if outcome is not None and outcome.error is not None:
         raise refused(compiled, outcome.error, f"it was so before; to try again remove {place}")

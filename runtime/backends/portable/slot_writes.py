@@ -7,7 +7,7 @@ no two columns share a slot, and the state is finite. That is the contract of kv
 section 4).
 
 A slice_update from the first to behind the last of the slots [T] that an input has is such a write, too, if
-those are side by side. That is the contract of kv_position (see manifests.schema.Pool.write_spec).
+those are side by side. That is the contract of kv_position (see manifests.schema.KVCacheGroup.write_spec).
 """
 
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ from anespec.runtime.backends.coreml.compiled import (
     discard,
     known_shard,
 )
-from anespec.runtime.backends.coreml.contact import Outcome
+from anespec.runtime.backends.coreml.load_probe import Outcome
 from anespec.runtime.backends.coreml.memory import (
     is_stale,
     lasts,
@@ -37,16 +37,16 @@ from anespec.runtime.backends.coreml.start_times import Starts, StartTimes
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.worker.build import built_worker
 from anespec.runtime.backends.worker.commands import WorkerCompiler
-from anespec.runtime.backends.worker.crew import LoadLostError, ShardRefusedError, WorkersDieError
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.runner import WorkerRunner
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.stages import Stage, stages_of
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
+from anespec.runtime.backends.worker.worker_pool import LoadLostError, ShardRefusedError, WorkersDieError
 from anespec.system.errors import AnespecError, ArtifactError, MissingPackageError
 from anespec.system.machine import system_build
 
-# Core ML may kill a worker, so loading is the first contact with a shard: a crash or a refusal is recorded
+# Core ML may kill a worker, so loading is the load probe with a shard: a crash or a refusal is recorded
 # next to the compiled shard, for this build of the worker (see coreml.memory). If a worker holds several
 # shards, each is loaded alone to find the cause.
 

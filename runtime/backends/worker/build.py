@@ -1,7 +1,7 @@
 """The worker's executable: built once from the sources in this package, and found by their hash.
 
 It lies in the user's cache folder under the hash of its sources, which is also the build that it says of
-itself: an arena names the build that it is for, and another one is refused.
+itself: shared memory names the build that it is for, and another one is refused.
 """
 
 import contextlib

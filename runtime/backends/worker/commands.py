@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from anespec.manifests.graph_choices import ReshapeHint
-from anespec.runtime.backends.coreml.first_contact import LONGEST_CONTACT
+from anespec.runtime.backends.coreml.probing import LONGEST_CONTACT
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.system.child_python import NEUTRAL_FOLDER, child_environment
 from anespec.system.coreml_errors import ended_by, no_answer

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from weakref import finalize
 
-from anespec.runtime.backends.worker.arena import NO_BUILD, SharedMemory
+from anespec.runtime.backends.worker.shared_memory import NO_BUILD, SharedMemory
 from anespec.system.child_python import NEUTRAL_FOLDER, child_environment, signal_name
 from anespec.system.coreml_errors import ended_by, no_answer
 from anespec.system.errors import AnespecError, StorageError
@@ -122,7 +122,7 @@ class WorkerProgram:
 
     @property
     def expected_build(self) -> bytes:
-        """The build in the arena's header, 32 bytes."""
+        """The build in the shared memory's header, 32 bytes."""
         return bytes.fromhex(self.build) if self.compared else NO_BUILD
 
     def not_started(self, error: OSError) -> StorageError:
@@ -157,7 +157,7 @@ class Refusal(Exception):  # noqa: N818 (an answer like others)
 class WorkerProcess:
     """A worker and the socket to it. Replies come in the order of requests, and carry their numbers."""
 
-    def __init__(self, program: WorkerProgram, arena: SharedMemory) -> None:
+    def __init__(self, program: WorkerProgram, shared: SharedMemory) -> None:
         """Start one; it holds nothing yet.
 
         Raises:
@@ -175,11 +175,11 @@ class WorkerProcess:
                     command = [*program.command, "serve", "--socket", str(its.fileno())]
                     # A session of its own keeps a terminal's ^C from it.
                     self._process = subprocess.Popen(
-                        [*command, "--arena", str(arena.descriptor)],
+                        [*command, "--arena", str(shared.descriptor)],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         stderr=self._words,
-                        pass_fds=(its.fileno(), arena.descriptor),
+                        pass_fds=(its.fileno(), shared.descriptor),
                         cwd=NEUTRAL_FOLDER,
                         env=child_environment(),
                         start_new_session=True,

@@ -10,17 +10,17 @@ from anespec.manifests.schema import HIDDEN_IN, Manifest
 from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, Tensor
-from anespec.runtime.backends.worker.arena import SharedMemory
-from anespec.runtime.backends.worker.crew import WorkerPool
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.shared_memory import SharedMemory
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
-from anespec.runtime.backends.worker.stages import Port, Stage, arena_parts, integer_parts
+from anespec.runtime.backends.worker.stages import Port, Stage, integer_parts, memory_parts
+from anespec.runtime.backends.worker.worker_pool import WorkerPool
 
 
 @dataclass(frozen=True)
 class WorkerOutputs:
-    """The places of a pass's outputs in the arena, by name."""
+    """The places of a pass's outputs in the shared memory, by name."""
 
     places: dict[str, Tensor]
 
@@ -57,24 +57,24 @@ class WorkerRunner:
         """Start the worker; raises AnespecError where it cannot load the shard."""
         self._stage = stage
         self._write_inputs = [pool.write_input for pool in manifest.pools]
-        parts = arena_parts([stage], manifest.hyperparameters.vocabulary)
-        self._arena = SharedMemory(parts, program.expected_build, integer_parts([stage]))
+        parts = memory_parts([stage], manifest.hyperparameters.vocabulary)
+        self._shared = SharedMemory(parts, program.expected_build, integer_parts([stage]))
         try:
-            self._crew = WorkerPool(program, self._arena, [stage], manifest, limits)
+            self._workers = WorkerPool(program, self._shared, [stage], manifest, limits)
         except BaseException:
-            self._arena.close()
+            self._shared.close()
             raise
-        self._slots = SlotTransfer(self._crew, self._arena)
+        self._slots = SlotTransfer(self._workers, self._shared)
         self._rows = 0
         self._homes: list[list[int]] = []
 
     @property
     def starts(self) -> Mapping[str, StartTimes]:
         """What starting the stage took, by the path of its compiled shard."""
-        return self._crew.starts
+        return self._workers.starts
 
     def start(self, inputs: Inputs) -> None:
-        """Write the inputs into the arena; see ShardRunner.
+        """Write the inputs into the shared memory; see ShardRunner.
 
         Raises:
             ValueError: a write mask breaks its contract (see homes_of).
@@ -83,7 +83,7 @@ class WorkerRunner:
         for port in self._stage.inputs:
             given = inputs[port.name]
             if port.dtype == "int32":
-                self._arena.integers(port.part(self._rows))[...] = given
+                self._shared.integers(port.part(self._rows))[...] = given
             else:
                 self._place(port)[...] = (
                     given if channels_of(port.shape) is None else laid_out(given, DECLARED)
@@ -101,7 +101,7 @@ class WorkerRunner:
             StateLostError: the worker died; it was started again.
             AnespecError: the shard fails.
         """
-        self._crew.ask(0, "run", {"stage": 0, "rows": self._rows, "homes": self._homes})
+        self._workers.ask(0, "run", {"stage": 0, "rows": self._rows, "homes": self._homes})
         return WorkerOutputs({port.name: self._place(port) for port in self._stage.outputs})
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
@@ -132,17 +132,17 @@ class WorkerRunner:
 
     def stats(self) -> WorkerStats:
         """Return the worker's counts since it loaded; raises like `finish`."""
-        told = self._crew.ask(0, "stats", {})
+        told = self._workers.ask(0, "stats", {})
         return WorkerStats(sum(told["stages"]), told["copied"], told["resident_bytes"])
 
     def close(self) -> None:
         """End the worker."""
-        self._crew.close()
+        self._workers.close()
         self.__dict__.pop("_slots", None)
-        self._arena.close()
+        self._shared.close()
 
     def _place(self, port: Port) -> Tensor:
-        return self._arena.tensor(port.part(self._rows))
+        return self._shared.tensor(port.part(self._rows))
 
     def _state_shape(self, name: str) -> tuple[int, ...]:
         return next(state.shape for state in self._stage.held if state.name == name)

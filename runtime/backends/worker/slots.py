@@ -1,4 +1,4 @@
-"""K/V bits in and out of workers, piece by piece through the arena's `slots`."""
+"""K/V bits in and out of workers, piece by piece through the shared memory's `slots`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.backends.worker.arena import SharedMemory
-from anespec.runtime.backends.worker.crew import WorkerPool
+from anespec.runtime.backends.worker.shared_memory import SharedMemory
 from anespec.runtime.backends.worker.stages import SLOTS, StageState
+from anespec.runtime.backends.worker.worker_pool import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class HeldBy:
 class SlotTransfer:
     """Moves slots of a pool's states, all workers' one after another."""
 
-    def __init__(self, crew: WorkerPool, arena: SharedMemory) -> None:
-        self._crew = crew
-        self._buffer = arena.tensor(SLOTS)
+    def __init__(self, workers: WorkerPool, shared: SharedMemory) -> None:
+        self._workers = workers
+        self._buffer = shared.tensor(SLOTS)
 
     def holders(self, pool: int) -> list[HeldBy]:
         """The stages that hold states of pool number `pool`, in order."""
         held = [
             HeldBy(worker, tuple(s for stage in share for s in stage.held if s.pool == pool))
-            for worker, share in enumerate(self._crew.shares)
+            for worker, share in enumerate(self._workers.shares)
         ]
         return [holder for holder in held if holder.states]
 
@@ -44,7 +44,7 @@ class SlotTransfer:
         """Copy slots within the states; see Verifier.copy_slots."""
         for holder in self.holders(pool):
             fields = {"pool": pool, "source": source, "target": target, "count": count}
-            self._crew.ask(holder.worker, "copy_slots", fields)
+            self._workers.ask(holder.worker, "copy_slots", fields)
 
     def export(self, pool: int, first: int, count: int) -> list[NDArray[np.float16]]:
         """Copies of consecutive slots, an array [n, n_kv, count, head_dim] per state."""
@@ -52,7 +52,9 @@ class SlotTransfer:
         for holder in self.holders(pool):
             values = [_empty(state, count) for state in holder.states]
             for begin, size in self._pieces(holder, count):
-                self._crew.ask(holder.worker, "export", {"pool": pool, "first": first + begin, "count": size})
+                self._workers.ask(
+                    holder.worker, "export", {"pool": pool, "first": first + begin, "count": size}
+                )
                 for value, piece in zip(values, self._cut(holder, size), strict=True):
                     value[:, :, begin : begin + size] = piece
             found += values
@@ -66,7 +68,9 @@ class SlotTransfer:
             for begin, size in self._pieces(holder, own[0].shape[2]):
                 for value, piece in zip(own, self._cut(holder, size), strict=True):
                     piece[...] = value[:, :, begin : begin + size]
-                self._crew.ask(holder.worker, "import", {"pool": pool, "first": first + begin, "count": size})
+                self._workers.ask(
+                    holder.worker, "import", {"pool": pool, "first": first + begin, "count": size}
+                )
         if left:
             raise ValueError(f"{len(left)} arrays more than the pool has states")
 

@@ -1,4 +1,4 @@
-"""Translate a manifest for a worker: stages, and the parts of the arena that they use.
+"""Translate a manifest for a worker: stages, and the parts of the shared memory that they use.
 
 A worker knows no manifest, only paths, names and shapes; these are the message `load`, field by field.
 """
@@ -25,7 +25,7 @@ from anespec.manifests.schema import (
     TensorSpec,
 )
 from anespec.runtime.backends.pass_inputs import write_first_slots
-from anespec.runtime.backends.worker.arena import Shape, SharedMemory, at_width
+from anespec.runtime.backends.worker.shared_memory import Shape, SharedMemory, at_width
 from anespec.system.errors import ArtifactError
 from anespec.system.formatting import quoted
 
@@ -39,7 +39,7 @@ TRANSFER_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a stage, and its part of the arena; a dimension of None is T."""
+    """An input or output of a stage, and its part of the shared memory; a dimension of None is T."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -47,7 +47,7 @@ class Port:
     dtype: Literal["fp16", "int32"] = "fp16"
 
     def part(self, width: int) -> str:
-        """The name of its part of the arena in passes over `width` rows."""
+        """The name of its part of the shared memory in passes over `width` rows."""
         return at_width(self.buffer, width) if None in self.shape else self.buffer
 
 
@@ -80,7 +80,7 @@ class StageState:
 
 @dataclass(frozen=True)
 class StageCache(StageState):
-    """A state that the arena holds: the shard's input `name`, whose new slots are its output `new`."""
+    """A state in shared memory: the shard's input `name`, whose new slots are its output `new`."""
 
     new: str
     buffer: str
@@ -175,7 +175,7 @@ def _port(spec: TensorSpec, buffer: str) -> Port:
 
 
 def integer_parts(stages: Iterable[Stage]) -> frozenset[str]:
-    """The parts of an arena that are int32."""
+    """The parts of shared memory that are int32."""
     return frozenset(
         port.part(width)
         for stage in stages
@@ -187,7 +187,7 @@ def integer_parts(stages: Iterable[Stage]) -> frozenset[str]:
 
 @contextmanager
 def first_pass_inputs(
-    arena: SharedMemory, stages: Iterable[Stage], written_by: Collection[str]
+    shared: SharedMemory, stages: Iterable[Stage], written_by: Collection[str]
 ) -> Iterator[None]:
     """Have row t of a pass write slot t within the block, as first passes do that no tokens stand for.
 
@@ -204,7 +204,7 @@ def first_pass_inputs(
     }
     before: list[tuple[NDArray[np.generic], NDArray[np.generic]]] = []
     for part, dtype in sorted(ports):
-        value: NDArray[np.generic] = arena.integers(part) if dtype == "int32" else arena.tensor(part)
+        value: NDArray[np.generic] = shared.integers(part) if dtype == "int32" else shared.tensor(part)
         before.append((value, value.copy()))
         write_first_slots(value)
     try:
@@ -214,8 +214,8 @@ def first_pass_inputs(
             value[...] = old
 
 
-def arena_parts(stages: Iterable[Stage], vocabulary: int) -> dict[str, Shape]:
-    """The parts of an arena for these stages, which all their workers share.
+def memory_parts(stages: Iterable[Stage], vocabulary: int) -> dict[str, Shape]:
+    """The parts of shared memory for these stages, which all their workers share.
 
     Raises:
         ArtifactError: two tensors want one part in different shapes.

@@ -13,12 +13,12 @@ from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.backends.verifier import head_runs, planned_inputs, shape_of
-from anespec.runtime.backends.worker.arena import SharedMemory
-from anespec.runtime.backends.worker.crew import Reply, WorkerPool
 from anespec.runtime.backends.worker.process import WorkerProgram
+from anespec.runtime.backends.worker.shared_memory import SharedMemory
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.slots import SlotTransfer
-from anespec.runtime.backends.worker.stages import LOGITS, Stage, arena_parts, integer_parts
+from anespec.runtime.backends.worker.stages import LOGITS, Stage, integer_parts, memory_parts
+from anespec.runtime.backends.worker.worker_pool import Reply, WorkerPool
 from anespec.runtime.passes import (
     Candidate,
     Logits,
@@ -112,7 +112,7 @@ class HeadPass:
 
 
 class WorkerVerifier:
-    """A Verifier (see runtime.passes) over workers that share an arena with this process.
+    """A Verifier (see runtime.passes) over workers that share shared memory with this process.
 
     Rope rows, masks and embeddings are written straight into it; of logits, only what is wanted comes back.
     The head runs on the rows that it runs on in an ArtifactVerifier.
@@ -135,18 +135,18 @@ class WorkerVerifier:
         self.embedding = embedding
         self._shape = shape_of(manifest, finds_best=bool(manifest.best_heads))
         widths, vocabulary = self._shape.widths, self._shape.vocabulary
-        parts = arena_parts(stages, vocabulary)
-        self.arena = SharedMemory(parts, program.expected_build, integer_parts(stages))
+        parts = memory_parts(stages, vocabulary)
+        self.shared = SharedMemory(parts, program.expected_build, integer_parts(stages))
         try:
             self.pass_inputs = PassInputs(
-                manifest, places={width: input_places(self.arena, stages, width) for width in widths}
+                manifest, places={width: input_places(self.shared, stages, width) for width in widths}
             )
-            self._logits = self.arena.tensor(LOGITS)
-            self.crew = WorkerPool(program, self.arena, stages, manifest, limits)
+            self._logits = self.shared.tensor(LOGITS)
+            self.workers = WorkerPool(program, self.shared, stages, manifest, limits)
         except BaseException:
             self._release()
             raise
-        self._slots = SlotTransfer(self.crew, self.arena)
+        self._slots = SlotTransfer(self.workers, self.shared)
         self._best = [port for stage in stages if stage.kind == "best" for port in stage.outputs]
         self._slices = [tokens for head in manifest.best_heads for tokens in head.slices]
         self._pass: tuple[PassPlan, HeadPass] | None = None
@@ -159,7 +159,7 @@ class WorkerVerifier:
     @property
     def starts(self) -> Mapping[str, StartTimes]:
         """What starting each stage took, by the path of its compiled shard."""
-        return self.crew.starts
+        return self.workers.starts
 
     def submit(self, plan: PassPlan) -> None:
         """Begin a pass in the first worker; see Verifier.
@@ -189,7 +189,7 @@ class WorkerVerifier:
         ]
         self._pass = (plan, heads)
         head = heads.message() if plan.wanted else None
-        self.crew.begin_pass({"rows": plan.width, "homes": homes, "head": head, "wanted": wanted})
+        self.workers.begin_pass({"rows": plan.width, "homes": homes, "head": head, "wanted": wanted})
 
     def wait(self) -> PassResult:
         """Return the results of the pass; see Verifier.
@@ -202,14 +202,14 @@ class WorkerVerifier:
         if begun is None:
             raise ArtifactError("no pass was begun")
         plan, head = begun
-        replies = self.crew.finish_pass()
+        replies = self.workers.finish_pass()
         if not plan.wanted:
             return {}
         if head.finds_best:
             return self._best_tokens(plan, head.lanes)
         heads = [
             reply
-            for reply, share in zip(replies, self.crew.shares, strict=True)
+            for reply, share in zip(replies, self.workers.shares, strict=True)
             if any(stage.kind == "head" for stage in share)
         ]
         try:
@@ -231,7 +231,7 @@ class WorkerVerifier:
         return HeadPass(len(runs[0]), [lane for lanes in runs for lane in lanes], finds_best)
 
     def _best_tokens(self, plan: PassPlan, lanes: Sequence[int]) -> PassResult:
-        parts = [self.arena.tensor(port.part(len(lanes))) for port in self._best]
+        parts = [self.shared.tensor(port.part(len(lanes))) for port in self._best]
         return {
             lane: best_of_slices(
                 np.concatenate([row_of(part, lanes.index(lane)) for part in parts]), self._slices
@@ -255,24 +255,24 @@ class WorkerVerifier:
         self._slots.import_(pool, first, values)
 
     def close(self) -> None:
-        """End the workers, and release the arena and the embedding."""
-        self.crew.close()
+        """End the workers, and release the shared memory and the embedding."""
+        self.workers.close()
         self._release()
 
     def _release(self) -> None:
-        # Whoever keeps the verifier is to keep nothing of the arena.
+        # Whoever keeps the verifier is to keep nothing of the shared memory.
         for holder in ("pass_inputs", "_logits", "_slots"):
             self.__dict__.pop(holder, None)
-        self.arena.close()
+        self.shared.close()
         self.embedding.close()
 
 
-def input_places(arena: SharedMemory, stages: Sequence[Stage], width: int) -> dict[str, Tensor | Homes]:
+def input_places(shared: SharedMemory, stages: Sequence[Stage], width: int) -> dict[str, Tensor | Homes]:
     """Return the places of a pass's inputs, except for hidden states that another stage returns."""
     given = {port.buffer for stage in stages for port in stage.outputs}
     places: dict[str, Tensor | Homes] = {}
     for port in (port for stage in stages for port in stage.inputs if port.buffer not in given):
-        read = arena.integers if port.dtype == "int32" else arena.tensor
+        read = shared.integers if port.dtype == "int32" else shared.tensor
         places[port.name] = read(port.part(width))
     return places
 

@@ -40,7 +40,7 @@ class DatastoreGuesser:
 
 
 class DatastoreSource:
-    """Sessions that look up one datastore. It is the same for all owners, and learns of none."""
+    """Sessions that look up one datastore. It is the same for all tenants, and learns of none."""
 
     name = "datastore"
     cost = DraftCost(microseconds=100)
@@ -48,7 +48,9 @@ class DatastoreSource:
     def __init__(self, store: Datastore) -> None:
         self._store = store
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> ChainSession:
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> ChainSession:
         """A session; a reference is no part of the corpus."""
         return ChainSession(DatastoreGuesser(self._store), prompt)
 

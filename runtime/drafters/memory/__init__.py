@@ -1,1 +1,1 @@
-"""The memory of drafting across requests, separate for each owner, and its files."""
+"""The memory of drafting across requests, separate for each tenant, and its files."""

@@ -1,4 +1,4 @@
-"""Mix as the learner of an owner's memory: it lays the image out and folds finished requests into it."""
+"""Mix as the learner of a tenant's memory: it lays the image out and folds finished requests into it."""
 
 from collections.abc import Iterator
 

@@ -101,7 +101,7 @@ _learn = direct(learn_answer)
 
 
 class MixSource:
-    """Sessions that share their owner's memory: what followed what, and how to weigh it."""
+    """Sessions that share their tenant's memory: what followed what, and how to weigh it."""
 
     name = "mix"
     cost = DraftCost(microseconds=20, opens_aside=True)
@@ -111,10 +111,12 @@ class MixSource:
         self._traits = traits
         self._memory = memory
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> "MixSession":
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> "MixSession":
         """A session that has indexed reference and prompt."""
         tables = TextTables(self._traits, prompt, reference or ())
-        return MixSession(self._traits, self._memory.of(owner), tables, no_others())
+        return MixSession(self._traits, self._memory.of(tenant), tables, no_others())
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """One after another."""
@@ -169,7 +171,7 @@ class MixSession:
             _learn(tables.text.length, arrays, self._image, self._others, self._traits, self._scratch)
 
     def close(self) -> None:
-        """Fold the request into its owner's memory."""
+        """Fold the request into its tenant's memory."""
         if self._closed:
             return
         self._closed = True

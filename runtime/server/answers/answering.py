@@ -215,7 +215,7 @@ def _require_ended(summaries: Sequence[Summary]) -> None:
 
 def _count(call: Call[Any], leased: Leased, summaries: Sequence[Summary]) -> None:
     for summary in summaries:
-        call.daemon.metrics.finished(leased.id, summary, call.caller.owner)
+        call.daemon.metrics.finished(leased.id, summary, call.caller.tenant)
     record = record_of(call.request.scope)
     record.answered(leased.id, summaries)
     if call.daemon.options.log_text:

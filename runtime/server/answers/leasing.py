@@ -16,17 +16,17 @@ async def lease(call: Call[Any], name: str | None, count: int = 1) -> AsyncItera
     """Lease the model `name`, None for the default, to a request that wants `count` answers.
 
     If it has to be loaded first, the request waits until its time limit, or until its client disconnects, and
-    counts against the queue limit of its owner.
+    counts against the queue limit of its tenant.
 
     Raises on entering:
         ApiError: there is no such model, it is not loaded in time, or the client is gone.
-        QueueFullError: too many of the owner's requests wait for it.
+        QueueFullError: too many of the tenant's requests wait for it.
         AnespecError: it cannot be loaded.
     """
-    daemon, owner = call.daemon, call.caller.owner
+    daemon, tenant = call.daemon, call.caller.tenant
 
     async def wait(loaded: Loaded) -> None:
-        with daemon.loading.place(owner, name or "", count, daemon.options.queue):
+        with daemon.loading.place(tenant, name or "", count, daemon.options.queue):
             try:
                 async with asyncio.timeout(call.caller.seconds):
                     await while_connected(call.request, loaded())

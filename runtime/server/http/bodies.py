@@ -35,19 +35,19 @@ def _fail_fast(schema: Any) -> None:
 
 
 class BodyRoom:
-    """The bytes of all bodies that an owner has sent, as long as their requests are being served.
+    """The bytes of all bodies that a tenant has sent, as long as their requests are being served.
 
     Connections are many, and each may bring a body that is as large as one may be: all together are more
     than the machine's memory.
     """
 
     def __init__(self, most: int) -> None:
-        """At most so many bytes of each owner."""
+        """At most so many bytes of each tenant."""
         self._most = most
         self._taken: Counter[str] = Counter()
 
     @contextlib.contextmanager
-    def of(self, owner: str) -> Iterator[Callable[[int], None]]:
+    def of(self, tenant: str) -> Iterator[Callable[[int], None]]:
         """While a request is served; call the result with each count of bytes that have come.
 
         That raises ApiError (429) where there is no room for them.
@@ -56,18 +56,18 @@ class BodyRoom:
 
         def take(count: int) -> None:
             nonlocal mine
-            if self._taken[owner] + count > self._most:
+            if self._taken[tenant] + count > self._most:
                 message = f"your requests have more than {self._most} bytes together; let some end first"
                 raise ApiError(429, message, "too_many_bytes", headers={"retry-after": "1"})
             mine += count
-            self._taken[owner] += count
+            self._taken[tenant] += count
 
         try:
             yield take
         finally:
-            self._taken[owner] -= mine
-            if not self._taken[owner]:
-                del self._taken[owner]
+            self._taken[tenant] -= mine
+            if not self._taken[tenant]:
+                del self._taken[tenant]
 
 
 class Body(BaseModel):

@@ -73,7 +73,7 @@ class ServerConfig(uvicorn.Config):
         self.keyless: Counter[str] = Counter()
         """By address: its connections on which no key has come yet."""
         self.keyed: Counter[str] = Counter()
-        """By owner of a key: the connections on which it came last."""
+        """By tenant of a key: the connections on which it came last."""
         self.unkeyed: dict[Connection, None] = {}
         """Those on which no key has come yet, the oldest first, without the unwanted ones."""
         self.unwanted: dict[Connection, None] = {}
@@ -206,15 +206,15 @@ class Connection(H11Protocol):
         else:
             self._holders.unkeyed[self] = None
 
-    def _take(self, owner: str) -> bool:
-        """Count the connection as one of a key's owner; return False, and change nothing, if it has too
+    def _take(self, tenant: str) -> bool:
+        """Count the connection as one of a key's tenant; return False, and change nothing, if it has too
         many."""
-        if owner != self._owner:
-            if self._holders.keyed[owner] >= self._patience.keyed:
+        if tenant != self._owner:
+            if self._holders.keyed[tenant] >= self._patience.keyed:
                 return False
             self._leave_holder()
-            self._owner = owner
-            self._holders.keyed[owner] += 1
+            self._owner = tenant
+            self._holders.keyed[tenant] += 1
         return True
 
     def _leave_holder(self) -> None:

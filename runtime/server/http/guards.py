@@ -52,7 +52,7 @@ KEY_NEEDED = "key_needed"
 """The same, of whether no request without a key is served on the connection."""
 
 TAKE = "take"
-"""The same, of a function that counts the connection as one of a key's owner. It returns False if the owner
+"""The same, of a function that counts the connection as one of a key's tenant. It returns False if the tenant
 has too many. None where no keys are needed."""
 
 PAGE_PATH = "/"
@@ -66,7 +66,7 @@ class Guard:
     cross-site requests without an Origin are refused by their Sec-Fetch-Site. While `ends` is true,
     connections are closed after their answer. `declared` returns the path of a request's endpoint, as logs
     name it. Answers that are counted nowhere else wait for their turn in `shares`; those of open paths and
-    refusals have no owner there, so a flood of them takes one share at most.
+    refusals have no tenant there, so a flood of them takes one share at most.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if not record.is_counted:
-                await self._count(record.owner, message, scope["state"].get(GONE))
+                await self._count(record.tenant, message, scope["state"].get(GONE))
             if message["type"] == "http.response.start":
                 found = MutableHeaders(scope=message)
                 found["x-request-id"] = record.request_id
@@ -143,26 +143,26 @@ class Guard:
         finally:
             record.log()
 
-    async def _count(self, owner: str, message: Message, gone: asyncio.Event | None) -> None:
+    async def _count(self, tenant: str, message: Message, gone: asyncio.Event | None) -> None:
         """Wait for the turn of an answer that begins, unless its connection ends; count what it takes."""
         if message["type"] == "http.response.body":
-            self._shares.looked(owner, len(message.get("body", b"")))
-        elif gone is None or self._shares.is_turn_to_look(owner):
-            await self._shares.look(owner)
+            self._shares.looked(tenant, len(message.get("body", b"")))
+        elif gone is None or self._shares.is_turn_to_look(tenant):
+            await self._shares.look(tenant)
         else:
-            await unless(gone, self._shares.look(owner))
+            await unless(gone, self._shares.look(tenant))
 
     def _beyond_connections(self, state: Mapping[str, Any], headers: Headers) -> ApiError | None:
         """Refuse a request on a connection that its key, or its address without one, has too many of."""
         take = state.get(TAKE)
         if take is None:
             return None
-        owner = self._keys.owner(headers.get("authorization"))
-        if owner is None and not state[KEY_NEEDED]:
+        tenant = self._keys.tenant(headers.get("authorization"))
+        if tenant is None and not state[KEY_NEEDED]:
             return None
-        if owner is not None and take(owner):
+        if tenant is not None and take(tenant):
             return None
-        whose = "from your address without a key" if owner is None else "with your key"
+        whose = "from your address without a key" if tenant is None else "with your key"
         return ApiError(
             503,
             f"there are too many connections {whose}; close those that are not needed",

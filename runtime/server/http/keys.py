@@ -1,4 +1,4 @@
-"""The API keys in a file, and the owner of each."""
+"""The API keys in a file, and the tenant of each."""
 
 import hashlib
 import hmac
@@ -38,17 +38,17 @@ class Key:
     is_admin: bool = False
 
     @property
-    def owner(self) -> str:
-        """The owner of a key's requests. The same name with another key is another owner: the memory of a
+    def tenant(self) -> str:
+        """The tenant of a key's requests. The same name with another key is another tenant: the memory of a
         removed key is not available to the next key of that name."""
-        return f"{self.name} {hashlib.sha256(b'owner' + self.digest).hexdigest()[:8]}"
+        return f"{self.name} {hashlib.sha256(b'tenant' + self.digest).hexdigest()[:8]}"
 
 
 class KeyRing:
     """The keys of a daemon.
 
     Without keys, every client that reaches it is accepted. With one key or none, each client is an
-    administrator, since there are no other owners.
+    administrator, since there are no other tenants.
     """
 
     def __init__(self, keys: Sequence[Key] = ()) -> None:
@@ -94,19 +94,19 @@ class KeyRing:
         return bool(self._keys)
 
     @property
-    def owners(self) -> frozenset[str]:
-        """The owners of the keys."""
-        return frozenset(key.owner for key in self._keys)
+    def tenants(self) -> frozenset[str]:
+        """The tenants of the keys."""
+        return frozenset(key.tenant for key in self._keys)
 
     @property
     def has_admin(self) -> bool:
         """Whether some accepted client is an administrator."""
         return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
 
-    def owner(self, authorization: str | None) -> str | None:
-        """Return the owner of the key in this Authorization header; None if none of the keys is in it."""
+    def tenant(self, authorization: str | None) -> str | None:
+        """Return the tenant of the key in this Authorization header; None if none of the keys is in it."""
         try:
-            return self.caller(authorization).owner
+            return self.caller(authorization).tenant
         except ApiError:
             return None
 
@@ -130,7 +130,7 @@ class KeyRing:
                 headers={"www-authenticate": "Bearer"},
             )
         key = found[0]
-        return Principal(owner=key.owner, name=key.name, is_admin=key.is_admin or len(self._keys) == 1)
+        return Principal(tenant=key.tenant, name=key.name, is_admin=key.is_admin or len(self._keys) == 1)
 
 
 def _private_text(path: Path) -> str:

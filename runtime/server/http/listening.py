@@ -152,7 +152,7 @@ def _unusable(where: str, error: Exception) -> StorageError:
 
 
 def _unix(path: Path) -> socket.socket:
-    """A socket that its owner alone may use. One that a daemon has left gives way, nothing else does.
+    """A socket that its tenant alone may use. One that a daemon has left gives way, nothing else does.
 
     Of two that start at a time one finds the other's, and takes it for none that was left.
     """

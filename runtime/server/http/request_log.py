@@ -28,8 +28,8 @@ class RequestRecord:
     """The facts of a request, filled in while it is served.
 
     `endpoint` is its path as it was declared, never as a client wrote it; empty where there is no such path.
-    `owner` is whose request it is, and `key` how logs call them. `is_counted`: what it takes of the time that
-    all share is counted as it goes.
+    `tenant` is whose request it is, and `key` how logs call them. `is_counted`: what it takes of the time
+    that all share is counted as it goes.
     """
 
     request_id: str
@@ -37,7 +37,7 @@ class RequestRecord:
     endpoint: str = ""
     quiet: bool = False
     key: str = ""
-    owner: str = ""
+    tenant: str = ""
     is_counted: bool = False
     model: str = ""
     status: int = CLIENT_GONE

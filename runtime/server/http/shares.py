@@ -2,12 +2,12 @@
 
 Reading a body, rendering a template, checking a grammar and writing an answer take time of the processors and
 of the interpreter, which all keys share with the passes themselves. All of that happens before the queue,
-which therefore cannot share it fairly. So the seconds that each owner's requests take there are counted, and
-while others are served, an owner gets a SHARE of the time at most. An owner who is alone gets all of it.
+which therefore cannot share it fairly. So the seconds that each tenant's requests take there are counted, and
+while others are served, a tenant gets a SHARE of the time at most. A tenant who is alone gets all of it.
 
 Requests that only look (an open path, a list of models, a refusal) are counted separately, and their answers
-are paced. So they delay no other request of the same owner; requests without a key are counted together, with
-no owner.
+are paced. So they delay no other request of the same tenant; requests without a key are counted together,
+with no tenant.
 
 A request whose client goes away while it waits ends at once: it keeps neither its place nor its model.
 """
@@ -23,13 +23,13 @@ from typing import Any
 from anespec.runtime.server.http.streams import client_gone, unless
 
 SHARE = 0.15
-"""Seconds in each second that an owner's requests may take while others are served."""
+"""Seconds in each second that a tenant's requests may take while others are served."""
 
 BURST = 0.25
 """Seconds that may be taken beyond that at once: what a few usual requests take, or one that is large."""
 
 DEBT = 1.0
-"""The most seconds of debt: a long request, or time that was used while no other owner was served, is not
+"""The most seconds of debt: a long request, or time that was used while no other tenant was served, is not
 charged without limit."""
 
 REQUEST = 0.002
@@ -39,18 +39,18 @@ BYTE = 1e-8
 """Seconds that each byte takes of an answer to what only looks."""
 
 PRESENT = 1.0
-"""Seconds for which an owner whose last request has ended is still taken to be served: clients come again."""
+"""Seconds for which a tenant whose last request has ended is still taken to be served: clients come again."""
 
 LOOK = 0.05
 """Seconds after which a waiting request checks whether the others have ended."""
 
 _LOOKS = "\0looks"
-"""Behind an owner's name: what only looks. No name has it in it."""
+"""Behind a tenant's name: what only looks. No name has it in it."""
 
 
 @dataclass
 class _Owner:
-    """What was left of an owner's seconds when they were `counted`; how many requests are served, and when
+    """What was left of a tenant's seconds when they were `counted`; how many requests are served, and when
     one last ended."""
 
     left: float = BURST
@@ -61,7 +61,7 @@ class _Owner:
 
 
 class PreparationTime:
-    """The seconds of all owners. Belongs to the event loop."""
+    """The seconds of all tenants. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -71,22 +71,22 @@ class PreparationTime:
         """`clock` gives seconds, `sleep` waits for so many."""
         self._clock = clock
         self._sleep = sleep
-        self._owners: dict[str, _Owner] = {}
+        self._tenants: dict[str, _Owner] = {}
 
     @contextlib.contextmanager
     def of(self, name: str, gone: asyncio.Event | None = None) -> Iterator["Share"]:
-        """One request of an owner, while it is served; `gone` is set once its connection has ended."""
+        """One request of a tenant, while it is served; `gone` is set once its connection has ended."""
         self._forget_absent()
-        owner = self._owners.setdefault(name, _Owner())
-        owner.requests += 1
+        tenant = self._tenants.setdefault(name, _Owner())
+        tenant.requests += 1
         share = Share(self, name, gone)
         self.take(name, REQUEST)
         try:
             yield share
         finally:
             share.pause()
-            owner.requests -= 1
-            owner.seen = self._clock()
+            tenant.requests -= 1
+            tenant.seen = self._clock()
 
     @contextlib.contextmanager
     def looking(self, name: str, gone: asyncio.Event | None = None) -> Iterator["Share"]:
@@ -102,7 +102,7 @@ class PreparationTime:
         return self.is_turn(self._looker(name))
 
     async def look(self, name: str) -> None:
-        """Wait until it is an owner's turn to be answered what only looks, and count that."""
+        """Wait until it is a tenant's turn to be answered what only looks, and count that."""
         await self.turn(self._looker(name))
         self.take(self._looker(name), REQUEST)
 
@@ -111,65 +111,67 @@ class PreparationTime:
         self.take(self._looker(name), size * BYTE)
 
     def known(self) -> tuple[str, ...]:
-        """The owners whose seconds are counted."""
-        return tuple(self._owners)
+        """The tenants whose seconds are counted."""
+        return tuple(self._tenants)
 
     def now(self) -> float:
         """The time."""
         return self._clock()
 
     def take(self, name: str, seconds: float) -> None:
-        """Note that an owner's request took so long."""
-        owner, now = self._owners.setdefault(name, _Owner()), self._clock()
-        had = min(BURST, owner.left + SHARE * (now - owner.counted))
-        owner.left, owner.counted = max(had - seconds, -DEBT), now
+        """Note that a tenant's request took so long."""
+        tenant, now = self._tenants.setdefault(name, _Owner()), self._clock()
+        had = min(BURST, tenant.left + SHARE * (now - tenant.counted))
+        tenant.left, tenant.counted = max(had - seconds, -DEBT), now
 
     def is_turn(self, name: str) -> bool:
         """Whether `turn` would not wait."""
-        owner = self._owners.setdefault(name, _Owner())
+        tenant = self._tenants.setdefault(name, _Owner())
         self.take(name, 0.0)
-        return not owner.turns.locked() and (owner.left > 0.0 or not self._others(name))
+        return not tenant.turns.locked() and (tenant.left > 0.0 or not self._others(name))
 
     async def turn(self, name: str) -> None:
-        """Wait while the owner has taken its share and others are served, in the order of asking."""
-        owner = self._owners.setdefault(name, _Owner())
-        async with owner.turns:
+        """Wait while the tenant has taken its share and others are served, in the order of asking."""
+        tenant = self._tenants.setdefault(name, _Owner())
+        async with tenant.turns:
             while self._others(name):
                 self.take(name, 0.0)
-                if owner.left > 0.0:
+                if tenant.left > 0.0:
                     return
-                await self._sleep(min(LOOK, -owner.left / SHARE + 0.001))
+                await self._sleep(min(LOOK, -tenant.left / SHARE + 0.001))
 
     @staticmethod
     def _looker(name: str) -> str:
         return f"{name}{_LOOKS}"
 
     def _forget_absent(self) -> None:
-        """Remove owners whose remaining share equals the initial one, since keys may be removed, too."""
+        """Remove tenants whose remaining share equals the initial one, since keys may be removed, too."""
         long_ago = self._clock() - (BURST + DEBT) / SHARE
-        for name, owner in list(self._owners.items()):
-            if not owner.requests and max(owner.seen, owner.counted) < long_ago:
-                del self._owners[name]
+        for name, tenant in list(self._tenants.items()):
+            if not tenant.requests and max(tenant.seen, tenant.counted) < long_ago:
+                del self._tenants[name]
 
     def _others(self, name: str) -> bool:
-        """Return whether another owner is served, or was just now."""
+        """Return whether another tenant is served, or was just now."""
         now = self._clock()
         return any(
-            other.requests or now - other.seen < PRESENT for its, other in self._owners.items() if its != name
+            other.requests or now - other.seen < PRESENT
+            for its, other in self._tenants.items()
+            if its != name
         )
 
 
 class Share:
     """The time that one request takes; it counts from each of its turns to the next pause."""
 
-    def __init__(self, shares: PreparationTime, owner: str, gone: asyncio.Event | None) -> None:
+    def __init__(self, shares: PreparationTime, tenant: str, gone: asyncio.Event | None) -> None:
         self._shares = shares
-        self._owner = owner
+        self._owner = tenant
         self._gone = gone
         self._since: float | None = None
 
     async def turn(self) -> None:
-        """Begin to count, once it is the owner's turn.
+        """Begin to count, once it is the tenant's turn.
 
         Raises:
             ApiError: the client went away.

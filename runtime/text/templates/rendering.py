@@ -255,6 +255,6 @@ def render_chat(
 
 
 @cache
-def _shared(owner: int) -> TemplateProcesses:
-    """The processes that serve the process `owner`: one that forked must not talk to its parent's."""
+def _shared(tenant: int) -> TemplateProcesses:
+    """The processes that serve the process `tenant`: one that forked must not talk to its parent's."""
     return TemplateProcesses()

@@ -17,7 +17,7 @@ from anespec.runtime.backends.portable.openvino_cpu.library import (
     is_shareable,
     whole_numbers,
 )
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import RowKind, run_pass, whole_plan
 from anespec.runtime.rows import chain_rows
 from anespec.system.errors import ArtifactError
@@ -80,7 +80,7 @@ def test_an_open_verifier_holds_no_page_of_the_weight_files(stories_int8: Path) 
             for file in (stories_int8 / shard.path).rglob("weight.bin")
         ]
         assert files and [resident(file) for file in files] == [0] * len(files)
-        home = RegionMap.of(verifier.shape)
+        home = SlotMapping.of(verifier.shape)
         run_pass(verifier, whole_plan(verifier.shape, chain_rows(home, 0, 0, RowKind.PROMPT, [1, 2, 3])))
     finally:
         verifier.close()
@@ -96,7 +96,7 @@ def test_weights_that_were_cut_short_are_an_error_and_not_the_processes_end(
     try:
         for file in folder.rglob("weight.bin"):
             os.truncate(file, 100)
-        home = RegionMap.of(verifier.shape)
+        home = SlotMapping.of(verifier.shape)
         rows = chain_rows(home, 0, 0, RowKind.PROMPT, range(1, verifier.shape.block + 1))
         with pytest.raises(ArtifactError, match="cut short while they were in use"):
             run_pass(verifier, whole_plan(verifier.shape, rows))

@@ -21,7 +21,7 @@ from anespec.runtime.backends.portable.spans import slot_axes
 from anespec.runtime.backends.portable.torch_cpu import runner as torch_runner
 from anespec.runtime.backends.runner import PoolNames
 from anespec.runtime.backends.verifier import ArtifactVerifier
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import (
     ALL_LOGITS,
     BEST_LOGIT,
@@ -118,7 +118,7 @@ def test_slots_beyond_the_span_keep_their_bits_and_can_be_copied(verifier: Verif
     expected, _ = played(cleared(verifier), [None], far)
     before = states(verifier)
     played(verifier, [0], 0)
-    home = RegionMap.of(verifier.shape)
+    home = SlotMapping.of(verifier.shape)
     for number, pool in enumerate(verifier.shape.pools):
         held = range(min(len(PROMPT), pool.region_slots))
         for source, target in zip(

@@ -33,8 +33,8 @@ class Conversation:
     accepted: int = 0
 
     @classmethod
-    def begun(cls, source: DraftSource, owner: str, prompt: Sequence[int], model: int = 0) -> "Conversation":
-        return cls(source.open(owner, tuple(prompt)), list(prompt), model)
+    def begun(cls, source: DraftSource, tenant: str, prompt: Sequence[int], model: int = 0) -> "Conversation":
+        return cls(source.open(tenant, tuple(prompt)), list(prompt), model)
 
     def step(self, budget: int = 3) -> Draft:
         """One pass: ask for a draft, run it, commit what is right and one token more."""

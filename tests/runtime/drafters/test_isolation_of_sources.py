@@ -1,4 +1,4 @@
-"""Whatever one owner does, another's drafts stay the same, and equal requests get the same drafts twice."""
+"""Whatever one tenant does, another's drafts stay the same, and equal requests get the same drafts twice."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ SOURCES: dict[str, Callable[[], DraftSource]] = {
 class Asked:
     """A request: whose, its prompt, which model answers, and in how many passes."""
 
-    owner: str
+    tenant: str
     prompt: tuple[int, ...]
     model: int
     passes: int
@@ -48,17 +48,17 @@ traffic = st.lists(st.lists(requests, min_size=1, max_size=3), min_size=1, max_s
 """Requests, those of a list at a time."""
 
 
-def drafts(source: DraftSource, history: Sequence[Sequence[Asked]], owner: str) -> list[list[Draft]]:
+def drafts(source: DraftSource, history: Sequence[Sequence[Asked]], tenant: str) -> list[list[Draft]]:
     found = []
     for together in history:
-        talks = [Conversation.begun(source, each.owner, each.prompt, each.model) for each in together]
+        talks = [Conversation.begun(source, each.tenant, each.prompt, each.model) for each in together]
         for turn in range(max((each.passes for each in together), default=0)):
             for each, talk in zip(together, talks, strict=True):
                 if turn < each.passes:
                     talk.step()
         for each, talk in zip(together, talks, strict=True):
             talk.session.close()
-            if each.owner == owner:
+            if each.tenant == tenant:
                 found.append(talk.drafts)
     return found
 
@@ -67,7 +67,7 @@ def drafts(source: DraftSource, history: Sequence[Sequence[Asked]], owner: str) 
 @settings(max_examples=40)
 @given(traffic)
 def test_no_owner_sees_what_another_asked(name: str, history: list[list[Asked]]) -> None:
-    alone = [[each for each in together if each.owner == "me"] for together in history]
+    alone = [[each for each in together if each.tenant == "me"] for together in history]
     assert drafts(SOURCES[name](), history, "me") == drafts(SOURCES[name](), alone, "me")
 
 
@@ -76,7 +76,7 @@ def test_an_owner_s_own_requests_are_remembered(name: str) -> None:
     """Else the test above would see nothing."""
     source = SOURCES[name]()
     prompt = tuple(range(VOCABULARY))
-    first, again, other = (Conversation.begun(source, owner, prompt) for owner in ("me", "me", "you"))
+    first, again, other = (Conversation.begun(source, tenant, prompt) for tenant in ("me", "me", "you"))
     for talk in (first, again, other):
         for _ in range(20):
             talk.step()

@@ -84,12 +84,12 @@ def test_it_iterates_to_the_right_text() -> None:
 
 def test_memory_is_bounded_by_owners() -> None:
     source = JacobiSource(most_owners=2)
-    for owner in range(5):
-        Conversation.begun(source, str(owner), (1, 2)).step()
-    assert len(source._owners) == 2
-    assert source._owners.of("4").pool.shape[1] == POOL_ROWS
+    for tenant in range(5):
+        Conversation.begun(source, str(tenant), (1, 2)).step()
+    assert len(source._tenants) == 2
+    assert source._tenants.of("4").pool.shape[1] == POOL_ROWS
     source.close()
-    assert len(source._owners) == 0
+    assert len(source._tenants) == 0
 
 
 def test_an_empty_text_gets_no_draft() -> None:

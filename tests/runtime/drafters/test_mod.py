@@ -124,8 +124,8 @@ def test_empty_texts_tables_and_settings() -> None:
 
 def test_memory_is_bounded_by_owners() -> None:
     source = ModSource(ModSettings(entries=1000), most_owners=2)
-    for owner in range(5):
-        source.open(str(owner), [1, 2])
+    for tenant in range(5):
+        source.open(str(tenant), [1, 2])
     assert source.facts.entries == 2000
     source.close()
     assert source.facts.entries == 0

@@ -93,7 +93,7 @@ def test_candidates_are_different_tokens_with_chances_likeliest_rows_first(
     talk = Conversation.begun(source, "", prompt)
     for _ in range(passes):
         talk.step()
-    learnt = source._owners.of("")
+    learnt = source._tenants.of("")
     assert isinstance(learnt, Recycled)
     text = np.array(talk.text, np.int32)
     tokens, chances = np.zeros(MOST_CANDIDATES, np.int32), np.zeros(MOST_CANDIDATES)
@@ -108,14 +108,14 @@ def test_candidates_are_different_tokens_with_chances_likeliest_rows_first(
 
 def test_memory_is_bounded_by_vocabulary_and_owners() -> None:
     source = RecycleSource(VOCABULARY, most_owners=3)
-    for owner in range(10):
-        talk = Conversation.begun(source, str(owner), (1, 2))
+    for tenant in range(10):
+        talk = Conversation.begun(source, str(tenant), (1, 2))
         for _ in range(5):
             talk.step()
-    assert len(source._owners) == 3
-    assert source._owners.of("9").table.shape == (VOCABULARY, SUCCESSORS)
+    assert len(source._tenants) == 3
+    assert source._tenants.of("9").table.shape == (VOCABULARY, SUCCESSORS)
     source.close()
-    assert len(source._owners) == 0
+    assert len(source._tenants) == 0
 
 
 @pytest.mark.parametrize("prompt", [(), (VOCABULARY + 3,), (1, VOCABULARY + 3)])

@@ -38,8 +38,10 @@ class Started:
     def __init__(self) -> None:
         self.closed = 0
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> DraftSession:
-        return LookupSource().open(owner, [*prompt, *prompt])
+    def open(
+        self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
+    ) -> DraftSession:
+        return LookupSource().open(tenant, [*prompt, *prompt])
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         return propose_each(asks)

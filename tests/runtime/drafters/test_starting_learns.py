@@ -28,23 +28,23 @@ def vocabulary_memory(folder: Path) -> VocabularyMemory:
     return VocabularyMemory(ToyLearner(), SIZE, "0123456789abcdef", folder)
 
 
-def requests(folder: Path, owner: str) -> int:
-    """Of an owner, as the files have them."""
-    return ToyLearner().facts(vocabulary_memory(folder).of(owner).image).requests
+def requests(folder: Path, tenant: str) -> int:
+    """Of a tenant, as the files have them."""
+    return ToyLearner().facts(vocabulary_memory(folder).of(tenant).image).requests
 
 
 class Learning(SourceOf):
     """Notes the texts of the sessions that were closed."""
 
     def __init__(self) -> None:
-        super().__init__(lambda owner, prompt: OracleSession(prompt, len(prompt)))
+        super().__init__(lambda tenant, prompt: OracleSession(prompt, len(prompt)))
         self.is_closed = False
 
     @property
     def learnt(self) -> list[tuple[str, int]]:
         """Owners and lengths of the texts."""
         known = [session.known for session in self.sessions if session.closed]  # type: ignore[attr-defined]
-        return [(owner, length) for (owner, _), length in zip(self.opened, known, strict=False)]
+        return [(tenant, length) for (tenant, _), length in zip(self.opened, known, strict=False)]
 
     def close(self) -> None:
         self.is_closed = True
@@ -108,7 +108,7 @@ def test_what_ends_before_it_stands_is_on_disk_at_its_end_and_learnt_once(tmp_pa
         session.close()
     starting.open("two", [5, 6]).close()
     # A process that was killed now would have left these.
-    assert [requests(tmp_path, owner) for owner in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 0]
+    assert [requests(tmp_path, tenant) for tenant in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 0]
     may_stand.set()
     starting.wait()
     late.close()
@@ -116,7 +116,7 @@ def test_what_ends_before_it_stands_is_on_disk_at_its_end_and_learnt_once(tmp_pa
     assert ToyLearner().facts(memory.of("one").image).requests == MOST_UNTOLD + 36
     starting.close()
     assert source.learnt == [] and source.is_closed
-    assert [requests(tmp_path, owner) for owner in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 1]
+    assert [requests(tmp_path, tenant) for tenant in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 1]
 
 
 def test_nothing_is_kept_for_a_source_that_cannot_be_had(tmp_path: Path) -> None:

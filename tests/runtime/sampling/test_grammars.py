@@ -319,9 +319,9 @@ def test_a_prepared_grammar_is_kept_for_its_owner_alone(monkeypatch: pytest.Monk
     prepare = tokens._prepare
     monkeypatch.setattr(tokens, "_prepare", lambda grammar: prepared.append(grammar) or prepare(grammar))
     grammar = Grammar(kind="regex", text="a+")
-    for owner in ("me", "me", "you", "you", "me"):
+    for tenant in ("me", "me", "you", "you", "me"):
         parameters = SamplingParameters(grammar=grammar)
-        assert Sampler(parameters, [1], 50_262, tokens, owner).forced() == ()
+        assert Sampler(parameters, [1], 50_262, tokens, tenant).forced() == ()
     assert prepared == [grammar] * 2
 
 
@@ -340,7 +340,7 @@ def test_what_others_prepare_takes_nothing_from_an_owner(monkeypatch: pytest.Mon
 
 
 def test_one_slow_grammar_after_another_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output may take half a second, and all of an owner's beyond that a tenth of the time."""
+    """An output may take half a second, and all of a tenant's beyond that a tenth of the time."""
     tokenizer, _ = vocabulary_of("gpt-2")
     tokens = GrammarTokens(tokenizer, 50_262)
     (letter,) = tokenizer.encode("z", add_special=False)
@@ -348,10 +348,10 @@ def test_one_slow_grammar_after_another_holds_up_nobody_for_long(monkeypatch: py
     monkeypatch.setattr(grammars, "thread_time", clock)
     monkeypatch.setattr(grammars, "monotonic", lambda: 0.0)
 
-    def spend(owner: str) -> float:
+    def spend(tenant: str) -> float:
         """Seconds until an output is given up."""
         began = clock.now
-        state = tokens.follow(Grammar(kind="regex", text="[a-z]*"), owner)
+        state = tokens.follow(Grammar(kind="regex", text="[a-z]*"), tenant)
         with contextlib.suppress(AnespecError):
             while True:
                 state.allowed()

@@ -71,7 +71,7 @@ def test_a_wrong_key_is_none(guarded: Running, value: str) -> None:
 def test_without_keys_everybody_may_come_in() -> None:
     ring = KeyRing()
     assert not ring.needed
-    assert ring.caller("Bearer whatever").owner == ""
+    assert ring.caller("Bearer whatever").tenant == ""
 
 
 def test_a_ring_takes_anothers_keys(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_a_ring_takes_anothers_keys(tmp_path: Path) -> None:
 
 def test_who_has_a_name_next_is_another_owner() -> None:
     first, next_one = (Key("bob", hashlib.sha256(secret.encode()).digest()) for secret in (FIRST, SECOND))
-    assert first.owner == Key("bob", first.digest).owner
-    assert first.owner.split()[0] == next_one.owner.split()[0] == "bob"
-    assert len({first.owner, next_one.owner, Key("eve", first.digest).owner}) == 3
-    assert FIRST not in first.owner and hashlib.sha256(FIRST.encode()).hexdigest()[:8] not in first.owner
+    assert first.tenant == Key("bob", first.digest).tenant
+    assert first.tenant.split()[0] == next_one.tenant.split()[0] == "bob"
+    assert len({first.tenant, next_one.tenant, Key("eve", first.digest).tenant}) == 3
+    assert FIRST not in first.tenant and hashlib.sha256(FIRST.encode()).hexdigest()[:8] not in first.tenant
 
 
 @pytest.mark.parametrize(

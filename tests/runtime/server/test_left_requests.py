@@ -76,5 +76,5 @@ def test_who_goes_away_while_others_are_prepared_keeps_no_place(
             client.close()
         until(lambda: narrow.daemon.lifecycle.answering == 0)
     assert narrow.models.leases == 0
-    assert not narrow.daemon.preparations._owners
+    assert not narrow.daemon.preparations._tenants
     assert sent(narrow, path).getresponse().status == 200

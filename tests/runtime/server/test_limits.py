@@ -160,5 +160,5 @@ def test_what_takes_too_long_to_prepare_is_given_up(model: Model, monkeypatch: p
         answer = found.client.post("/v1/completions", json={"prompt": "Once", "max_tokens": 400})
         go_on.set()
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "timeout")
-        assert not found.daemon.preparations._owners
+        assert not found.daemon.preparations._tenants
     assert model.load.active == model.load.waiting == 0

@@ -142,7 +142,7 @@ def test_what_was_counted_of_a_key_goes_with_it(
     _ask(found, BOB[::-1])
     assert _metrics(found, BOB[::-1])["anespec_output_tokens_total", "chatty"] == 40
     assert _metrics(found, BOSS)["anespec_output_tokens_total", "chatty"] == 80
-    assert len([owner for owner in found.daemon.metrics._own if owner.startswith("bob ")]) == 1
+    assert len([tenant for tenant in found.daemon.metrics._own if tenant.startswith("bob ")]) == 1
 
 
 def test_who_is_an_administrator(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_a_key_pays_for_its_metrics(
 ) -> None:
     found, ring, _ = shared
     taken: list[str] = []
-    monkeypatch.setattr(found.daemon.shares, "take", lambda owner, seconds: taken.append(owner))
+    monkeypatch.setattr(found.daemon.shares, "take", lambda tenant, seconds: taken.append(tenant))
     assert _metrics(found, ANN)
-    owner = ring.caller(f"Bearer {ANN}").owner
-    assert owner in taken
-    assert all(name.startswith(owner) for name in taken), "what it only looked at is counted apart"
+    tenant = ring.caller(f"Bearer {ANN}").tenant
+    assert tenant in taken
+    assert all(name.startswith(tenant) for name in taken), "what it only looked at is counted apart"

@@ -1,4 +1,4 @@
-"""Before a request waits for the model it is prepared: an owner's many do not hold up another's one."""
+"""Before a request waits for the model it is prepared: a tenant's many do not hold up another's one."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ MANY, ONE = Principal("many"), Principal("one")
 
 @dataclass
 class Model:
-    """Has room for so many requests of each owner."""
+    """Has room for so many requests of each tenant."""
 
     room: int
     asked: list[int] = field(default_factory=list)
@@ -39,7 +39,7 @@ def test_an_owner_prepares_so_many_at_a_time_and_another_one_beside_them() -> No
 
         async def prepare(caller: Principal) -> None:
             async with preparations.turn(leased(model), caller):
-                begun.append(caller.owner)
+                begun.append(caller.tenant)
                 await leave.wait()
 
         async with asyncio.TaskGroup() as tasks:
@@ -53,7 +53,7 @@ def test_an_owner_prepares_so_many_at_a_time_and_another_one_beside_them() -> No
             leave.set()
         assert begun.count("many") == 5
         assert model.asked == [0, 1, 2, 3, 4, 0, 5]
-        assert not preparations._owners
+        assert not preparations._tenants
 
     asyncio.run(scene())
 
@@ -78,14 +78,14 @@ def test_large_requests_are_worked_on_one_by_one_of_each_owner_and_few_of_all() 
         begun: list[str] = []
         leave = asyncio.Event()
 
-        async def work(owner: str, size: int) -> None:
-            async with preparations.thread(Principal(owner), size):
-                begun.append(owner)
+        async def work(tenant: str, size: int) -> None:
+            async with preparations.thread(Principal(tenant), size):
+                begun.append(tenant)
                 await leave.wait()
 
         async with asyncio.TaskGroup() as tasks:
-            for owner in ("a", "a", "a", "b", "c"):
-                tasks.create_task(work(owner, LARGE))
+            for tenant in ("a", "a", "a", "b", "c"):
+                tasks.create_task(work(tenant, LARGE))
             await asyncio.sleep(0.01)
             assert begun == ["a", "b"]
             # What is small waits for none of them.
@@ -118,6 +118,6 @@ def test_what_fails_or_is_given_up_leaves_its_place() -> None:
         with pytest.raises(ZeroDivisionError):
             async with preparations.turn(leased(model), ONE):
                 raise ZeroDivisionError
-        assert not preparations._owners
+        assert not preparations._tenants
 
     asyncio.run(scene())

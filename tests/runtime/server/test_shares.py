@@ -1,4 +1,4 @@
-"""What an owner's requests take of the time that all share, while others are served and while nobody is."""
+"""What a tenant's requests take of the time that all share, while others are served and while nobody is."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -23,9 +23,9 @@ class Time:
         await asyncio.sleep(0)
 
 
-async def work(shares: PreparationTime, time: Time, owner: str, seconds: float) -> float:
-    """Do so much for a request of the owner; how long it waited for that."""
-    with shares.of(owner) as share:
+async def work(shares: PreparationTime, time: Time, tenant: str, seconds: float) -> float:
+    """Do so much for a request of the tenant; how long it waited for that."""
+    with shares.of(tenant) as share:
         began = time.now
         await share.turn()
         waited = time.now - began

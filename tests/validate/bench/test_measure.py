@@ -91,8 +91,8 @@ def test_a_right_drafter_is_the_same_text_in_fewer_passes() -> None:
 def test_no_run_knows_what_another_wrote() -> None:
     source = oracle_source(PROMPT.ids, text(12))
     measured(ToyVerifier(SHAPE, 5), source, runs=2).case(PROMPT, 12, (3,))
-    owners = [owner for owner, _ in source.opened]
-    assert len(owners) == len(set(owners)) == 6
+    tenants = [tenant for tenant, _ in source.opened]
+    assert len(tenants) == len(set(tenants)) == 6
     assert all(prompt == PROMPT.ids for _, prompt in source.opened)
 
 

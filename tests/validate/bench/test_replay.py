@@ -62,7 +62,7 @@ class PlantedSource:
         self.sessions = [Planted(output, wrong_at) for output in outputs]
         self.prompts: list[tuple[int, ...]] = []
 
-    def open(self, owner: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> Planted:
+    def open(self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None) -> Planted:
         self.prompts.append(tuple(prompt))
         return self.sessions[len(self.prompts) - 1]
 

@@ -14,8 +14,8 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances
 from anespec.runtime.backends.coreml.compiled import compiled_shard
-from anespec.runtime.backends.coreml.contact import Outcome
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.coreml.load_probe import Outcome
 from anespec.runtime.backends.coreml.memory import remember
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
 from anespec.validate.doctor.artifact import look_into
@@ -99,9 +99,9 @@ def test_what_core_ml_made_of_the_shards_is_counted(made: dict[Target, Path], tm
     assert [finding.level for finding in found()] == [Level.OK]
     failed = Outcome(error="failed with error code: -14.")
     remember(compiled[0].beside(f"{ComputeUnits.CPU_AND_NE}.json"), failed)
-    contact, _ = found()
-    assert contact.level is Level.FAIL
-    assert "the plan could not be built" in contact.text
+    probe, _ = found()
+    assert probe.level is Level.FAIL
+    assert "the plan could not be built" in probe.text
     # After an upgrade of the system nothing of it counts.
     upgraded = look_into(artifact, MAC, LightCoreML("2"))
     assert any(f"0 of {len(shards)} shards compiled" in finding.text for finding in upgraded)

@@ -96,11 +96,11 @@ def test_perplexity_and_divergence_are_those_of_single_passes(
         reference = Reference(file, CONTEXT, resident_layers=8)
         hidden = reference.layers(0, 5, reference.embed(ids[:-1]), range(60), reference.caches(), ids[:-1])
         expected = torch.log_softmax(torch.from_numpy(reference.logits(hidden)).double(), dim=-1).numpy()
-    from anespec.runtime.kv.regions import RegionMap
+    from anespec.runtime.kv.slot_mapping import SlotMapping
     from anespec.runtime.passes import RowKind, run_rows
     from anespec.runtime.rows import chain_rows, pad_rows
 
-    region_map, rows = RegionMap.of(verifier.shape), []
+    region_map, rows = SlotMapping.of(verifier.shape), []
     for position, token in enumerate(ids[:-1]):
         row = chain_rows(region_map, 0, position, RowKind.CARRY, [token])
         logits = run_rows(verifier, (*row, *pad_rows(row, verifier.shape.block)))[0]

@@ -22,7 +22,7 @@ from anespec.convert.graph.shards import (
     layer_shard,
 )
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.manifests.schema import AttentionShape, KVForm, Pool, RopeTable, WeightFormat
+from anespec.manifests.schema import AttentionShape, KVCacheGroup, KVForm, RopeTable, WeightFormat
 from anespec.validate.residency.shard_view import ArtifactView, ShardView, view_model
 
 BLOCK = 4
@@ -74,7 +74,7 @@ def layers_of(probe: Probe) -> ShardProgram:
         ),
         after_mlp_norm=None,
     )
-    pool = Pool(
+    pool = KVCacheGroup(
         name="global",
         slots=probe.slots,
         region_slots=probe.slots,

@@ -8,7 +8,7 @@ import numpy as np
 from anespec.manifests.channel_layout import from_rows, to_rows
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.verifier import shape_of
-from anespec.runtime.kv.regions import RegionMap
+from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import Row, RowKind
 from anespec.runtime.rows import chain_rows
 from anespec.validate.selftest.devices.device import Tensor
@@ -22,9 +22,9 @@ class Pass:
     hidden: Tensor
 
 
-def region_map(manifest: Manifest) -> RegionMap:
+def region_map(manifest: Manifest) -> SlotMapping:
     """Where the rows of an artifact's sequences live."""
-    return RegionMap.of(shape_of(manifest))
+    return SlotMapping.of(shape_of(manifest))
 
 
 def passes(
@@ -47,7 +47,7 @@ def passes(
         position += width
 
 
-def pass_of(where: RegionMap, position: int, hidden: Tensor) -> Pass:
+def pass_of(where: SlotMapping, position: int, hidden: Tensor) -> Pass:
     """One pass of the rows [T, d], at consecutive positions."""
     rows = chain_rows(where, 0, position, RowKind.PROMPT, [0] * len(hidden))
     return Pass(tuple(rows), np.ascontiguousarray(from_rows(hidden)))

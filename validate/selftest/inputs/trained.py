@@ -46,8 +46,8 @@ def _sizes(path: Path) -> Sizes:
     first = facts.layers[0]
     one = Sizes(
         layers=1,
-        d=facts.d,
-        ff=first.ff,
+        d=facts.hidden_size,
+        ff=first.intermediate_size,
         heads=first.heads,
         kv_heads=first.kv_heads,
         vocabulary=TWIN_VOCABULARY,

@@ -17,10 +17,10 @@ from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
 
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
-from anespec.runtime.backends.coreml.contact import LoadProbe, Outcome, TriedPass
-from anespec.runtime.backends.coreml.first_contact import NONSENSE, first_contacts
 from anespec.runtime.backends.coreml.library import ComputeUnits
+from anespec.runtime.backends.coreml.load_probe import LoadProbe, Outcome, TriedPass
 from anespec.runtime.backends.coreml.memory import remember, remembered
+from anespec.runtime.backends.coreml.probing import NONSENSE, run_probes
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
 
@@ -43,7 +43,7 @@ def started(stories_mac: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """First contacts are made in this process."""
+    """Load probes are made in this process."""
     meet_here(monkeypatch, LightCoreML())
 
 
@@ -253,7 +253,7 @@ def child(text: str) -> tuple[str, ...]:
     return (sys.executable, "-I", "-c", f"import sys, time\n{text}")
 
 
-def contact(passes: int = 1) -> LoadProbe:
+def probe(passes: int = 1) -> LoadProbe:
     tried = TriedPass(function="a name" * 20, inputs={}, outputs={})
     return LoadProbe(
         shard="layers",
@@ -269,18 +269,18 @@ def contact(passes: int = 1) -> LoadProbe:
 @pytest.mark.parametrize("said", ["b'nonsense' + bytes(10)", "b'1' * (1 << 20)"])
 def test_an_answer_that_is_none_does_not_keep_a_start_waiting(said: str) -> None:
     command = child(f"sys.stdout.buffer.write({said} + b'\\n')\nsys.stdout.flush()\ntime.sleep(600)")
-    (outcome,) = first_contacts([contact()], command=command, seconds=SECONDS)
+    (outcome,) = run_probes([probe()], command=command, seconds=SECONDS)
     assert outcome == Outcome(error=NONSENSE, by_itself=True)
 
 
 def test_a_process_that_does_not_listen_is_given_up() -> None:
-    (outcome,) = first_contacts([contact(5000)], command=child("time.sleep(600)"), seconds=0.3)
+    (outcome,) = run_probes([probe(5000)], command=child("time.sleep(600)"), seconds=0.3)
     assert outcome.error == "no answer within 0.3 s"
 
 
 def test_what_ended_by_itself_is_tried_again_at_the_next_start(tmp_path: Path) -> None:
     """It fails for want of memory or of a package as well, which says nothing of the shard."""
-    (outcome,) = first_contacts([contact()], command=child("raise ImportError('no torch')"), seconds=SECONDS)
+    (outcome,) = run_probes([probe()], command=child("raise ImportError('no torch')"), seconds=SECONDS)
     assert outcome.error is not None
     assert "no torch" in outcome.error
     remember(tmp_path / "a.json", outcome)
@@ -293,7 +293,7 @@ def test_no_room_for_what_a_process_says_is_one_sentence(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(AnespecError, match=r"cannot be started .No usable temporary directory found"):
-        next(first_contacts([contact()], command=child(""), seconds=SECONDS))
+        next(run_probes([probe()], command=child(""), seconds=SECONDS))
 
 
 @pytest.mark.usefixtures("here")

@@ -20,7 +20,7 @@ TOKENS = [1, 5, 9, 5, 1, 7, 3, 3, 8, 2]
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> CoreMLBackend:
-    """Core ML stood in for; first contacts are made in this process, which spares the starts of others."""
+    """Core ML stood in for; load probes are made in this process, which spares the starts of others."""
     stand_in(monkeypatch)
     meet_here(monkeypatch, CoreMLTools())
     return CoreMLBackend("coreml", ComputeUnits.CPU_AND_NE)

@@ -14,10 +14,10 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.schema import LayerShard, Target
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import resolve_backend
-from anespec.runtime.backends.coreml.backend import CoreMLBackend, contact_of
+from anespec.runtime.backends.coreml.backend import CoreMLBackend, probe_of
 from anespec.runtime.backends.coreml.compiled import CompiledShard
-from anespec.runtime.backends.coreml.contact import made_up_inputs
 from anespec.runtime.backends.coreml.library import ComputeUnits, ModelState
+from anespec.runtime.backends.coreml.load_probe import made_up_inputs
 from anespec.runtime.backends.coreml.runner import CoreMLRunner
 from anespec.runtime.backends.runner import Tensor
 from anespec.runtime.passes import StateLostError
@@ -45,16 +45,16 @@ def runner(shard: LayerShard, model: LightModel) -> Iterator[CoreMLRunner]:
 def inputs(stories_mac: Path, shard: LayerShard) -> dict[str, Tensor]:
     """A pass of a block."""
     compiled = CompiledShard(shard, stories_mac / "m.mlmodelc", made=True)
-    contact = contact_of(Artifact(stories_mac).manifest, compiled, ComputeUnits.CPU_ONLY)
-    return made_up_inputs(contact, contact.passes[0])
+    probe = probe_of(Artifact(stories_mac).manifest, compiled, ComputeUnits.CPU_ONLY)
+    return made_up_inputs(probe, probe.passes[0])
 
 
 def test_every_width_that_is_run_is_met_first(stories_mac: Path, shard: LayerShard) -> None:
     """Core ML makes a model of flexible shapes anew for each of them."""
     manifest = Artifact(stories_mac).manifest
     compiled = CompiledShard(shard, stories_mac / "m.mlmodelc", made=True)
-    contact = contact_of(manifest, compiled, ComputeUnits.CPU_ONLY)
-    rows = [tried.inputs["x"][2] for tried in contact.passes]
+    probe = probe_of(manifest, compiled, ComputeUnits.CPU_ONLY)
+    rows = [tried.inputs["x"][2] for tried in probe.passes]
     assert rows[0] == manifest.block
     assert sorted(rows) == list(manifest.widths)
     assert len(rows) > 1

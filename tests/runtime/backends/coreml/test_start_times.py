@@ -12,7 +12,7 @@ from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends.coreml import contact as contact_module
+from anespec.runtime.backends.coreml import load_probe as contact_module
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools, LoadedModel, ModelState
 from anespec.runtime.backends.coreml.start_times import FirstPass, Starts, StartTimes, added_up

@@ -11,9 +11,9 @@ from anespec.manifests.store import Artifact
 from anespec.runtime.backends import BACKENDS, WORKER, resolve_backend
 from anespec.runtime.backends.worker import backend as backend_module
 from anespec.runtime.backends.worker.backend import WorkerBackend
-from anespec.runtime.backends.worker.crew import ShardRefusedError
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
+from anespec.runtime.backends.worker.worker_pool import ShardRefusedError
 from anespec.system.errors import ArtifactError, MissingPackageError
 
 

@@ -63,7 +63,7 @@ def test_the_best_tokens_are_those_of_all_logits(verifier: WorkerVerifier, artif
 
 
 def test_a_head_shares_its_worker_with_its_best_tokens(verifier: WorkerVerifier) -> None:
-    for share in verifier.crew.shares:
+    for share in verifier.workers.shares:
         kinds = [stage.kind for stage in share]
         assert kinds.count("head") == kinds.count("best")
 
@@ -78,7 +78,7 @@ def test_what_needs_more_takes_logits(verifier: WorkerVerifier) -> None:
 def test_a_number_that_the_slice_does_not_have_is_an_error(verifier: WorkerVerifier) -> None:
     plan_width = 4
     asked(verifier, {0: BEST_LOGIT})
-    first = verifier.arena.tensor(verifier._best[0].part(plan_width))
+    first = verifier.shared.tensor(verifier._best[0].part(plan_width))
     first[:, 1] = 0
     rows = tuple(rows_for(verifier, PROMPT, 0))
     plan = PassPlan(rows, plan_width, verifier.shape.whole_spans, {0: BEST_LOGIT})

@@ -70,7 +70,7 @@ class Killing:
     def _struck(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         self._calls += 1
         if self._calls % self._every == 0:
-            pids = self._verifier.crew.pids
+            pids = self._verifier.workers.pids
             os.kill(pids[len(self.kills) % len(pids)], signal.SIGKILL)
             self.kills.append(name)
         try:
@@ -198,7 +198,7 @@ def test_a_worker_that_dies_while_it_is_replaced_is_replaced_again(
         clean = run_tokens(verifier, PROMPT)
         for operation in ("load", "reset"):
             fault(operation, "die")
-            os.kill(verifier.crew.pids[1], signal.SIGKILL)
+            os.kill(verifier.workers.pids[1], signal.SIGKILL)
             with pytest.raises(StateLostError, match="the worker was killed"):
                 run_tokens(verifier, PROMPT)
             assert same_bits(run_tokens(verifier, PROMPT), clean)
@@ -214,7 +214,7 @@ def test_one_that_dies_again_and_again_ends_in_one_sentence(
     with closing(open_workers(small, LIMITS, TOY)) as verifier:
         clean = run_tokens(verifier, PROMPT)
         fault("load", "die", again=True)
-        os.kill(verifier.crew.pids[0], signal.SIGKILL)
+        os.kill(verifier.workers.pids[0], signal.SIGKILL)
         for _ in range(2):
             with pytest.raises(AnespecError, match="3 times in a row"):
                 run_tokens(verifier, PROMPT)
@@ -228,27 +228,27 @@ def test_a_shard_that_fails_is_said_and_the_same_pass_may_be_run_again(
     small: Artifact, fault: Callable[..., None]
 ) -> None:
     with closing(open_workers(small, LIMITS, TOY)) as verifier:
-        pids = verifier.crew.pids
+        pids = verifier.workers.pids
         clean = run_tokens(verifier, PROMPT)
         fault("pass", "refuse", count=2)
         with pytest.raises(AnespecError, match=r"^s: the plan could not be .* \(-14\); use smaller"):
             run_tokens(verifier, PROMPT)
         assert same_bits(run_tokens(verifier, PROMPT), clean)
-        assert verifier.crew.pids == pids
+        assert verifier.workers.pids == pids
 
 
 def test_where_core_ml_fails_in_a_pass_the_worker_is_started_again(
     small: Artifact, fault: Callable[..., None]
 ) -> None:
     with closing(open_workers(small, LIMITS, TOY)) as verifier:
-        first, *others = verifier.crew.pids
+        first, *others = verifier.workers.pids
         clean = run_tokens(verifier, PROMPT)
         fault("pass", "spoil")
         with pytest.raises(StateLostError, match=r"the Neural Engine failed while it ran \(0x1d\)"):
             run_tokens(verifier, PROMPT)
         assert not any(state.any() for state in states(verifier))
-        assert verifier.crew.pids[0] != first
-        assert [*verifier.crew.pids[1:]] == others
+        assert verifier.workers.pids[0] != first
+        assert [*verifier.workers.pids[1:]] == others
         assert same_bits(run_tokens(verifier, PROMPT), clean)
 
 

@@ -65,7 +65,7 @@ def test_kv_held_in_any_form_and_functions_of_any_shapes(
         other.copy_slots(0, 0, 8, 4)
         for mine, its in zip(states(verifier), states(other), strict=True):
             assert mine.any() and (mine == its).all()
-        os.kill(verifier.crew.pids[0], signal.SIGKILL)
+        os.kill(verifier.workers.pids[0], signal.SIGKILL)
         with pytest.raises(StateLostError):
             run_tokens(verifier, PROMPT)
         assert not any(state.any() for state in states(verifier))

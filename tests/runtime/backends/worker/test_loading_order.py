@@ -37,7 +37,7 @@ def spoken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_workers_load_as_asked(small: Artifact, spoken: list[str], loading: sharing.Loading) -> None:
     limits = WorkerLimits(budget=EACH_ALONE, pass_seconds=60, loading=loading)
     with closing(open_workers(small, limits, TOY)) as verifier:
-        count = len(verifier.crew.pids)
+        count = len(verifier.workers.pids)
         in_turn = ["load", "answer"] * count
         together = ["load"] * count + ["answer"] * count
         assert spoken[: 2 * count] == (in_turn if loading == "in-turn" else together)

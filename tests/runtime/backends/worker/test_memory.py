@@ -138,7 +138,7 @@ def test_what_starting_takes_is_kept_and_the_worker_that_met_a_shard_runs_it(
             artifact.manifest.shards
         )
         assert not any(state.any() for state in states(verifier))
-        stats = verifier.crew.ask(0, "stats", {})
+        stats = verifier.workers.ask(0, "stats", {})
         assert stats["passes"] == 0
         assert set(stats["stages"]) == {0.0}
     met = ours.starts(artifact)
@@ -160,7 +160,7 @@ def test_first_passes_write_slots_of_their_own(
         pool = artifact.manifest.pools[0]
         for width in artifact.manifest.widths:
             # What fills them in for passes begins with zeros.
-            assert not verifier.arena.tensor(f"{pool.write_input}@{width}").any()
+            assert not verifier.shared.tensor(f"{pool.write_input}@{width}").any()
 
 
 def test_a_question_that_cannot_be_answered_does_not_end_the_server(small: Artifact) -> None:

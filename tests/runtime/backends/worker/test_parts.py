@@ -1,4 +1,4 @@
-"""The arena's layout, framing, how stages are shared out, and how what workers found is merged."""
+"""The shared memory's layout, framing, how stages are shared out, and how what workers found is merged."""
 
 import errno
 import json
@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.convert.planning.shard_limits import PROCESS_BYTES
-from anespec.runtime.backends.worker.arena import ALIGNMENT, HEADER_BYTES, SharedMemory, at_width
 from anespec.runtime.backends.worker.commands import WorkerCompiler
 from anespec.runtime.backends.worker.process import (
     LARGEST,
@@ -26,6 +25,7 @@ from anespec.runtime.backends.worker.process import (
     WorkerProcess,
     WorkerProgram,
 )
+from anespec.runtime.backends.worker.shared_memory import ALIGNMENT, HEADER_BYTES, SharedMemory, at_width
 from anespec.runtime.backends.worker.sharing import BUDGET, shared_out
 from anespec.runtime.backends.worker.verifier import SliceRow, merged
 from anespec.runtime.passes import Candidate, LogitsRequest
@@ -35,9 +35,9 @@ from anespec.system.errors import ArtifactError, StorageError
 
 def test_an_arena_says_where_its_parts_lie() -> None:
     parts = {at_width("attn_mask", 4): (1, 1, 4, 256), "logits": (4, 40), "cache.k_0": (1, 2, 8192, 8)}
-    arena = SharedMemory(parts, build=bytes(range(32)))
-    arena.tensor("logits")[1, 2] = 1.5
-    with mmap.mmap(arena.descriptor, 0) as memory:
+    shared = SharedMemory(parts, build=bytes(range(32)))
+    shared.tensor("logits")[1, 2] = 1.5
+    with mmap.mmap(shared.descriptor, 0) as memory:
         header = struct.unpack_from("<8sIIQ32sQII", memory, 0)
         assert header == (b"ANESPECA", 1, 4096, len(memory), bytes(range(32)), HEADER_BYTES, 3, 80)
         entries = [struct.unpack_from("<64sQQ", memory, HEADER_BYTES + 80 * i) for i in range(3)]
@@ -47,7 +47,7 @@ def test_an_arena_says_where_its_parts_lie() -> None:
         ends = [(offset, offset + size) for _, offset, size in entries]
         assert all(end <= first for (_, end), (first, _) in pairwise(ends)) and ends[-1][1] <= len(memory)
         assert struct.unpack_from("<e", memory, entries[1][1] + 2 * 42) == (1.5,)
-    arena.close()
+    shared.close()
 
 
 def test_a_name_too_long_for_the_table_is_refused() -> None:
@@ -176,9 +176,9 @@ def test_an_arena_that_the_disk_has_no_room_for_is_one_sentence(monkeypatch: pyt
 
 
 def test_an_arenas_room_is_taken_before_it_is_written_to() -> None:
-    arena = SharedMemory({"x": (4_000_000,)})
-    assert os.fstat(arena.descriptor).st_blocks * 512 >= 8_000_000
-    arena.close()
+    shared = SharedMemory({"x": (4_000_000,)})
+    assert os.fstat(shared.descriptor).st_blocks * 512 >= 8_000_000
+    shared.close()
 
 
 def test_nowhere_to_put_an_arena_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +198,13 @@ def test_a_worker_that_cannot_be_started_names_the_mend(tmp_path: Path, spoilt: 
         path.touch(mode=0o755)
     else:
         path.mkdir()
-    arena, before = SharedMemory({"x": (1,)}), psutil.Process().num_fds()
+    shared, before = SharedMemory({"x": (1,)}), psutil.Process().num_fds()
     with pytest.raises(
         StorageError, match=r"cannot be started .*; build it with `anespec worker build --again`"
     ):
-        WorkerProcess(WorkerProgram((str(path),), "0" * 64), arena)
+        WorkerProcess(WorkerProgram((str(path),), "0" * 64), shared)
     assert psutil.Process().num_fds() == before
-    arena.close()
+    shared.close()
 
 
 @pytest.mark.parametrize("says", ["", "/", "/somewhere/else.mlmodelc"])

@@ -41,7 +41,7 @@ def verifier(
 ) -> Iterator[WorkerVerifier]:
     limits = WorkerLimits(budget=BUDGETS[request.param], pass_seconds=60)
     with closing(open_workers(small, limits, swift_worker)) as verifier:
-        assert len(verifier.crew.pids) == {"one worker": 1, "three": 3}.get(request.param, 5)
+        assert len(verifier.workers.pids) == {"one worker": 1, "three": 3}.get(request.param, 5)
         yield verifier
 
 
@@ -165,7 +165,7 @@ def test_one_shard_by_itself_is_what_the_golden_gate_sees(
 
 
 def test_the_arena_s_parts_are_those_of_the_widths_that_run(verifier: WorkerVerifier) -> None:
-    parts = stages_module.arena_parts([stage for share in verifier.crew.shares for stage in share], 40)
+    parts = stages_module.memory_parts([stage for share in verifier.workers.shares for stage in share], 40)
     assert parts["attn_mask@4"] == (1, 1, 4, 128)
     assert parts["kv_write_mask@16"] == (1, 1, 128, 16)
     assert {name for name in parts if name.startswith("hidden")} == {

@@ -34,8 +34,8 @@ def opened(root: Path | None, **options: object) -> VocabularyMemory:
     return VocabularyMemory(ToyLearner(), SIZE, KEY, root, **options)  # type: ignore[arg-type]
 
 
-def requests(memory: VocabularyMemory, owner: str) -> int:
-    return ToyLearner().facts(memory.of(owner).image).requests
+def requests(memory: VocabularyMemory, tenant: str) -> int:
+    return ToyLearner().facts(memory.of(tenant).image).requests
 
 
 def test_a_model_that_cannot_be_noted_is_not() -> None:
@@ -199,8 +199,8 @@ def test_where_no_folder_can_be_it_is_said_once_and_goes_on(
         else:
             (root / KEY).write_text("no folder")
     memory = opened(root)
-    for owner in ("one", "two", "one"):
-        memory.of(owner).fold(text(1, 2), 1)
+    for tenant in ("one", "two", "one"):
+        memory.of(tenant).fold(text(1, 2), 1)
     assert requests(memory, "one") == 2
     memory.close()
     assert len(caplog.messages) == 1
@@ -281,9 +281,9 @@ def test_models_of_one_vocabulary_share_what_is_learnt(root: Path) -> None:
 def test_many_threads_learn_at_once(root: Path) -> None:
     memory = opened(root, most_in_ram=2)
 
-    def work(owner: str) -> None:
+    def work(tenant: str) -> None:
         for number in range(30):
-            memory.of(owner).fold(text(number, number + 1), 1)
+            memory.of(tenant).fold(text(number, number + 1), 1)
 
     threads = [threading.Thread(target=work, args=(str(number % 4),)) for number in range(8)]
     for thread in threads:

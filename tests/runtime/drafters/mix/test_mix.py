@@ -1,4 +1,4 @@
-"""Mix learns what comes, within its room and its owner, and gives the same drafts twice."""
+"""Mix learns what comes, within its room and its tenant, and gives the same drafts twice."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -101,14 +101,14 @@ def test_an_earlier_request_is_remembered() -> None:
 def test_sessions_may_be_asked_on_several_threads() -> None:
     """A source that has just started is told what ended before on the thread that opens a long text."""
 
-    def asked(shared: MixSource, owner: str) -> list[list[Draft]]:
-        answer = np.random.default_rng(len(owner)).integers(0, 40, 600).tolist()
-        return [replay(shared.open(owner, [1, 2, 3]), answer) for _ in range(4)]
+    def asked(shared: MixSource, tenant: str) -> list[list[Draft]]:
+        answer = np.random.default_rng(len(tenant)).integers(0, 40, 600).tolist()
+        return [replay(shared.open(tenant, [1, 2, 3]), answer) for _ in range(4)]
 
-    owners = ["a", "bb"]
-    alone = [asked(source(), owner) for owner in owners]
-    with ThreadPoolExecutor(len(owners)) as threads:
-        assert [*threads.map(asked, [source()] * 2, owners)] == alone
+    tenants = ["a", "bb"]
+    alone = [asked(source(), tenant) for tenant in tenants]
+    with ThreadPoolExecutor(len(tenants)) as threads:
+        assert [*threads.map(asked, [source()] * 2, tenants)] == alone
 
 
 def test_what_is_copied_from_a_reference_is_said_to_be() -> None:

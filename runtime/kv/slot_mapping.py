@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anespec.manifests.schema import BASE_ALIGNMENT
-from anespec.runtime.passes import PoolShape, RowSlots, VerifierShape
+from anespec.runtime.passes import KVCacheGroupShape, RowSlots, VerifierShape
 from anespec.system.errors import ArtifactError
 
 
 @dataclass(frozen=True)
-class RegionMap:
+class SlotMapping:
     """The home slot of every position of every region, in every pool.
 
     In a pool of `region_slots` slots per region, position p of region r lives in slot
@@ -26,7 +26,7 @@ class RegionMap:
     or than window + block - 1 (window), or a base that is no multiple of BASE_ALIGNMENT.
     """
 
-    pools: tuple[PoolShape, ...]
+    pools: tuple[KVCacheGroupShape, ...]
     block: int
     context: int
     regions: int
@@ -34,7 +34,7 @@ class RegionMap:
     side_by_side: bool = False
 
     @classmethod
-    def of(cls, shape: VerifierShape) -> "RegionMap":
+    def of(cls, shape: VerifierShape) -> "SlotMapping":
         """The map of a verifier's state."""
         # Where pads write too, a ring must have room for the rows of the widest pass.
         rows = shape.t_max if shape.side_by_side else shape.block

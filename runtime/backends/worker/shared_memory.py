@@ -97,7 +97,8 @@ class SharedMemory:
         return name in self._parts
 
     def tensor(self, name: str) -> NDArray[np.float16]:
-        """A part itself, in its shape: what is written to it, workers see. Good until the arena closes."""
+        """A part itself, in its shape: what is written to it, workers see. Good until the shared memory
+        closes."""
         offset, shape = self._parts[name]
         return np.frombuffer(self._memory, FP16, prod(shape), offset).reshape(shape)
 

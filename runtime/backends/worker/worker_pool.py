@@ -14,13 +14,13 @@ from typing import Any
 
 from anespec.manifests.schema import Manifest
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes, added_up
-from anespec.runtime.backends.worker.arena import SharedMemory
 from anespec.runtime.backends.worker.process import (
     Refusal,
     WorkerLostError,
     WorkerProcess,
     WorkerProgram,
 )
+from anespec.runtime.backends.worker.shared_memory import SharedMemory
 from anespec.runtime.backends.worker.sharing import WorkerLimits, shared_out
 from anespec.runtime.backends.worker.stages import Stage, first_pass_inputs
 from anespec.runtime.passes import StateLostError
@@ -69,7 +69,7 @@ class WorkerPool:
     def __init__(
         self,
         program: WorkerProgram,
-        arena: SharedMemory,
+        shared: SharedMemory,
         stages: Sequence[Stage],
         manifest: Manifest,
         limits: WorkerLimits,
@@ -81,7 +81,7 @@ class WorkerPool:
             WorkersDieError: a worker dies again and again.
         """
         self._program = program
-        self._arena = arena
+        self._shared = shared
         self._stages = stages
         self._written_by = frozenset(pool.write_input for pool in manifest.pools)
         self._limits = limits
@@ -215,7 +215,7 @@ class WorkerPool:
         is_first = not any(self._workers)
         begun: list[WorkerProcess] = []
         try:
-            with first_pass_inputs(self._arena, self._stages, self._written_by):
+            with first_pass_inputs(self._shared, self._stages, self._written_by):
                 self._load_missing(begun)
             for worker in () if is_first else filter(None, self._workers):
                 worker.ask("reset", {}, self._limits.pass_seconds)
@@ -229,7 +229,7 @@ class WorkerPool:
         """Start all missing workers, each of which is appended to `begun`, and have them load."""
         for index, worker in enumerate(self._workers):
             if worker is None:
-                begun.append(WorkerProcess(self._program, self._arena))
+                begun.append(WorkerProcess(self._program, self._shared))
                 self._workers[index] = begun[-1]
                 begun[-1].send("load", self._loads[index], self._limits.load_seconds)
                 if self._limits.in_turn:

@@ -7,25 +7,25 @@ import sys
 import time
 from typing import BinaryIO
 
-from anespec.runtime.backends.coreml.contact import ContactList, LoadProbe, Outcome, start_shard
 from anespec.runtime.backends.coreml.library import CoreMLLibrary, CoreMLTools
+from anespec.runtime.backends.coreml.load_probe import LoadProbe, Outcome, ProbeList, start_shard
 from anespec.system.child_python import answer_stream, end_with_parent
 
 
 def main(library: CoreMLLibrary) -> None:
     """Answer what the standard input asks."""
     answers = answer_stream()
-    asked = ContactList.model_validate_json(sys.stdin.readline())
+    asked = ProbeList.model_validate_json(sys.stdin.readline())
     end_with_parent()
-    for contact in asked.contacts:
-        _answer(answers, tried(contact, library))
+    for probe in asked.contacts:
+        _answer(answers, tried(probe, library))
 
 
-def tried(contact: LoadProbe, library: CoreMLLibrary) -> Outcome:
-    """Return the result of a contact in this process, unless Core ML ends the process."""
+def tried(probe: LoadProbe, library: CoreMLLibrary) -> Outcome:
+    """Return the result of a load probe in this process, unless Core ML ends the process."""
     began = time.monotonic()
     try:
-        _, first = start_shard(contact, library)
+        _, first = start_shard(probe, library)
     # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
     except Exception as error:
         return Outcome(error=str(error) or type(error).__name__, seconds=time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""First contacts with compiled shards, in a process of their own, since Core ML may kill that."""
+"""Load probes with compiled shards, in a process of their own, since Core ML may kill that."""
 
 import contextlib
 import subprocess
@@ -9,13 +9,13 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from anespec.runtime.backends.coreml.contact import ContactList, LoadProbe, Outcome
+from anespec.runtime.backends.coreml.load_probe import LoadProbe, Outcome, ProbeList
 from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
 from anespec.system.coreml_errors import ended_by, no_answer
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import last_line
 
-CHILD = "anespec.runtime.backends.coreml.contact_child"
+CHILD = "anespec.runtime.backends.coreml.probe_process"
 
 LONGEST_CONTACT = 1200.0
 """Timeout in seconds for one shard. The first use of 2 GB took others 112 to 133 s for each width (ane-book,
@@ -30,7 +30,7 @@ LARGEST_ANSWER = 1 << 16
 NONSENSE = "the process that tried it gave an answer that cannot be read"
 
 
-def first_contacts(
+def run_probes(
     contacts: Sequence[LoadProbe],
     *,
     command: Sequence[str] | None = None,
@@ -75,7 +75,7 @@ def first_contacts(
 
 def _tell(stream: IO[bytes], contacts: Sequence[LoadProbe]) -> None:
     with contextlib.suppress(OSError, ValueError):
-        stream.write(ContactList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
+        stream.write(ProbeList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
         stream.flush()
 
 

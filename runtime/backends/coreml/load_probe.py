@@ -1,4 +1,4 @@
-"""The request and the result of a first contact with a compiled shard, as processes exchange them."""
+"""The request and the result of a load probe with a compiled shard, as processes exchange them."""
 
 import time
 from collections.abc import Mapping
@@ -44,14 +44,14 @@ class LoadProbe(Record):
     writes: tuple[str, ...]
 
 
-class ContactList(Record):
+class ProbeList(Record):
     """The trials that a process runs, in this order."""
 
     contacts: tuple[LoadProbe, ...]
 
 
 class Outcome(Record):
-    """The result of a contact: its duration, and Core ML's text if it failed.
+    """The result of a load probe: its duration, and Core ML's text if it failed.
 
     `by_itself` means that the process failed and not Core ML in it, which is no evidence on the shard.
     `first` is what starting took in the process that met the compiled shard first, `last` in the last process
@@ -70,7 +70,7 @@ class UnexpectedShapeError(Exception):
 
 
 def start_shard(
-    contact: LoadProbe, library: CoreMLLibrary
+    probe: LoadProbe, library: CoreMLLibrary
 ) -> tuple[Mapping[str | None, LoadedModel], StartTimes]:
     """Load a shard and run it once at each width; return its functions by name, and what that took.
 
@@ -79,14 +79,14 @@ def start_shard(
     """
     began = time.monotonic()
     models = {
-        function: library.load(Path(contact.compiled), function, contact.units, contact.hint)
-        for function in dict.fromkeys(tried.function for tried in contact.passes)
+        function: library.load(Path(probe.compiled), function, probe.units, probe.hint)
+        for function in dict.fromkeys(tried.function for tried in probe.passes)
     }
     loaded = time.monotonic() - began
-    return models, StartTimes(load_seconds=loaded, passes=run_first_passes(contact, models))
+    return models, StartTimes(load_seconds=loaded, passes=run_first_passes(probe, models))
 
 
-def run_first_passes(contact: LoadProbe, models: Mapping[str | None, LoadedModel]) -> tuple[FirstPass, ...]:
+def run_first_passes(probe: LoadProbe, models: Mapping[str | None, LoadedModel]) -> tuple[FirstPass, ...]:
     """Run loaded functions once at each width, with one state for all of them; return what each took.
 
     Raises:
@@ -94,16 +94,16 @@ def run_first_passes(contact: LoadProbe, models: Mapping[str | None, LoadedModel
     """
     passes = []
     first = next(iter(models.values()))
-    state = first.make_state() if contact.states else None
-    for name, shape in contact.states.items():
+    state = first.make_state() if probe.states else None
+    for name, shape in probe.states.items():
         assert state is not None
         found = state.read_state(name).shape
         if found != shape:
             raise UnexpectedShapeError(
                 f"the state {name} has shape {shape_text(found)}, not {shape_text(shape)}; convert again"
             )
-    for tried in contact.passes:
-        inputs = made_up_inputs(contact, tried)
+    for tried in probe.passes:
+        inputs = made_up_inputs(probe, tried)
         began = time.monotonic()
         outputs = models[tried.function].predict(inputs, state)
         passes.append(FirstPass(rows=tried.rows, seconds=time.monotonic() - began))
@@ -120,20 +120,18 @@ def run_first_passes(contact: LoadProbe, models: Mapping[str | None, LoadedModel
     return tuple(passes)
 
 
-def made_up_inputs(
-    contact: LoadProbe, tried: TriedPass
-) -> dict[str, NDArray[np.float16] | NDArray[np.int32]]:
+def made_up_inputs(probe: LoadProbe, tried: TriedPass) -> dict[str, NDArray[np.float16] | NDArray[np.int32]]:
     """Rows of plain numbers, each of which writes a slot of its own and sees the first."""
     inputs: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {}
     for name, shape in tried.inputs.items():
-        if name in contact.writes and len(shape) == 1:
+        if name in probe.writes and len(shape) == 1:
             inputs[name] = np.arange(*shape, dtype=np.int32)
             continue
         value = np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape).astype(np.float16)
-        if name in contact.masks:
+        if name in probe.masks:
             value[...] = MASKED
             value[..., 0] = 0
-        elif name in contact.writes:
+        elif name in probe.writes:
             write_first_slots(value)
         inputs[name] = value
     return inputs
