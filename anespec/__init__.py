@@ -24,7 +24,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "inspect": "anespec.api",
         "load": "anespec.api",
         "Model": "anespec.model",
-        "Message": "anespec.runtime.text.templates.rendering",
+        "Message": "anespec.runtime.text.conversation",
         "Completion": "anespec.results",
         "Choice": "anespec.results",
         "Chunk": "anespec.runtime.engine.completion",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from anespec.manifests.weight_choice import WeightChoice, read_choice
+from anespec.runtime.backends import AUTO, BACKENDS
 from anespec.runtime.sampling.parameters import SamplingParameters
 from anespec.system.errors import RequestError
 from anespec.system.formatting import listed, quoted
@@ -19,9 +20,6 @@ from anespec.system.options import Flag, Options, read_size
 
 if TYPE_CHECKING:
     from anespec.runtime.backends.worker.sharing import WorkerLimits
-
-BACKEND_CHOICES = ("auto", "torch", "openvino", "torch-flush", "coreml", "coreml-cpu", "worker")
-"""The backends of runtime.backends, repeated here so that no heavy module is imported."""
 
 DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "datastore", "recycle", "jacobi")
 FORMER_DRAFTERS = (
@@ -88,7 +86,7 @@ def _require_texts(stops: tuple[str, ...]) -> tuple[str, ...]:
 class BackendOptions(Options):
     """The backend that runs the shards, and its number of threads."""
 
-    backend: Annotated[str, Flag(choices=BACKEND_CHOICES)] = Field(
+    backend: Annotated[str, Flag(choices=(AUTO, *BACKENDS))] = Field(
         default="auto",
         description="Who executes: openvino, the fast one on processors; torch, every operation rounded; "
         "torch-flush, the same but that subnormal fp16 numbers are zero, as they may be to a "

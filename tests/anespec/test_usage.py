@@ -7,8 +7,6 @@ from rich.progress import Progress
 from anespec.cli.console import TimesColumn
 from anespec.cli.main import cli
 from anespec.cli.memory.verb import memory
-from anespec.runtime.backends import AUTO, BACKENDS
-from anespec.runtime.options import BACKEND_CHOICES
 from anespec.system.errors import StorageError
 
 
@@ -30,10 +28,6 @@ def test_a_value_that_never_means_anything_is_wrong_usage(arguments: tuple[str, 
     outcome = CliRunner().invoke(cli, arguments)
     assert outcome.exit_code == 2, outcome.output
     assert f"Invalid value for '{option}'" in outcome.output
-
-
-def test_the_choice_of_backends_is_what_the_runtime_has() -> None:
-    assert (AUTO, *BACKENDS) == BACKEND_CHOICES
 
 
 def test_a_size_is_written_with_its_unit_and_one_that_is_none_is_told_how() -> None:

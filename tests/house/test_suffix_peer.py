@@ -173,7 +173,7 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes(monkeypatch: pytest.M
     prompts = [random.integers(0, 100_000, 500).tolist() for _ in range(20)]
     for prompt in prompts:
         source.open("", prompt).close()
-    remembered = source._owners.of("")
+    remembered = source._tenants.of("")
     assert len(remembered.young.nodes) == len(remembered.old.nodes) == 1 << 13
     assert source.open("", prompts[-1][10:14]).propose(3).tokens == tuple(prompts[-1][14:17])
     assert source.open("", prompts[0][10:14]).propose(3) == Draft()
@@ -201,6 +201,6 @@ def test_owners_are_bounded() -> None:
     source = SuffixSource(most_owners=2)
     for owner in range(5):
         source.open(str(owner), [1, 2]).close()
-    assert len(source._owners) == 2
+    assert len(source._tenants) == 2
     source.close()
-    assert len(source._owners) == 0
+    assert len(source._tenants) == 0

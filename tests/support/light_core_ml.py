@@ -100,14 +100,14 @@ class LightCoreML:
 def meet_here(patch: pytest.MonkeyPatch, library: CoreMLLibrary) -> None:
     """Have load probes be made in this process, which spares the start of another."""
 
-    def contacts(asked: Sequence[LoadProbe], **_: object) -> Generator[Outcome, None, None]:
+    def probes(asked: Sequence[LoadProbe], **_: object) -> Generator[Outcome, None, None]:
         for probe in asked:
             outcome = tried(probe, library)
             yield outcome
             if outcome.error is not None:
                 return
 
-    patch.setattr("anespec.runtime.backends.coreml.backend.first_contacts", contacts)
+    patch.setattr("anespec.runtime.backends.coreml.backend.run_probes", probes)
 
 
 if __name__ == "__main__":

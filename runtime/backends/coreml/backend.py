@@ -4,19 +4,18 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.schema import HIDDEN_OUT, BestHead, HeadShard, LayerShard, Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
-from anespec.runtime.backends.coreml.compiled import CompiledShard, compiled_shard, discard, known_shard
+from anespec.runtime.backends.coreml.compiled import CompiledShard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, CoreMLTools, LoadedModel
 from anespec.runtime.backends.coreml.load_probe import LoadProbe, Shape, TriedPass, start_shard
 from anespec.runtime.backends.coreml.memory import (
+    CompiledShards,
     is_stale,
     met_before,
-    recorded_starts,
     refused,
     remember,
     remember_start,
@@ -59,14 +58,12 @@ def functions_of(manifest: Manifest, shard: Shard) -> tuple[Function, ...]:
 
 
 class ShardLoader:
-    """Load an artifact's shards on some compute units.
-
-    A compiled shard that became stale by an upgrade of the system is compiled again, once.
-    """
+    """Load an artifact's shards on some compute units."""
 
     def __init__(
         self,
         artifact: Artifact,
+        shards: CompiledShards,
         core_ml: CoreMLLibrary,
         units: ComputeUnits,
         *,
@@ -74,7 +71,8 @@ class ShardLoader:
         seconds: float,
     ) -> None:
         """Nothing is done yet; `command` and `seconds` are those of `first_contacts`."""
-        self._artifact = artifact
+        self._manifest = artifact.manifest
+        self._shards = shards
         self._core_ml = core_ml
         self._units = units
         self._command = command
@@ -87,34 +85,16 @@ class ShardLoader:
             ArtifactError: Core ML refuses a shard, fails in it or is killed by it.
             StorageError: there is no room for the compiled shards.
         """
-        for compiled in self._met([self._compiled(shard) for shard in shards]):
-            models, manifest = self._loaded(compiled), self._artifact.manifest
+        for compiled in self._met([self._shards.of(shard) for shard in shards]):
+            models, manifest = self._loaded(compiled), self._manifest
             for way in manifest.ways_through(compiled.shard):
                 functions = manifest.functions_of(way)
                 yield way, {each.rows: models[manifest.loaded_name(way, each)] for each in functions}
 
-    def forget(self, shards: Sequence[Shard]) -> None:
-        """Remove what is kept of compiled shards, and that they were tried.
-
-        Raises:
-            StorageError: it cannot be removed.
-        """
-        for shard in shards:
-            discard(self._compiled(shard))
-
-    def starts(self, shards: Sequence[Shard]) -> Starts | None:
-        """What starting them took before; None where one of them never started here."""
-        known = [known_shard(self._artifact, shard, self._core_ml) for shard in shards]
-        compiled = [each for each in known if each is not None]
-        return recorded_starts(map(self._place, compiled)) if len(compiled) == len(known) else None
-
-    def _compiled(self, shard: Shard) -> CompiledShard:
-        return compiled_shard(self._artifact, shard, self._core_ml, _log.info)
-
     def _met(self, shards: Sequence[CompiledShard]) -> list[CompiledShard]:
         """The shards, each of which was loaded and run once by another process, now or before."""
         met = {compiled.shard.path: compiled for compiled in shards}
-        waiting = [compiled for compiled in shards if not met_before(compiled, self._place(compiled))]
+        waiting = [compiled for compiled in shards if not met_before(compiled, self._shards.record(compiled))]
         while waiting:
             _log.info("first contact with %s", ", ".join(compiled.shard.path for compiled in waiting))
             contacts = [self._probe(compiled) for compiled in waiting]
@@ -122,10 +102,10 @@ class ShardLoader:
                 for outcome in outcomes:
                     compiled = waiting.pop(0)
                     if outcome.error is not None and is_stale(compiled, outcome.error):
-                        waiting.insert(0, self._again(compiled))
+                        waiting.insert(0, self._shards.again(compiled))
                         met[compiled.shard.path] = waiting[0]
                         break
-                    remember(self._place(compiled), outcome)
+                    remember(self._shards.record(compiled), outcome)
                     _log.info("first contact with %s: %s", compiled.shard.path, outcome.first)
                     if outcome.error is not None:
                         raise refused(compiled, outcome.error, compiled.doubt)
@@ -138,7 +118,7 @@ class ShardLoader:
         except Exception as error:
             if not is_stale(compiled, str(error)):
                 raise refused(compiled, str(error), compiled.doubt) from error
-        (compiled,) = self._met([self._again(compiled)])
+        (compiled,) = self._met([self._shards.again(compiled)])
         try:
             return self._started(compiled)
         except Exception as error:
@@ -147,19 +127,11 @@ class ShardLoader:
     def _started(self, compiled: CompiledShard) -> ModelsByName:
         """The models of a shard, each of whose widths has been run once."""
         models, times = start_shard(self._probe(compiled), self._core_ml)
-        remember_start(compiled, self._place(compiled), times)
+        remember_start(compiled, self._shards.record(compiled), times)
         return models
 
-    def _again(self, compiled: CompiledShard) -> CompiledShard:
-        _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
-        discard(compiled)
-        return self._compiled(compiled.shard)
-
-    def _place(self, compiled: CompiledShard) -> Path:
-        return compiled.beside(f"{self._units}.json")
-
     def _probe(self, compiled: CompiledShard) -> LoadProbe:
-        return probe_of(self._artifact.manifest, compiled, self._units)
+        return probe_of(self._manifest, compiled, self._units)
 
 
 def probe_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> LoadProbe:
@@ -247,12 +219,12 @@ class CoreMLBackend:
 
     def open_again(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
         """Compile all shards again and repeat their load probes; see Backend, and `open`."""
-        self._loader(artifact).forget(artifact.manifest.shards)
+        self._shards(artifact).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
 
     def starts(self, artifact: Artifact) -> Starts | None:
         """What starting took before, as kept beside the compiled shards; see Backend."""
-        return self._loader(artifact).starts(artifact.manifest.shards)
+        return self._shards(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """One shard by itself; see Backend, and `open`."""
@@ -268,9 +240,17 @@ class CoreMLBackend:
             runners[_way(shard)] = HostCachesRunner(runner, caches) if caches else runner
         return runners
 
+    def _shards(self, artifact: Artifact) -> CompiledShards:
+        return CompiledShards(artifact, self.core_ml, f"{self.units}.json")
+
     def _loader(self, artifact: Artifact) -> ShardLoader:
         return ShardLoader(
-            artifact, self.core_ml, self.units, command=self.contact_command, seconds=self.contact_seconds
+            artifact,
+            self._shards(artifact),
+            self.core_ml,
+            self.units,
+            command=self.contact_command,
+            seconds=self.contact_seconds,
         )
 
 

@@ -7,12 +7,20 @@ again.
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from anespec.runtime.backends.coreml.compiled import CompiledShard
+from anespec.manifests.schema import Shard
+from anespec.manifests.store import Artifact
+from anespec.runtime.backends.coreml.compiled import (
+    CompiledShard,
+    Compiler,
+    compiled_shard,
+    discard,
+    known_shard,
+)
 from anespec.runtime.backends.coreml.load_probe import Outcome
 from anespec.runtime.backends.coreml.start_times import REUSED, Starts, StartTimes, added_up
 from anespec.system.coreml_errors import error_sentence, known_error
@@ -95,3 +103,45 @@ def is_stale(compiled: CompiledShard, text: str) -> bool:
     result would differ."""
     known = known_error(text)
     return not compiled.made and (not compiled.path.is_dir() or (known is not None and known.stale))
+
+
+class CompiledShards:
+    """The compiled shards of an artifact, and what is recorded of each in a file `record` beside it.
+
+    A shard that became stale by an upgrade of the system is compiled again, once: see `is_stale`.
+    """
+
+    def __init__(self, artifact: Artifact, compiler: Compiler, record: str) -> None:
+        """Nothing is compiled yet."""
+        self._artifact = artifact
+        self._compiler = compiler
+        self._record = record
+
+    def of(self, shard: Shard) -> CompiledShard:
+        """Return a shard compiled, now or before; raises like `compiled_shard`."""
+        return compiled_shard(self._artifact, shard, self._compiler, _log.info)
+
+    def again(self, compiled: CompiledShard) -> CompiledShard:
+        """Compile a stale shard again; raises like `compiled_shard`."""
+        _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
+        discard(compiled)
+        return self.of(compiled.shard)
+
+    def record(self, compiled: CompiledShard) -> Path:
+        """Return the path of what is recorded of a compiled shard."""
+        return compiled.beside(self._record)
+
+    def forget(self, shards: Sequence[Shard]) -> None:
+        """Remove compiled shards and their records.
+
+        Raises:
+            StorageError: one cannot be removed.
+        """
+        for shard in shards:
+            discard(self.of(shard))
+
+    def starts(self, shards: Sequence[Shard]) -> Starts | None:
+        """Return what starting the shards took before; None where one of them never started here."""
+        known = [known_shard(self._artifact, shard, self._compiler) for shard in shards]
+        compiled = [each for each in known if each is not None]
+        return recorded_starts(map(self.record, compiled)) if len(compiled) == len(known) else None

@@ -10,25 +10,18 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Protocol, TypeVar
 
-from anespec.manifests.schema import Shard
+from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import library
-from anespec.runtime.backends.coreml.compiled import (
-    KEY_DIGITS,
-    CompiledShard,
-    compiled_shard,
-    discard,
-    known_shard,
-)
+from anespec.runtime.backends.coreml.compiled import KEY_DIGITS, CompiledShard
 from anespec.runtime.backends.coreml.load_probe import Outcome
 from anespec.runtime.backends.coreml.memory import (
+    CompiledShards,
     is_stale,
     lasts,
     met_before,
-    recorded_starts,
     refused,
     remember,
     remember_start,
@@ -66,11 +59,14 @@ OpenedT = TypeVar("OpenedT", bound=Started)
 
 
 class WorkerLoader:
-    """Has workers load shards of one artifact."""
+    """Has workers load shards of one artifact; a stale one is compiled again, once."""
 
-    def __init__(self, artifact: Artifact, compiler: WorkerCompiler, limits: WorkerLimits) -> None:
-        self._artifact = artifact
-        self._compiler = compiler
+    def __init__(
+        self, manifest: Manifest, shards: CompiledShards, program: WorkerProgram, limits: WorkerLimits
+    ) -> None:
+        self._manifest = manifest
+        self._shards = shards
+        self._program = program
         self._limits = limits
 
     def load(self, shards: Sequence[Shard], load: Callable[[Sequence[Stage]], OpenedT]) -> OpenedT:
@@ -82,14 +78,11 @@ class WorkerLoader:
             AnespecError: workers die again and again, and not of one shard.
             StorageError: there is no room for compiled shards or shared memory.
         """
-        made: dict[str, CompiledShard] = {}
+        made = {shard.path: self._shards.of(shard) for shard in shards}
         while True:
-            for shard in shards:
-                if shard.path not in made:
-                    made[shard.path] = self._compiled(shard)
             known = list(made.values())
             for compiled in known:
-                met_before(compiled, self._place(compiled))
+                met_before(compiled, self._shards.record(compiled))
             try:
                 opened = load(self._stages(known))
                 self._remember_starts(known, opened.starts)
@@ -102,24 +95,7 @@ class WorkerLoader:
                     raise self._remembered(culprit, error.text) from error
             except WorkersDieError as error:
                 raise self._blamed(known, error) from error
-            _log.warning("%s is compiled again, since Core ML cannot load it any more", culprit.shard.path)
-            discard(culprit)
-            del made[culprit.shard.path]
-
-    def forget(self, shards: Sequence[Shard]) -> None:
-        """Remove what is kept of compiled shards, and what is remembered of them.
-
-        Raises:
-            StorageError: it cannot be removed.
-        """
-        for shard in shards:
-            discard(self._compiled(shard))
-
-    def starts(self, shards: Sequence[Shard]) -> Starts | None:
-        """What starting them took before; None where one of them never started here."""
-        known = [known_shard(self._artifact, shard, self._compiler) for shard in shards]
-        compiled = [each for each in known if each is not None]
-        return recorded_starts(map(self._place, compiled)) if len(compiled) == len(known) else None
+            made[culprit.shard.path] = self._shards.again(culprit)
 
     def _blamed(self, known: Sequence[CompiledShard], died: WorkersDieError) -> AnespecError:
         """Find and record the shard that kills workers; return their error if it is no single one, or may be
@@ -138,13 +114,12 @@ class WorkerLoader:
     def _remember_starts(self, known: Sequence[CompiledShard], starts: Mapping[str, StartTimes]) -> None:
         for compiled in known:
             if (start := starts.get(_path(compiled))) is not None:
-                remember_start(compiled, self._place(compiled), start)
+                remember_start(compiled, self._shards.record(compiled), start)
 
     def _failure_alone(self, compiled: CompiledShard) -> str | None:
-        manifest = self._artifact.manifest
         try:
             for stage in self._stages([compiled]):
-                WorkerRunner(stage, manifest, self._compiler.program, self._limits).close()
+                WorkerRunner(stage, self._manifest, self._program, self._limits).close()
         except ShardRefusedError as error:
             return error.text
         except WorkersDieError as error:
@@ -152,17 +127,11 @@ class WorkerLoader:
         return None
 
     def _remembered(self, compiled: CompiledShard, text: str) -> ArtifactError:
-        remember(self._place(compiled), Outcome(error=text))
+        remember(self._shards.record(compiled), Outcome(error=text))
         return refused(compiled, text, compiled.doubt)
 
-    def _place(self, compiled: CompiledShard) -> Path:
-        return compiled.beside(f"worker-{self._compiler.program.build[:KEY_DIGITS]}.json")
-
-    def _compiled(self, shard: Shard) -> CompiledShard:
-        return compiled_shard(self._artifact, shard, self._compiler, _log.info)
-
     def _stages(self, shards: Sequence[CompiledShard]) -> tuple[Stage, ...]:
-        manifest = self._artifact.manifest
+        manifest = self._manifest
         paths = {compiled.shard.path: compiled.path.absolute() for compiled in shards}
         ways = [way for compiled in shards for way in manifest.ways_through(compiled.shard)]
         return stages_of(manifest, ways, paths)
@@ -219,12 +188,12 @@ class WorkerBackend:
 
     def open_again(self, artifact: Artifact, threads: int) -> WorkerVerifier:
         """Compile all shards again; see Backend, and `open`."""
-        self._loader(artifact).forget(artifact.manifest.shards)
+        self._shards(artifact).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
 
     def starts(self, artifact: Artifact) -> Starts | None:
         """What starting took before, as kept beside the compiled shards; see Backend."""
-        return self._loader(artifact).starts(artifact.manifest.shards)
+        return self._shards(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> WorkerRunner:
         """One shard by itself; see Backend, and `open`."""
@@ -235,8 +204,13 @@ class WorkerBackend:
 
         return self._loader(artifact).load((shard,), load)
 
+    def _shards(self, artifact: Artifact) -> CompiledShards:
+        program = self._program()
+        compiler = WorkerCompiler(program, system_of_core_ml())
+        return CompiledShards(artifact, compiler, f"worker-{program.build[:KEY_DIGITS]}.json")
+
     def _loader(self, artifact: Artifact) -> WorkerLoader:
-        return WorkerLoader(artifact, WorkerCompiler(self._program(), system_of_core_ml()), self.limits)
+        return WorkerLoader(artifact.manifest, self._shards(artifact), self._program(), self.limits)
 
     def _program(self) -> WorkerProgram:
         if (program := self.find()) is None:

@@ -157,11 +157,11 @@ def test_where_one_shard_lost_its_states_those_of_all_are_zeros(
 def test_auto_is_core_ml_where_there_is_a_neural_engine_and_the_artifact_is_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("anespec.runtime.backends.has_neural_engine", lambda: True)
+    monkeypatch.setattr("anespec.runtime.backends.coreml.library.has_neural_engine", lambda: True)
     assert resolve_backend("auto", Target.MAC) == "openvino"  # no macOS here
     monkeypatch.setattr("anespec.runtime.backends.coreml.library.unavailable", lambda: None)
     assert resolve_backend("auto", Target.MAC) == resolve_backend("auto") == "coreml"
     assert resolve_backend("auto", Target.CPU) == "openvino"
     assert resolve_backend("coreml-cpu", Target.CPU) == "coreml-cpu"
-    monkeypatch.setattr("anespec.runtime.backends.has_neural_engine", lambda: False)
+    monkeypatch.setattr("anespec.runtime.backends.coreml.library.has_neural_engine", lambda: False)
     assert resolve_backend("auto", Target.MAC) == "openvino"

@@ -260,7 +260,7 @@ from workers import EACH_ALONE, TOY, open_workers
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 verifier = open_workers(Artifact(Path(sys.argv[2])), WorkerLimits(budget=EACH_ALONE), TOY)
-print(*verifier.crew.pids, flush=True)
+print(*verifier.workers.pids, flush=True)
 time.sleep(60)
 """
 
