@@ -2,27 +2,28 @@
 
     import anespec
 
-    artifact = anespec.convert("model.gguf", options=anespec.ConvertOptions(target=anespec.Target.CPU)).path
-    anespec.validate(artifact).require()
+    options = anespec.ConvertOptions(target=anespec.Target.CPU)
+    artifact = anespec.convert_model("model.gguf", options=options).path
+    anespec.validate_model(artifact).require()
     with anespec.load(artifact) as model:
         print(model.generate("Once upon a time", max_tokens=40).text)
 
-`convert` and `validate` are functions of this module and packages beneath it, under one name each: the
-packages can be called. Nothing is loaded before it is used.
+Nothing is loaded before it is used.
 """
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 _HOMES: Mapping[str, str] = MappingProxyType(
     {
+        "convert_model": "anespec.api",
         "inspect": "anespec.api",
         "load": "anespec.api",
+        "validate_model": "anespec.api",
         "Model": "anespec.model",
         "Message": "anespec.runtime.text.conversation",
         "Completion": "anespec.results",
@@ -46,9 +47,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "AnespecError": "anespec.system.errors",
     }
 )
-"""The modules that define the public names, except for packages."""
-
-_CALLABLE = ("convert", "validate")
+"""The modules that define the public names."""
 
 __all__ = [
     "AnespecError",
@@ -72,17 +71,17 @@ __all__ = [
     "Watcher",
     "WeightChoice",
     "WeightFormat",
-    "convert",
+    "convert_model",
     "inspect",
     "load",
-    "validate",
+    "validate_model",
 ]
 
 if TYPE_CHECKING:
-    from anespec.api import convert as convert
+    from anespec.api import convert_model as convert_model
     from anespec.api import inspect as inspect
     from anespec.api import load as load
-    from anespec.api import validate as validate
+    from anespec.api import validate_model as validate_model
     from anespec.checking.validation import Validation as Validation
     from anespec.convert.options import ConvertOptions as ConvertOptions
     from anespec.convert.pipeline import Conversion as Conversion
@@ -113,20 +112,3 @@ else:
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
-
-
-class _CallablePackage(ModuleType):
-    """A package that can also be called, as the function of the same name in anespec.api.
-
-    Python makes a package an attribute of its parent whenever it is imported, so a function of that name
-    beside it would last only until then.
-    """
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        function = getattr(import_module("anespec.api"), self.__name__.rpartition(".")[2])
-        return function(*arguments, **options)
-
-
-for _name in _CALLABLE:
-    import_module(f"{__name__}.{_name}")
-    sys.modules[f"{__name__}.{_name}"].__class__ = _CallablePackage

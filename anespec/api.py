@@ -1,4 +1,4 @@
-"""The library's functions: `anespec.inspect`, `convert`, `validate` and `load`."""
+"""The library's functions: `anespec.inspect`, `convert_model`, `validate_model` and `load`."""
 
 import contextlib
 import os
@@ -102,8 +102,7 @@ PathLike = str | os.PathLike[str]
 
 
 def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFInspection | ArtifactInspection":
-    """Describe a GGUF and what `convert` would build of it with `options`, or an artifact's folder and its
-    contents.
+    """Describe an artifact, or a GGUF and what `convert_model` would build of it with `options`.
 
     Raises:
         GGUFError: a file is malformed.
@@ -124,7 +123,7 @@ def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFIns
         return read_plan(file, options or ConvertOptions())[0]
 
 
-def convert(
+def convert_model(
     gguf: PathLike,
     output: PathLike | None = None,
     options: "ConvertOptions | None" = None,
@@ -167,7 +166,7 @@ def convert(
         )
 
 
-def validate(
+def validate_model(
     artifact: PathLike,
     options: "ValidateOptions | None" = None,
     *,

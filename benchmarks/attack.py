@@ -50,7 +50,7 @@ class Attack:
         found = self.folder / f"{gguf.stem}.anespec"
         if not found.exists():
             options = anespec.ConvertOptions(target=Target.CPU, context=512, sequences=4)
-            anespec.convert(gguf, found, options)
+            anespec.convert_model(gguf, found, options)
         return found
 
     @property

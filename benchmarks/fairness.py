@@ -241,7 +241,7 @@ def main() -> None:
         keys.write(folder / "keys")
         gguf = chosen.gguf or write_chatty(folder / "model.gguf", HERMES)
         options = anespec.ConvertOptions(target=Target.CPU, context=1024, sequences=4)
-        anespec.convert(gguf, artifact := folder / "model.anespec", options)
+        anespec.convert_model(gguf, artifact := folder / "model.anespec", options)
         flags = ["--api-key-file", str(folder / "keys"), "--draft-memory", "none", "--gates", "now"]
         flags += ["--chat-template", "chatml"] if chosen.gguf else []
         with serving(artifact, folder / "log", *flags) as daemon:

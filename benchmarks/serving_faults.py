@@ -34,7 +34,7 @@ def main() -> None:
     print(machine())
     with tempfile.TemporaryDirectory(prefix="anespec-faults-") as folder:
         artifact = Path(folder) / "model.anespec"
-        anespec.convert(
+        anespec.convert_model(
             chosen.model, artifact, anespec.ConvertOptions(target=Target.CPU, context=512, sequences=4)
         )
         with anespec.load(artifact, gates="now") as model:

@@ -24,7 +24,7 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from anespec.embedded import model_path
 
     options = anespec.ConvertOptions(target=anespec.Target.CPU, context=128, sequences=3)
-    return anespec.convert(model_path(), tmp_path_factory.mktemp("roomy") / "m.anespec", options).path
+    return anespec.convert_model(model_path(), tmp_path_factory.mktemp("roomy") / "m.anespec", options).path
 
 
 def test_lines_run_together_and_are_printed_in_their_order(roomy: Path, tmp_path: Path) -> None:

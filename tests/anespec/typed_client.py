@@ -15,8 +15,8 @@ def continued(gguf: Path, folder: Path) -> list[str]:
     found = anespec.inspect(gguf)
     assert isinstance(found, anespec.GGUFInspection) and found.convertible
     options = anespec.ConvertOptions(target=anespec.Target.CPU, context=256, sequences=2)
-    artifact: Path = anespec.convert(gguf, folder / "m.anespec", options).path
-    passed: bool = anespec.validate(artifact, gates=("exactness",), quick=True, threads=1).passed
+    artifact: Path = anespec.convert_model(gguf, folder / "m.anespec", options).path
+    passed: bool = anespec.validate_model(artifact, gates=("exactness",), quick=True, threads=1).passed
     with anespec.load(artifact, anespec.LoadOptions(threads=1)) as model:
         greedy = anespec.GenerationOptions(max_tokens=8, ignore_eos=True)
         completion: anespec.Completion = model.generate("def area(", greedy)
@@ -34,7 +34,7 @@ async def _joined(model: anespec.Model, options: anespec.GenerationOptions) -> s
 
 def misused(plan: ConversionPlan) -> None:
     """What the type checker must not let pass; never run."""
-    anespec.convert(3)  # type: ignore[arg-type]
-    anespec.validate(plan)  # type: ignore[arg-type]
+    anespec.convert_model(3)  # type: ignore[arg-type]
+    anespec.validate_model(plan)  # type: ignore[arg-type]
     anespec.load("m.anespec").generate(1.5)  # type: ignore[arg-type]
     anespec.GenerationOptions(temprature=1.0)  # type: ignore[call-arg]

@@ -174,6 +174,13 @@ def test_imports_load_no_heavy_libraries(module: str, unwanted: set[str]) -> Non
     assert run.stdout.split() == []
 
 
+def test_no_package_is_callable() -> None:
+    import anespec.convert
+    import anespec.validate
+
+    assert not any(map(callable, (anespec, anespec.convert, anespec.validate)))
+
+
 def test_the_checks_can_fail() -> None:
     source = "import numpy\nif True:\n    from torch import nn\ndef verb():\n    import openvino\n"
     assert heavy_at_load(source) == {"torch", "torch.nn"}
