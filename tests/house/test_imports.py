@@ -93,6 +93,28 @@ def test_import_direction(folder: str) -> None:
     assert not wrong
 
 
+def test_the_design_page_draws_the_imports() -> None:
+    """The first table of section 3 has a row for each layer, and an x for each layer that it imports."""
+    section = (ROOT / "docs" / "DESIGN.md").read_text().split("\n## 3. ")[1]
+    table = section[section.index("| imports |") :].split("\n\n")[0]
+    header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    drawn = {
+        row[0]: {layer for layer, cell in zip(header[1:], row[1:], strict=True) if cell == "x"}
+        for row in rows
+    }
+    real = {
+        folder: {
+            room(name)
+            for path in files(folder)
+            for name in imports(path)
+            if name.split(".")[0] == "anespec" and name not in {"anespec", "anespec.__version__"}
+        }
+        - {folder}
+        for folder in MAY_IMPORT
+    }
+    assert drawn == real
+
+
 def test_top_folders_are_imported_by_their_installed_name() -> None:
     wrong = {
         f"{path.relative_to(ROOT)} imports {name}"
