@@ -13,7 +13,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
     {
         0: "success",
         1: "other failure",
-        2: "wrong usage, or a choice to be made such as --force",
+        2: "wrong usage, or a choice that you must make, such as --force",
         3: "unusable GGUF",
         4: "unsupported model",
         5: "unusable artifact",
@@ -24,7 +24,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         13: "exactness gate failed",
         14: "quality gate failed",
         130: "interrupted",
-        141: "whoever read standard output stopped reading",
+        141: "the reader of standard output stopped reading",
     }
 )
 """All that a command ends with; the lists that people read follow from it."""
