@@ -1,1 +1,1 @@
-"""Artifact -> tokens: passes, regions, planner, speculation, sampling, engine, service, backends, text."""
+"""Run a converted model: from text to tokens, through passes of its shards, and back to text."""

@@ -1,6 +1,6 @@
-"""The options of loading and of generating.
+"""The options of loading a model and of generating text.
 
-Declared once for Python, the command line and JSON lines.
+They are declared once here, for the Python API, the command line and JSON lines.
 """
 
 import os
@@ -29,49 +29,50 @@ GATES_VARIABLE = "ANESPEC_GATES"
 MOD_MATCH = 24
 MOD_ENTRIES = 4 << 20
 LONGEST_MATCH = 64
-"""Tokens that lookup compares at most."""
+"""The longest match in tokens that `lookup` can be told to compare."""
 
 MOST_THREADS = 4 * (os.cpu_count() or 1)
-"""Far more threads than processors wait for one another: a pass then takes minutes."""
+"""The maximum of `threads`. With many more threads than processors, the threads wait for one another, and a
+pass takes minutes."""
 
 LONGEST_PASS = 86400.0
-"""Seconds: a day."""
+"""The maximum of `worker_timeout`, in seconds: one day."""
 
 MOST_CHOICES = 128
 
 MOST_STOPS = 256
-"""Each is looked for at every token."""
+"""The maximum number of stop strings. The text is searched for each of them at every token."""
 
 LONGEST_REFERENCE = 1 << 18
-"""Characters. No pass runs while a reference is indexed, about a second for some hundred thousand tokens."""
+"""The maximum length of a reference, in characters. No pass runs while a reference is indexed; a hundred
+thousand tokens or more take about a second."""
 
 
-USUAL_MEMORY = 32_000_000
-"""Bytes that drafting remembers a tenant in."""
+DEFAULT_MEMORY_BYTES = 32_000_000
+"""The default size of a tenant's draft memory."""
 
-NOT_KEPT = Path(os.devnull)
-"""The folder of a memory that no file is written of."""
-
-
-def _or_none(value: Any) -> Any:
-    """The folder that a person calls none."""
-    return NOT_KEPT if str(value) == "none" else value
+NO_FOLDER = Path(os.devnull)
+"""Stands for "none" as the folder of the draft memory: the memory is kept in RAM, and no file is written."""
 
 
-def _known_drafter(name: str) -> str:
+def _read_folder(value: Any) -> Any:
+    return NO_FOLDER if str(value) == "none" else value
+
+
+def _require_drafter(name: str) -> str:
     if name in DRAFTER_CHOICES:
         return name
     unknown = f"drafter is {quoted(name)}; it must be {listed(DRAFTER_CHOICES, 'or')}"
     raise RequestError(dict(FORMER_DRAFTERS).get(name, unknown))
 
 
-def _or_endless(value: Any) -> Any:
+def _read_limit(value: Any) -> Any:
     """Accept -1 for no limit, as llama.cpp's programs do."""
     return None if value in (-1, "-1") else value
 
 
-def _listed(value: Any) -> Any:
-    """One text, or any sequence of them, as a tuple."""
+def _as_tuple(value: Any) -> Any:
+    """Return one text, or a list of texts, as a tuple."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
@@ -79,7 +80,7 @@ def _listed(value: Any) -> Any:
 
 def _require_texts(stops: tuple[str, ...]) -> tuple[str, ...]:
     if "" in stops:
-        raise RequestError("a stop string is empty; leave it out or give it a character")
+        raise RequestError("a stop string is empty; leave it out, or give at least one character")
     return stops
 
 
@@ -88,11 +89,11 @@ class BackendOptions(Options):
 
     backend: Annotated[str, Flag(choices=(AUTO, *BACKENDS))] = Field(
         default="auto",
-        description="Who executes: openvino, the fast one on processors; torch, every operation rounded; "
-        "torch-flush, the same but that subnormal fp16 numbers are zero, as they may be to a "
-        "Neural Engine; coreml, which is Core ML with the Neural Engine, or coreml-cpu without "
-        "it; worker, which is Core ML in native processes (anespec worker build). auto is "
-        "worker, else coreml, on a Mac that has a Neural Engine, else openvino.",
+        description="The library that runs the model: openvino, the fastest on a CPU; torch, which rounds "
+        "after every operation; torch-flush, which also treats subnormal fp16 numbers as zero, as a Neural "
+        "Engine may; coreml, Core ML with the Neural Engine; coreml-cpu, Core ML without it; worker, Core "
+        "ML in native processes (anespec worker build). auto takes worker, else coreml, on a Mac with a "
+        "Neural Engine, and openvino elsewhere.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MOST_THREADS, description="Processor threads."
@@ -101,14 +102,15 @@ class BackendOptions(Options):
         Field(
             default=None,
             ge=1,
-            description="Weights in one native worker, as in 2GB; more go to more workers.",
+            description="Bytes of weights in one native worker, such as 2GB; a larger model uses several "
+            "workers.",
         )
     )
     worker_timeout: Annotated[float | None, Flag(default="600")] = Field(
         default=None,
         gt=0,
         le=LONGEST_PASS,
-        description="Seconds of a pass after which a native worker is ended and started again.",
+        description="Seconds that a pass may take; then its native worker is killed and started again.",
     )
     worker_loading: Annotated[
         Literal["together", "in-turn"] | None,
@@ -119,7 +121,7 @@ class BackendOptions(Options):
     )
     verify: bool = Field(
         default=False,
-        description="Read all files for their hashes, also those that are the same to the file system.",
+        description="Hash every file again, also files whose size and time have not changed.",
     )
 
     @property
@@ -133,8 +135,11 @@ class BackendOptions(Options):
 
 
 class WhenGates(StrEnum):
-    """When to run the gates of a model without verdicts here: before anything else, in the background
-    (afterwards for one answer of `generate` or `run`), or not at all."""
+    """When to run the gates of a model that has no verdicts for this machine.
+
+    NOW: before the first request. LATER: in the background; after the answer for `generate` and `run`, which
+    give one answer. NEVER: not at all.
+    """
 
     NOW = "now"
     LATER = "later"
@@ -142,19 +147,19 @@ class WhenGates(StrEnum):
 
 
 def usual_gates() -> WhenGates | None:
-    """Return the choice in the environment; None if there is none.
+    """Return the value of the environment variable GATES_VARIABLE; None if it is not set or empty.
 
     Raises:
-        RequestError: it is none of the words.
+        RequestError: the variable has a value that is not in WhenGates.
     """
-    said = os.environ.get(GATES_VARIABLE)
-    if not said:
+    value = os.environ.get(GATES_VARIABLE)
+    if not value:
         return None
     try:
-        return WhenGates(said)
+        return WhenGates(value)
     except ValueError:
         raise RequestError(
-            f"{GATES_VARIABLE} is {quoted(said)}; it must be {listed(list(WhenGates), 'or')}"
+            f"{GATES_VARIABLE} is {quoted(value)}; it must be {listed(list(WhenGates), 'or')}"
         ) from None
 
 
@@ -166,7 +171,7 @@ class LoadOptions(BackendOptions):
     """
 
     context: Annotated[int | None, Flag(default="that of convert")] = Field(
-        default=None, ge=1, description="Tokens of the context that a GGUF is converted with."
+        default=None, ge=1, description="The context in tokens that a GGUF is converted with."
     )
     sequences: Annotated[int | None, Flag(default="1, to serve 4")] = Field(
         default=None, ge=1, description="How many sequences of a GGUF can run at a time."
@@ -178,29 +183,29 @@ class LoadOptions(BackendOptions):
     ] = Field(default=None, description="How a GGUF's weights are stored, as `convert --weights` takes it.")
     gates: Annotated[WhenGates | None, Flag(default=f"later, or what {GATES_VARIABLE} says")] = Field(
         default=None,
-        description="When to run the gates of a model without verdicts here: now, before the first request; "
-        "later, in the background, without drafts until then (for one answer, in a terminal: after it); "
-        "never.",
+        description="When to run the gates of a model that has no verdicts for this machine: now, before "
+        "the first request; later, in the background, with drafts once they have passed (for a single "
+        "answer in a terminal: after it); never.",
     )
     drafter: Annotated[
-        str, AfterValidator(_known_drafter), Flag(choices=DRAFTER_CHOICES, former=FORMER_DRAFTERS)
+        str, AfterValidator(_require_drafter), Flag(choices=DRAFTER_CHOICES, former=FORMER_DRAFTERS)
     ] = Field(
         default="auto",
         description="The source of drafts. mix predicts from many kinds of context, in this text and in "
         "earlier requests, weighted by past accuracy; auto adds the candidates of recycle, jacobi and a "
-        "datastore. lookup copies the tokens after the longest earlier match; mod is llama.cpp's ngram-mod;"
-        " datastore copies from a corpus; recycle uses the model's own earlier predictions after the same "
-        "tokens; jacobi lets free rows continue the last pass's guesses (lookahead decoding), and stores "
+        "datastore. lookup copies the tokens after the longest earlier match; mod is llama.cpp's ngram-mod; "
+        "datastore copies from a corpus; recycle uses the model's own earlier predictions after the same "
+        "tokens; jacobi continues the last pass's guesses in free rows (lookahead decoding), and stores "
         "their predictions.",
     )
     lookup_max: int = Field(
-        default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup looks for, in tokens."
+        default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup searches, in tokens."
     )
     lookup_min: int = Field(
         default=1, ge=1, le=LONGEST_MATCH, description="The shortest match that lookup copies from."
     )
     lookup_choose: Annotated[Literal["recent", "leftmost"], Flag(choices=("recent", "leftmost"))] = Field(
-        default="recent", description="Which of several matches lookup takes."
+        default="recent", description="Which of several matches lookup copies from."
     )
     mod_match: int = Field(
         default=MOD_MATCH,
@@ -215,14 +220,14 @@ class LoadOptions(BackendOptions):
         default=None, description="The corpus that drafts are copied from (anespec datastore build)."
     )
     draft_memory: Annotated[
-        Path | None, BeforeValidator(_or_none), Flag(metavar="DIR|none", default="anespec's cache folder")
+        Path | None, BeforeValidator(_read_folder), Flag(metavar="DIR|none", default="anespec's cache folder")
     ] = Field(
         default=None,
         description="Folder of the draft memory, which holds what drafting learns from requests, including "
         "their texts, for each tenant (API key) separately; none keeps it in RAM only.",
     )
     draft_memory_size: Annotated[int, BeforeValidator(read_size), Flag(metavar="BYTES")] = Field(
-        default=USUAL_MEMORY,
+        default=DEFAULT_MEMORY_BYTES,
         ge=1_000_000,
         le=1_000_000_000,
         description="Size of the draft memory for each tenant, as in 32MB.",
@@ -230,8 +235,8 @@ class LoadOptions(BackendOptions):
     chat_template: Annotated[Path | None, Flag(metavar="NAME|FILE", default="the model's own")] = Field(
         default=None,
         description="The chat template that turns messages into a prompt: a file with a Jinja template, or "
-        "one of chatml, gemma, llama2, llama3, mistral, phi3; plain, lines of User: and Assistant:, is for "
-        "models without turns.",
+        "one of chatml, gemma, llama2, llama3, mistral, phi3; plain, with lines of User: and Assistant:, is "
+        "for models without chat turns.",
     )
     prompt_gate: float = Field(
         default=0.0,
@@ -240,102 +245,107 @@ class LoadOptions(BackendOptions):
         description="Draft only if at least this share of a prompt's 3-grams occur earlier in it.",
     )
     queue: Annotated[int | None, Flag(shown=False)] = Field(
-        default=None, ge=1, description="Requests that may wait; more are refused."
+        default=None, ge=1, description="The number of requests that may wait; further ones are refused."
     )
 
     @property
     def when_gates(self) -> WhenGates:
-        """The option's value, else the environment's, else later.
+        """The option's value, else the environment's, else LATER.
 
         Raises:
-            RequestError: the environment says something else.
+            RequestError: the environment variable has an unknown value.
         """
         return self.gates or usual_gates() or WhenGates.LATER
 
-    allow_inexact: bool = Field(default=False, description="Speculate even if it may change the text.")
+    allow_inexact: bool = Field(
+        default=False, description="Speculate even where that is not proven to leave the text unchanged."
+    )
     allow_special: bool = Field(
         default=False,
-        description="Encode a special token that is written out in a prompt, or in a message or a tool of a "
-        "conversation, as that token: then any author of a text can forge roles. By default it is text.",
+        description="Encode a special token that is spelled out in a prompt, a message or a tool as that "
+        "token. Then the author of any text can forge roles. By default its spelling is plain text.",
     )
 
 
 class GenerationOptions(SamplingParameters):
-    """How one prompt is continued. The defaults are greedy.
+    """The options of continuing one prompt. The defaults are greedy.
 
-    `max_tokens` of None, or -1, means up to the context's end. Choice number i is sampled with `seed` + i.
+    `max_tokens` of None, or -1, means up to the end of the context. Choice number i is sampled with
+    `seed` + i.
     """
 
     max_tokens: Annotated[
-        int | None, BeforeValidator(_or_endless), Flag(names=("-n", "--max-tokens"), metavar="N")
+        int | None, BeforeValidator(_read_limit), Flag(names=("-n", "--max-tokens"), metavar="N")
     ] = Field(
         default=128,
         ge=1,
-        description="Output length; -1 goes on until the model ends or the context is full.",
+        description="The most tokens of output; -1 goes on until the model ends or the context is full.",
     )
     stop: Annotated[
-        tuple[str, ...], BeforeValidator(_listed), AfterValidator(_require_texts), Flag(multiple=True)
+        tuple[str, ...], BeforeValidator(_as_tuple), AfterValidator(_require_texts), Flag(multiple=True)
     ] = Field(
-        default=(), max_length=MOST_STOPS, description="End before this text; may be given several times."
+        default=(),
+        max_length=MOST_STOPS,
+        description="End the output before this text; may be given several times.",
     )
     ignore_eos: bool = Field(default=False, description="Go on past the model's end tokens.")
     speculate: Annotated[bool, Flag(shown=False)] = Field(
-        default=True, description="Fill rows with guesses, where that provably changes no token."
+        default=True, description="Draft tokens, where that provably changes no token of the output."
     )
     reference: Annotated[str, Flag(shown=False)] = Field(
         default="",
         max_length=LONGEST_REFERENCE,
-        description="A text that the output may repeat: drafts are copied from it, too.",
+        description="A text that the output may repeat: drafts are also copied from it.",
     )
-    show_special: Annotated[tuple[str, ...], BeforeValidator(_listed), Flag(shown=False)] = Field(
+    show_special: Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Flag(shown=False)] = Field(
         default=(),
         max_length=MOST_STOPS,
-        description="Special tokens that the text shows where the output has them.",
+        description="Special tokens that are written out in the text; others are left out of it.",
     )
-    choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="How many continuations.")
+    choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="The number of continuations.")
 
     def ending_at(self, ends: tuple[str, ...]) -> Self:
-        """The same, with further texts to end before."""
+        """Return these options with further stop strings."""
         return self.with_changes(stop=(*self.stop, *ends)) if ends else self
 
     @property
     def sampling(self) -> SamplingParameters:
         """The sampling options."""
-        # They were checked when this was made.
+        # The values were validated when these options were made.
         return SamplingParameters.model_construct(
             **{name: getattr(self, name) for name in SamplingParameters.model_fields}
         )
 
 
-# The defaults of sampling: one rule for all verbs, the library and the daemon.
+# The defaults of sampling follow one rule for all verbs, the library and the daemon.
 #
-# A request's options take precedence over a preset's, those over the model's own file (its makers'
-# temperature, top_k, top_p and min_p: runtime.sampling.parameters), and those over the defaults. In a
-# conversation, which is `chat`, `run` and all that a daemon answers, that is a temperature of 0.8, no limit
-# but the context, and another seed each time. For `generate` and the library it is what GenerationOptions
-# declares: a temperature of 0.
+# A request's own options come first, then those of a preset, then those in the model's file (temperature,
+# top_k, top_p and min_p, as its makers recommend them: runtime.sampling.parameters), then the defaults.
+# `chat`, `run` and the daemon hold conversations: their defaults are a temperature of 0.8, no limit but the
+# context, and another seed each time. `generate` and the library use the defaults of GenerationOptions, with
+# a temperature of 0.
 
 CONVERSATION_TEMPERATURE = 0.8
 
 SEED_BITS = 32
-"""The range of a seed that is drawn: short enough for a person to type again."""
+"""The bits of a random seed: few enough that a person can type the seed again."""
 
 
 def usual_in_conversation() -> GenerationOptions:
-    """Return the defaults in a conversation, each time with another seed."""
+    """Return the defaults of a conversation, with a new random seed."""
     return GenerationOptions(
         temperature=CONVERSATION_TEMPERATURE, seed=secrets.randbits(SEED_BITS), max_tokens=None
     )
 
 
 def usual_words(temperature: float) -> dict[str, str]:
-    """The rule for people, by the names of the options: `temperature` is usual where nobody says one."""
+    """Return what `--help` shows as the defaults of options; `temperature` is the default without a file."""
     of_file = {"temperature": temperature, "top_k": 0, "top_p": 1, "min_p": 0}
     return {name: f"what the model's file says, else {value:g}" for name, value in of_file.items()}
 
 
-USUAL_WORDS = usual_words(GenerationOptions().temperature)
-"""What `--help` says where an answer is no part of a conversation."""
+DEFAULT_TEXTS = usual_words(GenerationOptions().temperature)
+"""The defaults that `--help` shows where an answer is not part of a conversation."""
 
-USUAL_IN_CONVERSATION = usual_words(CONVERSATION_TEMPERATURE) | {"seed": "another each time"}
-"""The same in a conversation."""
+CONVERSATION_DEFAULT_TEXTS = usual_words(CONVERSATION_TEMPERATURE) | {"seed": "another each time"}
+"""The defaults that `--help` shows for a conversation."""

@@ -1,7 +1,7 @@
-"""Rows, passes and the Verifier protocol: the seam between the engine and every backend.
+"""Define rows, passes and the Verifier protocol: the interface between the engine and every backend.
 
-Rows carry slot numbers; a backend turns them into whatever its inputs are. A pass names the requested results
-of each row; nothing is computed, copied or rounded for other rows.
+A row has slot numbers; a backend turns them into its own inputs (masks, one-hot rows, positions). A pass
+names the results that each row needs; a backend computes, copies and rounds nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,15 @@ from anespec.system.errors import AnespecError
 Logits = NDArray[np.float16]
 
 SPAN_STEP = 256
-"""The least number of slots that a pass attends to, where a pool has as many."""
+"""The smallest span: a pass attends to at least this many slots of a pool, or to all if it has fewer."""
 
 
 class RowKind(StrEnum):
-    """Why a row is in its pass. A FORCED row's token is the only one that a grammar allows there."""
+    """Why a row is in its pass.
+
+    PROMPT: a token of the prompt. CARRY: the last committed token, whose K/V is not yet written. FORCED: the
+    only token that the grammar allows at its position. DRAFT: a guess. PAD: no token.
+    """
 
     PROMPT = "prompt"
     CARRY = "carry"
@@ -34,8 +38,8 @@ class RowKind(StrEnum):
 class RowSlots:
     """A row's slots in one pool.
 
-    `home` is the slot that its K/V is written to, None for a pad row, which writes nowhere. `visible` are the
-    ranges of slots that the row attends to, its own slot among them; never empty, since a softmax over
+    The row's K/V is written to slot `home`; a pad row has None and writes nowhere. The row attends to the
+    ranges of slots in `visible`, which include its own slot. `visible` is never empty, since a softmax over
     nothing is NaN.
     """
 
@@ -55,10 +59,10 @@ class Row:
 
 @dataclass(frozen=True)
 class LogitsRequest:
-    """The requested results of one row's logits.
+    """The results that are needed of one row's logits.
 
-    `best` asks for the largest logit, `top` for so many of the largest, `chosen` for those of given
-    tokens, `logits` for all of them. A backend whose logits are far away returns just that.
+    `best` asks for the largest logit, `top` for the `top` largest, `chosen` for the logits of these tokens,
+    `logits` for all logits. A backend whose logits are in another process transfers only what is asked for.
     """
 
     logits: bool = False
@@ -73,13 +77,12 @@ BEST_LOGIT = LogitsRequest(best=True)
 
 @dataclass(frozen=True)
 class PassPlan:
-    """One pass.
+    """The rows of one pass, its width and its spans.
 
-    A row's lane is its index; the lanes from `len(rows)` up to `width`, which is T, are pads that the
-    verifier makes up. (A gate also places pads of its own between rows.) Two rows never write the same
-    slot. `spans[p]` says how many slots of pool p, from slot 0 on, the pass may write or look at; it is one
-    of the shape's `span_steps`. `wanted` has what is needed of rows, by lane; where it is empty the head
-    shards are not run.
+    A row's lane is its index. `width` is T; the verifier fills the lanes from `len(rows)` to `width` with
+    pads. (A gate also places pads of its own between rows.) Two rows never write the same slot. The pass may
+    write and attend to the first `spans[p]` slots of pool p, a number from the shape's `span_steps`. `wanted`
+    holds the requested results by lane; if it is empty, the head shards are not run.
     """
 
     rows: tuple[Row, ...]
@@ -89,13 +92,16 @@ class PassPlan:
 
     @property
     def wants_best_alone(self) -> bool:
-        """Whether rows are wanted, and nothing of them but the largest logit."""
+        """Whether results are wanted, and each of them is the largest logit alone."""
         return bool(self.wanted) and all(need == BEST_LOGIT for need in self.wanted.values())
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token and its logit. Where a row of logits is not finite, so is its best candidate's."""
+    """A token and its logit.
+
+    If any logit of a row is not finite, the logit of the row's best candidate is not finite either.
+    """
 
     token: int
     logit: float
@@ -103,10 +109,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class RowLogits:
-    """The results of one requested row; results that were not requested are None or empty.
+    """The results of one row; results that were not requested are None or empty.
 
-    `best` is the largest logit, as fp16, the lowest token on ties; `top` are the largest, in that order;
-    `chosen` the logits of the requested tokens.
+    `best` is the token with the largest fp16 logit, on ties the lowest token. `top` are the tokens with the
+    largest logits, sorted the same way. `chosen` are the logits of the requested tokens, in their order.
     """
 
     logits: Logits | None = None
@@ -116,18 +122,19 @@ class RowLogits:
 
 
 PassResult = Mapping[int, RowLogits]
-"""By the lanes that were wanted."""
+"""The results of the wanted rows, by lane."""
 
 
 class StateLostError(AnespecError):
-    """The verifier's whole state is lost, including all K/V, and was reset to zeros; passes may continue."""
+    """The verifier lost its whole state with all K/V, and reset it to zeros; passes may continue."""
 
 
 def span_steps(slots: int) -> tuple[int, ...]:
-    """The spans that passes over a pool of so many slots may have, ascending: powers of two and the numbers
-    midway, from SPAN_STEP on, so that at most half as much again is attended to as is in use.
+    """Return the spans that passes may have over a pool of `slots` slots, ascending.
 
-    Few, so that the exactness gate can measure every one that the engine will ever run.
+    They are the powers of two and the numbers midway between them, from SPAN_STEP on, and `slots` itself. So
+    a pass attends to at most 1.5 times the slots that are in use. They are few, so that the exactness gate
+    can measure every span that the engine will ever run.
     """
     steps = []
     step = SPAN_STEP
@@ -140,9 +147,10 @@ def span_steps(slots: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class KVCacheGroupShape:
-    """The properties of a pool that the engine needs to place rows (see manifests.schema.KVCacheGroup).
+    """The properties of a pool of K/V slots that the engine needs to place rows.
 
-    The last `spare_slots` of a region hold no token.
+    `region_slots` are the slots of one sequence; the last `spare_slots` of them hold no token. `window` is
+    the sliding window in tokens, None for full attention. See manifests.schema.KVCacheGroup.
     """
 
     name: str
@@ -152,21 +160,22 @@ class KVCacheGroupShape:
 
     @property
     def token_slots(self) -> int:
-        """The slots of one region that hold tokens: those of the context, or a ring."""
+        """The number of slots of one region that hold tokens: the whole context, or a ring."""
         return self.region_slots - self.spare_slots
 
 
 @dataclass(frozen=True)
 class VerifierShape:
-    """The properties of a verifier that the engine needs: the block, every width that a pass may have, and
-    sizes.
+    """The sizes and properties of a verifier that the engine needs.
 
-    `widths` are ascending, the block among them. They are few, so that the exactness gate can measure every
-    one that the engine will ever run. `partial_spans` is whether a pass may attend to fewer slots than a pool
-    has. `side_by_side` is whether a pass writes one stretch of slots: its rows are of one sequence then, from
-    lane 0 on, in home slots one after another, and its pads write into the slots behind them, where nothing
-    is that any row may still see. `finds_best` is whether passes that want the best tokens alone run
-    something else, which the gates measure too.
+    `widths` are the numbers of rows that a pass may have, ascending, the `block` among them. They are few, so
+    that the exactness gate can measure every width that the engine will ever run. With `partial_spans` a pass
+    may attend to fewer slots than a pool has.
+
+    With `side_by_side` a pass writes one stretch of slots. Then all its rows belong to one sequence, start at
+    lane 0 and have consecutive home slots; its pads write into the slots behind them, which hold nothing that
+    a row may still see. With `finds_best` the backend runs another program for passes that want the best
+    tokens alone; the gates measure it too.
     """
 
     block: int
@@ -181,32 +190,33 @@ class VerifierShape:
 
     @property
     def t_min(self) -> int:
-        """Rows of the narrowest pass."""
+        """The rows of the narrowest pass."""
         return self.widths[0]
 
     @property
     def t_max(self) -> int:
-        """Rows of the widest pass."""
+        """The rows of the widest pass."""
         return self.widths[-1]
 
     @property
     def wide_widths(self) -> tuple[int, ...]:
-        """Those of at least as many rows as a block has, the block's own first."""
+        """The widths from the block on, ascending."""
         return tuple(width for width in self.widths if width >= self.block)
 
     def span_steps(self, pool: int) -> tuple[int, ...]:
-        """The spans that a pass may have in a pool, ascending, its number of slots last."""
+        """Return the spans that a pass may have in a pool, ascending; the last is the whole pool."""
         slots = self.pools[pool].region_slots * self.sequences
         return span_steps(slots) if self.partial_spans else (slots,)
 
     @property
     def pages(self) -> tuple[int, ...]:
-        """How many slots of one region stand side by side, by pool: see SlotMapping. All of them where passes
-        attend to every slot anyway, or where a region is not made of whole pages.
+        """The page size of each pool: how many slots of one region are contiguous (see SlotMapping).
 
-        Libraries split sums over slots at fixed ones, 1024 in OpenVINO's case. Every region must meet those
-        splits alike, or its bits depend on where it is; so only powers of two take turns. Rows that are
-        written side by side must not meet the end of a page.
+        A page is the whole region if passes attend to every slot anyway, or if the region is not a multiple
+        of SPAN_STEP. Libraries split sums over slots at fixed slot numbers (OpenVINO at multiples of 1024).
+        All regions must be split in the same way, or a row's bits would depend on its region; so pages are
+        interleaved only if the number of regions is a power of two. Rows that are written side by side must
+        not cross the end of a page, so they have no pages.
         """
         paged = self.partial_spans and self.sequences > 1 and self.sequences.bit_count() == 1
         paged = paged and not self.side_by_side
@@ -217,7 +227,7 @@ class VerifierShape:
 
     @property
     def spans(self) -> tuple[tuple[int, ...], ...]:
-        """The spans that passes may have, by pool."""
+        """The spans that passes may have, ascending, by pool."""
         return tuple(self.span_steps(pool) for pool in range(len(self.pools)))
 
     @property
@@ -227,23 +237,23 @@ class VerifierShape:
 
 
 class Verifier(Protocol):
-    """A backend holding an artifact: runs passes over a state that it owns.
+    """A backend that has loaded an artifact, and runs passes over the K/V state that it owns.
 
-    The state starts as zeros. Slots are absolute: which region has which is for SlotMapping to say.
-    Every call may raise StateLostError.
+    The state starts as zeros. Slots are absolute; SlotMapping says which region they belong to. Every call
+    may raise StateLostError.
     """
 
     @property
     def shape(self) -> VerifierShape:
-        """Sizes; constant over the verifier's life."""
+        """The verifier's sizes, which never change."""
         ...
 
     def submit(self, plan: PassPlan) -> None:
-        """Begin a pass: write every row's K/V, find what is wanted. `wait` must be the next call."""
+        """Begin a pass: write the K/V of every row and compute the wanted results. Call `wait` next."""
         ...
 
     def wait(self) -> PassResult:
-        """Return the results of the pass begun by `submit`; the pass is over then, even if this raises."""
+        """Return the results of the pass that `submit` began; the pass is over even if this raises."""
         ...
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
@@ -251,11 +261,11 @@ class Verifier(Protocol):
         ...
 
     def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
-        """The K/V bits of `count` slots: one array [1, n_kv, count, head_dim] per state of the pool."""
+        """Return the K/V bits of `count` slots: per state of the pool one array [1, n_kv, count, head_dim]."""
         ...
 
     def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
-        """Write back what `export_slots` returned, to the slots from `first` on."""
+        """Write arrays that `export_slots` returned to the slots from `first` on."""
         ...
 
     def close(self) -> None:
@@ -272,22 +282,22 @@ def run_pass(verifier: Verifier, plan: PassPlan) -> PassResult:
 def whole_plan(
     shape: VerifierShape, rows: Sequence[Row], *, width: int | None = None, wants_logits: bool = True
 ) -> PassPlan:
-    """A pass of these rows over every slot, with all logits of every row, or none.
+    """Return a pass of these rows that attends to every slot, and wants all logits of every row, or none.
 
-    It is as wide as there are rows, unless another width is given.
+    The pass is as wide as there are rows, unless `width` is given.
     """
     wanted = dict.fromkeys(range(len(rows)), ALL_LOGITS) if wants_logits else {}
     return PassPlan(tuple(rows), width or len(rows), shape.whole_spans, wanted)
 
 
 def run_rows(verifier: Verifier, rows: Sequence[Row], width: int | None = None) -> Logits:
-    """The logits [rows, vocabulary] of a pass of these rows, in which every slot is attended to."""
+    """Run a pass of these rows that attends to every slot; return its logits [rows, vocabulary]."""
     result = run_pass(verifier, whole_plan(verifier.shape, rows, width=width))
     return np.stack([all_logits(result[lane]) for lane in range(len(rows))])
 
 
 def all_logits(row: RowLogits) -> Logits:
-    """The logits [vocabulary] of a row of which all were wanted.
+    """Return the logits [vocabulary] of a row for which all logits were requested.
 
     Raises:
         AnespecError: the verifier did not return them.

@@ -1,4 +1,4 @@
-"""The results of the exactness gate that the engine uses."""
+"""What the exactness gate has proven, as the engine uses it."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,17 @@ from anespec.runtime.passes import VerifierShape
 
 @dataclass(frozen=True)
 class Proven:
-    """What may be used for this artifact, backend and machine without changing a token.
+    """The features that change no token for this artifact, backend and machine.
 
-    - `speculate`: lane, neighbours, stale, partition and wanted hold, so drafts may fill rows.
-    - `widths`: numbers of rows that give a row the bits it has in a block, ascending, the block among them.
-    - `region_independent`: region holds. Otherwise only the first region is used, one sequence after
-      another, since an answer would else depend on who else is being served.
-    - `spans`: numbers of slots, by pool and ascending, that a pass may attend to with the bits that it has
-      over all slots; where there is none for a pool, it attends to all.
-    - `reuse_prefixes`: a prompt may go on from what an earlier one left, which was cut into other blocks
-      beside other rows. Otherwise every prompt is prefilled from its first token.
+    - `speculate`: drafts may fill rows. The invariances lane, neighbours, stale, partition and wanted hold.
+    - `widths`: the widths of passes that give a row the same bits as a block does, ascending, the block among
+      them.
+    - `region_independent`: the invariance region holds, so several regions may be used at a time. Otherwise
+      only the first region is used, for one sequence after another: an answer would depend on the region.
+    - `spans`: by pool and ascending, the numbers of slots that give a pass the same bits as all slots do; a
+      pass attends to all slots of a pool for which there is none.
+    - `reuse_prefixes`: a prompt may continue from the K/V of an earlier prompt, which was computed in other
+      blocks beside other rows. Otherwise every prompt is prefilled from its first token.
     """
 
     speculate: bool
@@ -28,13 +29,15 @@ class Proven:
 
     @classmethod
     def nothing(cls, shape: VerifierShape, allow_inexact: bool = False) -> "Proven":
-        """For a verifier that was never measured; `allow_inexact` is as in `of`."""
+        """Return the features of a verifier that was never measured; `allow_inexact` is as in `of`."""
         return cls(speculate=allow_inexact, widths=(shape.block,), reuse_prefixes=allow_inexact)
 
     @classmethod
     def of(cls, verdict: ExactnessVerdict, shape: VerifierShape, allow_inexact: bool = False) -> "Proven":
-        """Return the features that a verdict allows; `allow_inexact` always allows speculation and prefix
-        reuse."""
+        """Return the features that a verdict allows.
+
+        `allow_inexact` allows speculation and the reuse of prefixes whatever the verdict says.
+        """
         speculate = verdict.allows_speculation or allow_inexact
         return cls(
             speculate=speculate,

@@ -1,4 +1,4 @@
-"""Rows of consecutive tokens, and pads."""
+"""Make rows of consecutive tokens, and pad rows."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ PAD_TOKEN = 0
 def chain_rows(
     region_map: SlotMapping, region: int, position: int, kind: RowKind, tokens: Sequence[int]
 ) -> list[Row]:
-    """Rows of one kind for consecutive tokens of the sequence in `region`, from `position` on."""
+    """Return rows of one kind for consecutive tokens of the sequence in `region`, from `position` on."""
     return [
         Row(kind, token, where, region_map.slots(region, where))
         for where, token in enumerate(tokens, start=position)
@@ -19,10 +19,10 @@ def chain_rows(
 
 
 def pad_rows(rows: Sequence[Row], width: int) -> list[Row]:
-    """The pad rows that fill `rows`, of which at least one writes, up to `width`.
+    """Return the pad rows that fill `rows` up to `width`; at least one of `rows` must not be a pad.
 
-    A pad row writes nowhere and attends to the slot that the first row to write writes, which surely holds
-    finite values.
+    A pad row writes nowhere. It attends to the home slot of the first row that is not a pad: that slot is
+    written in the same pass, so it holds finite values.
     """
     if len(rows) >= width:
         return []

@@ -6,7 +6,7 @@ CACHE/anespec/memory/VOCABULARY/   see runtime/drafters/memory/store.py
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anespec.runtime.options import NOT_KEPT
+from anespec.runtime.options import NO_FOLDER
 from anespec.system.errors import StorageError
 from anespec.system.user_folders import cache_folder
 
@@ -37,7 +37,7 @@ def open_memory(
     from anespec.runtime.drafters.memory.used_models import Model
 
     folder: Path | None = None
-    if options.draft_memory != NOT_KEPT:
+    if options.draft_memory != NO_FOLDER:
         try:
             folder = memory_folder(options.draft_memory)
         except StorageError:
@@ -53,6 +53,6 @@ def memory_for_measuring(vocabulary_hash: str, options: "LoadOptions", learner: 
     from anespec.runtime.drafters.memory.memories import Memories, Place
     from anespec.runtime.drafters.memory.store import vocabulary_key
 
-    folder = options.draft_memory if options.draft_memory != NOT_KEPT else None
+    folder = options.draft_memory if options.draft_memory != NO_FOLDER else None
     place = Place(vocabulary_key(vocabulary_hash), folder, options.draft_memory_size)
     return Memories().open(place, learner)

@@ -20,7 +20,7 @@ from anespec.cli.verbosity import accept_verbosity
 from anespec.models.draft_memory import memory_folder
 from anespec.models.model_path import ModelPath
 from anespec.models.vocabularies import SHORT_KEY
-from anespec.runtime.options import USUAL_MEMORY
+from anespec.runtime.options import DEFAULT_MEMORY_BYTES
 from anespec.system.errors import RequestError, UsageError
 from anespec.system.formatting import bytes_text, counted, named, printable, quoted
 from anespec.system.progress import ProgressCallbacks
@@ -245,7 +245,7 @@ def _learn(store: "DraftMemoryStore", chosen: "Chosen", owner: str, watch: Progr
 
     tell_of_compiling("mix", watch)
     learner = learner_of(chosen.require_tokenizer())
-    memory = VocabularyMemory(learner, USUAL_MEMORY, chosen.key, store.root, model=chosen.model)
+    memory = VocabularyMemory(learner, DEFAULT_MEMORY_BYTES, chosen.key, store.root, model=chosen.model)
     memory.of(owner)
     memory.close()
 

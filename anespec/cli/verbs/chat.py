@@ -15,7 +15,7 @@ from anespec.cli.preset_option import preset_option
 from anespec.cli.prompts import standard_input_lines
 from anespec.models.model_path import ModelPath, model_name
 from anespec.runtime.options import (
-    USUAL_IN_CONVERSATION,
+    CONVERSATION_DEFAULT_TEXTS,
     GenerationOptions,
     LoadOptions,
     usual_in_conversation,
@@ -45,7 +45,7 @@ def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             help="Longest answer in tokens.  [default: until the context is full]",
         ),
         flags_of(LoadOptions),
-        flags_of(GenerationOptions, without=WITHOUT, usual=USUAL_IN_CONVERSATION),
+        flags_of(GenerationOptions, without=WITHOUT, usual=CONVERSATION_DEFAULT_TEXTS),
         click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour."),
         click.option("--no-history", is_flag=True, help="Do not keep the input history."),
     )

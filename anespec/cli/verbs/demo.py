@@ -11,7 +11,7 @@ from rich.table import Table
 from anespec.cli.console import json_option, out, result_as_json, step_progress, timed_progress
 from anespec.cli.option_flags import flags_of
 from anespec.model import Model, load_model
-from anespec.runtime.options import NOT_KEPT, BackendOptions, GenerationOptions, LoadOptions, WhenGates
+from anespec.runtime.options import NO_FOLDER, BackendOptions, GenerationOptions, LoadOptions, WhenGates
 from anespec.system import process_exit
 from anespec.system.errors import ExactnessGateError, Interrupted, UsageError
 from anespec.system.formatting import bytes_text, counted
@@ -183,7 +183,7 @@ class _Pair:
 
 def _generate(artifact: Path, backend: str, quiet: bool) -> dict[str, Any]:
     model = load_model(
-        artifact, LoadOptions(backend=backend, draft_memory=NOT_KEPT, gates=WhenGates.NOW), SILENT
+        artifact, LoadOptions(backend=backend, draft_memory=NO_FOLDER, gates=WhenGates.NOW), SILENT
     )
     try:
         pairs = [

@@ -19,7 +19,7 @@ from anespec.cli.prompts import Prompt, PromptFile, read_standard_input
 from anespec.models.model_path import complete_model
 from anespec.models.url.name import path_of
 from anespec.results import Choice
-from anespec.runtime.options import LONGEST_REFERENCE, USUAL_WORDS, GenerationOptions, LoadOptions
+from anespec.runtime.options import DEFAULT_TEXTS, LONGEST_REFERENCE, GenerationOptions, LoadOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.text.conversation import Message
 from anespec.system.errors import Interrupted, RequestError, StorageError, UsageError
@@ -170,7 +170,7 @@ LINES_AHEAD = 2
 @preset_option
 @click.option("--system", help="The system prompt, with --chat.")
 @flags_of(LoadOptions)
-@flags_of(GenerationOptions, usual=USUAL_WORDS)
+@flags_of(GenerationOptions, usual=DEFAULT_TEXTS)
 @text_options
 @click.option(
     "--prompt-cache",
