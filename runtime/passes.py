@@ -261,7 +261,7 @@ class Verifier(Protocol):
         ...
 
     def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
-        """Return the K/V bits of `count` slots: per state of the pool one array [1, n_kv, count, head_dim]."""
+        """Return the K/V bits of `count` slots: an array [1, n_kv, count, head_dim] per state of the pool."""
         ...
 
     def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:

@@ -1,4 +1,4 @@
-"""From what a pass found to the tokens that it makes part of a sequence."""
+"""Turn the results of a pass into committed tokens of a sequence."""
 
 from dataclasses import dataclass, field
 
@@ -16,8 +16,8 @@ _NOTHING = RowLogits()
 class Committed:
     """The results of one pass for one sequence.
 
-    `accepted` draft rows were right. `rows` are those that ran, from that of the last known token on:
-    `rows[i]` is the row that token i came from; rows beyond the tokens followed a wrong draft.
+    `accepted` counts the draft rows that were right. `rows` are the results of the rows that ran, from the
+    last known token's row on: `tokens[i]` came from `rows[i]`. Further rows followed a wrong draft.
     """
 
     tokens: list[OutputToken] = field(default_factory=list)
@@ -35,9 +35,9 @@ class Committed:
 def commit_rows(
     sequence: ActiveSequence, scheduled: int, draft: Draft, first_lane: int, found: PassResult
 ) -> Committed:
-    """Commit token after token, row by row, while the rows that ran match the tokens.
+    """Sample and commit tokens, one for each row, while the next row's token is the sampled one.
 
-    The sequence's rows begin at `first_lane`: `scheduled` ones, then those of `draft`. A token that the
+    The sequence's rows begin at `first_lane`: `scheduled` rows, then the rows of `draft`. A token that the
     grammar forces is not sampled. Nothing is committed while rows of committed tokens are left to run.
     """
     result = Committed()
@@ -46,7 +46,7 @@ def commit_rows(
     if scheduled < known:
         return result
     lane = first_lane + known - 1
-    # The tokens of the rows that ran after the one that the first token comes from.
+    # `ran` are the tokens of the rows after the first one that gives a token.
     forced_rows = sequence.forced[: scheduled - known]
     ran = [*forced_rows, *draft.tokens]
     result.rows = [found.get(lane + place, _NOTHING) for place in range(len(ran) + 1)]
@@ -78,13 +78,16 @@ def commit_rows(
             if not has_row:
                 break
     except AnespecError as error:
-        # Of this sequence alone, such as a grammar that takes too much to be followed: the others go on.
+        # The error, such as a grammar that is too costly to follow, ends this sequence; the others go on.
         result.finish, result.error = FinishReason.FAILED, str(error)
     return result
 
 
 def look_ahead(sequence: ActiveSequence) -> None:
-    """Ask the grammar what must follow, as far as the sequence may go; raises AnespecError like `sample`."""
+    """Set the sequence's forced tokens: the next ones, if its grammar allows no others, within its limit.
+
+    Raises AnespecError as `Sampler.sample` does.
+    """
     sequence.forced = list(sequence.sampler.forced())[: sequence.limit - len(sequence.tokens)]
 
 

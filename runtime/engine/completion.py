@@ -1,4 +1,4 @@
-"""One prompt to text: a request's events decoded, cut at stop strings, and summed up at the end."""
+"""Turn a request's events into text: decode tokens, cut at stop strings, and summarize the end."""
 
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ from anespec.system.errors import AnespecError
 
 @dataclass(frozen=True)
 class Chunk:
-    """Text that one token completed, which may be none; the token says where it came from.
+    """The text that one token completed, which may be empty, and the token.
 
-    What a possible stop string held back comes with the token that decides, or at the end without a token.
+    Text that may be the beginning of a stop string is held back. It comes with the token that shows that it
+    is none, or at the end without a token.
     """
 
     text: str
@@ -32,7 +33,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Summary:
-    """How a completion ended. `text` ends before a stop string; the tokens include its own."""
+    """The result of a completion. `text` ends before a stop string; `tokens` include the string's tokens."""
 
     prompt_ids: tuple[int, ...]
     tokens: tuple[OutputToken, ...]
@@ -42,12 +43,12 @@ class Summary:
 
     @property
     def output_ids(self) -> tuple[int, ...]:
-        """The tokens' ids."""
+        """The ids of the output tokens."""
         return tuple(token.id for token in self.tokens)
 
 
 class TextAssembly:
-    """Turns events into chunks of text. Pure: it neither waits nor knows where events come from."""
+    """A converter of events into chunks of text. It never waits."""
 
     def __init__(
         self,
@@ -56,11 +57,12 @@ class TextAssembly:
         stops: Sequence[str] = (),
         shown: Collection[int] = (),
     ) -> None:
-        """`shown` are special tokens that the text shows.
+        """Begin with no events; `shown` are special tokens to write out in the text.
 
-        Raises RequestError where a stop string is empty.
+        Raises:
+            RequestError: a stop string is empty.
         """
-        # An artifact's tokens are the tokenizer's, but a prompt of ids need not begin like a text does.
+        # A prompt that was given as ids need not begin as an encoded text does.
         self._decoder = StreamDecoder(tokenizer, continues=True, shown=shown)
         self._stops = StopStrings(stops)
         self._prompt = tuple(prompt)
@@ -69,7 +71,7 @@ class TextAssembly:
         self.summary: Summary | None = None
 
     def push(self, event: Event) -> list[Chunk]:
-        """The chunks of an event; none once there is a summary.
+        """Return the chunks of an event; none once there is a summary.
 
         Raises:
             AnespecError: the sequence failed.
@@ -104,7 +106,7 @@ class TextAssembly:
 
 
 class TextStream:
-    """One request on a service: iterate for the text, with `for` or `async for`, then ask for `summary`.
+    """The text of one request on a service: iterate with `for` or `async for`, then read `summary`.
 
     Leaving the iteration early cancels the request.
     """
@@ -118,10 +120,13 @@ class TextStream:
         shown: Collection[int] = (),
         alike: "TextStream | None" = None,
     ) -> None:
-        """Nothing runs before it is started; `shown` are special tokens that the text shows.
+        """Make a stream that is not started; `shown` are special tokens to write out in the text.
 
-        `alike` is one of the same request but for its seed: prepared after it, this one is not checked again.
-        Raises RequestError where a stop string is empty.
+        `alike` is a stream of the same request with another seed. If it is prepared first, this request is
+        not checked again.
+
+        Raises:
+            RequestError: a stop string is empty.
         """
         self._service = service
         self._request = request
@@ -132,7 +137,7 @@ class TextStream:
         self._given_up = False
 
     def prepare(self) -> None:
-        """Check the request now; starting it does not do that again. Raises RequestError like `start`."""
+        """Check the request now, so that `start` does not check it; raises RequestError as `start` does."""
         if self._prepared is None:
             alike = self._alike._prepared if self._alike is not None else None
             self._prepared = self._service.prepare(self._request, alike)
@@ -142,19 +147,19 @@ class TextStream:
 
         Raises:
             RequestError: the prompt cannot be served.
-            QueueFullError: too many requests wait.
+            QueueFullError: the limit of waiting requests is reached.
             ClosedError: the service is closed.
         """
         start_together([self])
 
     def cancel(self) -> None:
-        """Cancel the rest, even while it is being started; iterators see the end."""
+        """Cancel the rest of the request, even while it is being started; iterations then end."""
         self._given_up = True
         if self._stream is not None:
             self._stream.cancel()
 
     def __iter__(self) -> Iterator[Chunk]:
-        """The text as it comes.
+        """Yield the text as it comes.
 
         Raises:
             RequestError: the prompt cannot be served.
@@ -168,7 +173,7 @@ class TextStream:
                     return
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        """The same without blocking the event loop; raises as iteration does."""
+        """Yield the text without blocking the event loop; raises as `__iter__` does."""
         stream = self._begun()
         with stream:
             async for event in stream:
@@ -179,7 +184,7 @@ class TextStream:
 
     @property
     def summary(self) -> Summary:
-        """How the completion ended; wait for the rest to run.
+        """The result of the completion; this waits for the rest of it.
 
         Raises:
             RequestError: the prompt cannot be served.
@@ -189,7 +194,7 @@ class TextStream:
             for _ in self:
                 pass
         if self._assembly.summary is None:
-            raise AnespecError("the completion was given up before its end")
+            raise AnespecError("the completion was cancelled before its end")
         return self._assembly.summary
 
     def _begun(self) -> Stream:
@@ -199,7 +204,7 @@ class TextStream:
 
 
 def start_together(runs: Sequence[TextStream]) -> None:
-    """Queue the runs of one service that are not started, all of them or none; raises as `start` does."""
+    """Queue the streams of one service that are not started, all of them or none; raises as `start` does."""
     new = [run for run in runs if run._stream is None]
     if not new:
         return

@@ -1,8 +1,8 @@
-"""Plan -> forward -> commit, for every active sequence.
+"""Run requests: plan a pass of all active sequences, run it, commit its tokens.
 
 The law (DESIGN.md section 5): a row writes its K/V to the home slot of its own position; a draft is
 accepted iff it equals the token sampled for that position from the row before it; nothing is rolled
-back. So the text does not depend on the drafts, only the number of passes does.
+back. So drafts change the number of passes, never the text.
 """
 
 import itertools
@@ -39,7 +39,7 @@ from anespec.system.errors import AnespecError, RequestError
 
 
 def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: float) -> None:
-    """Count the rows that a sequence had in a pass that ended `now`, and what was committed of them."""
+    """Add a sequence's rows in a pass that ended at `now`, and their committed tokens, to its statistics."""
     sequence, stats = part.sequence, part.sequence.stats
     if was_prefill:
         stats.prompt_passes += 1
@@ -61,18 +61,19 @@ def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: fl
 _log = logging.getLogger(__name__)
 
 MOST_LOSSES = 3
-"""So often in a row, without a committed token, the state may be lost before the sequences are given up."""
+"""Losses of the state in a row, without a committed token between them, after which the running sequences
+end as FAILED."""
 
 
 def _nothing() -> None:
-    """The work to do while a pass runs, by default none."""
+    """Do nothing while a pass runs."""
 
 
 class Engine:
-    """Runs requests on a verifier, as many at a time as it has regions; the others wait in a queue.
+    """The loop that runs requests on a verifier: one in each usable region; the others wait in a queue.
 
     Not safe for use from several threads at once, except for `prepare`, `clock`, and the properties of sizes
-    and loads. `clock` returns seconds, `counts` the rows that ran, `counts_of` the same by tenant.
+    and loads. `clock` returns seconds. `counts` has the counts of passes and rows, `counts_of` by tenant.
     """
 
     def __init__(
@@ -87,11 +88,11 @@ class Engine:
         ring_bytes: int = RING_BYTES,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """Use what is `proven` of the verifier, and drafts of `source` where drafts are.
+        """Use the features that are `proven` for the verifier, and drafts of `source` if they are.
 
-        `costs` say which drafts are worth their rows, and hear what passes take; DraftPolicy explains them,
-        `repetition_filter` and `min_draft_len`. `ring_bytes` is the budget for what is kept of rings where
-        prompts end; `clock` gives seconds.
+        `costs` decide which drafts are worth their rows, and learn the time of every pass. For
+        `repetition_filter` and `min_draft_len` see DraftPolicy. `ring_bytes` is the budget for saved ring
+        states (see RingStates). `clock` returns seconds.
         """
         self._verifier = verifier
         self._shape = verifier.shape
@@ -115,7 +116,7 @@ class Engine:
         self._speculates = proven.speculate
         self._numbers = itertools.count()
         self._losses = 0
-        # Kept here until a step returns them, so that a step that fails loses none.
+        # Events stay here until a step returns them, so that a step that fails loses none.
         self._events: list[Event] = []
 
     @property
@@ -139,7 +140,7 @@ class Engine:
 
     @property
     def pools(self) -> tuple[PoolLoad, ...]:
-        """The content of the state's pools."""
+        """The load of each pool of the state."""
         return self._store.loads
 
     @property
@@ -149,13 +150,13 @@ class Engine:
 
     @property
     def hold_seconds(self) -> float:
-        """For how long a step had better wait for further requests; see Scheduler.hold_seconds."""
+        """The seconds to wait for another request before the next step; see Scheduler.hold_seconds."""
         return self._scheduler.hold_seconds
 
     def use(self, proven: Proven, costs: CostModel | None = None) -> None:
-        """Use from the next pass on what was proven meanwhile, which is no less than before.
+        """Use newly proven features and costs from the next pass on; nothing may be proven less than before.
 
-        Sequences that run go on where they are, with drafts from now on where those are proven.
+        Running sequences go on where they are, from now on with drafts if those are proven.
         """
         self._policy.use(proven.widths, costs)
         self._planner = Planner(self._shape, proven, self._policy)
@@ -170,11 +171,12 @@ class Engine:
     def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
         """Check a request and give it a number; safe from any thread.
 
-        `alike` is one that was prepared, and not begun, of the same request but for its seed: what was
-        checked and made for it holds for this one, too.
+        `alike` is the same request with another seed, prepared but not begun: its checks and its prepared
+        sampler are reused.
 
-        Raises RequestError for a prompt that is empty, longer than the context or has ids out of
-        the vocabulary, and for sampling parameters that do not fit it.
+        Raises:
+            RequestError: the prompt is empty, longer than the context or has ids out of the vocabulary, or
+                the sampling parameters do not fit the vocabulary.
         """
         if alike is not None:
             prompt, sampler = alike.prompt, alike.sampler.with_seed(request.sampling.seed)
@@ -189,7 +191,7 @@ class Engine:
         self._scheduler.enqueue(waiting)
 
     def submit(self, request: Request) -> int:
-        """Queue a request; the number of its sequence. Raises RequestError as `prepare` does."""
+        """Queue a request; return its sequence's number. Raises RequestError as `prepare` does."""
         waiting = self.prepare(request)
         self.enqueue(waiting)
         return waiting.number
@@ -197,15 +199,15 @@ class Engine:
     def cancel(self, sequence: int, reason: FinishReason = FinishReason.CANCELLED) -> Event | None:
         """End a sequence now, for example with STOP at a stop string.
 
-        Returns its last event, or None if there is no such sequence (any more). It has the tokens that a
-        step committed before it failed. What was computed stays in its region for later prompts.
+        Return its last event, or None if there is no such sequence (any more). The event has the tokens of
+        events that a failed step did not return. The sequence's K/V stay in its region for later prompts.
         """
         return self._end(sequence, reason)
 
     def abandon(self, error: str) -> tuple[Event, ...]:
-        """End the active sequences as FAILED and discard the state's content; the queue stays.
+        """End the active sequences as FAILED and discard the state's content; waiting requests stay queued.
 
-        Use this after a failure of the verifier that a retry would not fix.
+        Call this after a failure of the verifier that a retry would not fix.
         """
         self._store.forget()
         numbers = [sequence.number for sequence in self._scheduler.active]
@@ -214,12 +216,11 @@ class Engine:
         return tuple(events)
 
     def step(self, meanwhile: Callable[[], None] = _nothing) -> tuple[Event, ...]:
-        """End what took too long, admit what fits, run one pass, commit; the events of all sequences that got
-        on or ended.
+        """End overdue sequences, admit waiting requests, run one pass and commit its tokens.
 
-        A pass that ran only prompt rows yields no event. `meanwhile` is called while the pass runs.
-        If the verifier raises, nothing was committed and the step can be
-        tried again; where its state is lost, that is done: all sequences go back to their prefill.
+        Return the events of the sequences that got tokens or ended; a pass of prompt rows alone yields none.
+        `meanwhile` is called while the pass runs. If the verifier raises, nothing was committed and the step
+        can be called again. After a StateLostError the step recovers: all sequences are prefilled again.
         """
         try:
             self._end_overdue()
@@ -236,10 +237,12 @@ class Engine:
         return events
 
     def generate(self, request: Request) -> Iterator[Event]:
-        """Run one request on an idle engine; its events as they come, the last with a finish reason.
+        """Run one request on an idle engine; yield its events, the last with a finish reason.
 
-        Closing the iterator cancels the sequence. For several requests at once use `submit` and
-        `step`. Raises RequestError, at the first event, as `submit` does or if the engine is busy.
+        Closing the iterator cancels the sequence. For several requests at once use `submit` and `step`.
+
+        Raises:
+            RequestError: as `submit` does, or the engine is busy; both at the first event.
         """
         if self.busy:
             raise RequestError("the engine is busy with another request; wait for it to end")
@@ -251,7 +254,7 @@ class Engine:
             self.cancel(number)
 
     def save_prefix(self, prompt: Sequence[int], tenant: str = "") -> SavedPrefix | None:
-        """A copy of the K/V of a tenant's prompt, to be kept elsewhere; None where it is not there."""
+        """Return a copy of the K/V of a tenant's prompt; None if no region holds them."""
         try:
             return self._store.save(prompt, tenant)
         except StateLostError as error:
@@ -259,7 +262,7 @@ class Engine:
             return None
 
     def restore_prefix(self, saved: SavedPrefix, tenant: str = "") -> bool:
-        """Have a tenant's later prompts go on from a prefix; whether it could be used: see RegionStore."""
+        """Load a saved prefix for a tenant's later prompts; return whether it fits (see RegionStore)."""
         try:
             return self._store.restore(saved, tenant)
         except StateLostError as error:
@@ -277,7 +280,7 @@ class Engine:
             self._end_now(number, FinishReason.TIME)
 
     def _begin(self, sequence: ActiveSequence) -> None:
-        """Prepare a sequence that was admitted; it ends at once where its grammar cannot be followed."""
+        """Prepare a sequence that was admitted; end it at once if its grammar fails."""
         try:
             look_ahead(sequence)
         except AnespecError as error:
@@ -295,14 +298,14 @@ class Engine:
         meanwhile()
         found = self._verifier.wait()
         if (costs := self._policy.cost_model) is not None and plan.wanted:
-            # Without a head a pass is shorter, and what it takes says nothing of others.
+            # A pass without the head shards is shorter, so its time is no estimate for other passes.
             costs.observe(plan.width, plan.spans[0], self.clock() - began)
         self._count(parts, plan)
         for part in parts:
             self._commit(part, found)
 
     def _count(self, parts: Sequence[SequenceRows], plan: PassPlan) -> None:
-        """Count a pass that was run, and for each tenant their own rows of it."""
+        """Count a pass that was run, and for each tenant its own rows in it."""
         self.counts.count(plan)
         owned: dict[str, list[Row]] = {}
         for part in parts:
@@ -311,7 +314,7 @@ class Engine:
             self.counts_of.growing(tenant).count_rows(rows)
 
     def _commit(self, part: SequenceRows, found: PassResult) -> None:
-        """Make a pass's rows part of the sequence, as far as they are right."""
+        """Commit the tokens of a sequence's rows in a pass, as far as they are right."""
         sequence = part.sequence
         self._scheduler.took_turn(sequence)
         was_prefill, before = sequence.in_prefill, sequence.computed
@@ -328,11 +331,11 @@ class Engine:
         if result.tokens or result.finish is not None:
             self._deliver(sequence, result)
         if result.finish is FinishReason.FAILED:
-            # Last, since it may find the state lost, and what was committed must not be.
+            # This comes last: it may raise StateLostError, which must not lose the committed tokens.
             self._store.scrub(sequence.region)
 
     def _deliver(self, sequence: ActiveSequence, result: Committed) -> None:
-        """Hand out what a pass gave a sequence, and end it if that was its last."""
+        """Add the event of a sequence's new tokens, and retire the sequence if it has finished."""
         if result.finish is not None:
             self._retire(sequence)
         snapshot = sequence.stats.snapshot()
@@ -341,18 +344,18 @@ class Engine:
         )
 
     def _end_now(self, number: int, reason: FinishReason, error: str | None = None) -> None:
-        """End a sequence; its event comes with the results of this step."""
+        """End a sequence; its last event is returned by the current step."""
         last = self._end(number, reason, error)
         if last is not None:
             self._events.append(last)
 
     def _end(self, number: int, reason: FinishReason, error: str | None = None) -> Event | None:
-        """End a sequence that waits or runs, or whose last event was lost with a failed step."""
-        untold = [event for event in self._events if event.sequence == number]
+        """End a sequence that waits or runs, or that ended in a failed step, which returned no events."""
+        unreturned = [event for event in self._events if event.sequence == number]
         self._events = [event for event in self._events if event.sequence != number]
-        tokens = tuple(token for event in untold for token in event.tokens)
-        if untold and untold[-1].finish is not None:
-            return replace(untold[-1], tokens=tokens)
+        tokens = tuple(token for event in unreturned for token in event.tokens)
+        if unreturned and unreturned[-1].finish is not None:
+            return replace(unreturned[-1], tokens=tokens)
         if (sequence := self._scheduler.find(number)) is not None:
             self._retire(sequence)
             return Event(number, sequence.stats.snapshot(), tokens, reason, error)
@@ -367,14 +370,14 @@ class Engine:
         self._scheduler.retire(sequence)
 
     def _recover(self, error: StateLostError) -> None:
-        """Go on after all K/V were lost: every sequence is prefilled again, and its text stays the same."""
-        _log.warning("the verifier lost its state, sequences are prefilled again: %s", error)
+        """Prefill every sequence again after all K/V were lost; its text stays the same."""
+        _log.warning("the verifier lost its state; all sequences are prefilled again: %s", error)
         self._store.forget()
         self._losses += 1
         self.counts.states_lost += 1
         if self._losses == MOST_LOSSES:
             self._losses = 0
-            reason = f"the verifier lost its state {MOST_LOSSES} times without getting on; last: {error}"
+            reason = f"the verifier lost its state {MOST_LOSSES} times without a new token; last: {error}"
             self._events = [*self.abandon(reason)]
             return
         for sequence in self._scheduler.active:

@@ -1,4 +1,4 @@
-"""A request's events, passed from the engine's thread to the readers, in threads or asyncio."""
+"""Pass a request's events from the engine's thread to a reader in another thread or in asyncio."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ Cancel = Callable[[int, FinishReason], None]
 
 
 class Stream:
-    """The events of one sequence, each handed out once; the last one has a finish reason.
+    """The events of one sequence; each is returned once, and the last one has a finish reason.
 
     Iterate with `for` or `async for`. Events are kept until they are read, so a slow reader delays no other
-    client. Leaving a `with` block cancels what is left. Safe for use from several threads.
+    client. Leaving a `with` block cancels the rest of the sequence. Safe for use from several threads.
     """
 
     def __init__(self, number: int, cancel: Cancel) -> None:
-        """`cancel` asks the tenant of the engine to end sequence `number`."""
+        """Begin without events; `cancel(number, reason)` asks the engine's thread to end the sequence."""
         self._number = number
         self._cancel = cancel
         self._events: deque[Event] = deque()
@@ -36,23 +36,23 @@ class Stream:
 
     @property
     def ended(self) -> bool:
-        """Whether the last event has come, read or not."""
+        """Whether the last event was put here, even if it is not yet read."""
         return self._ended
 
     def cancel(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """Ask for the sequence's end. Its last event still comes; nothing happens where it has ended."""
+        """Ask the engine to end the sequence; its last event still comes. Do nothing if it has ended."""
         if not self._ended:
             self._cancel(self._number, reason)
 
     def put(self, event: Event) -> None:
-        """Hand over an event; for the tenant of the engine."""
+        """Add an event; only the engine's thread calls this."""
         with self._changed:
             self._events.append(event)
             self._ended = event.finish is not None
             self._changed.notify_all()
             sleepers, self._sleepers = self._sleepers, []
         for loop, sleeper in sleepers:
-            # A closed loop has no waiting task.
+            # A loop that was closed meanwhile has no waiting task.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, sleeper)
 

@@ -1,4 +1,4 @@
-"""The load of an engine and the counts of its work: integers that any thread may read while passes run."""
+"""Hold the load of an engine and the counts of its passes; any thread may read them while passes run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from anespec.runtime.passes import PassPlan, Row, RowKind
 
 MOST_OWNERS = 4096
-"""Owners whose counts are kept; beyond that, those of the tenant that came first are dropped."""
+"""Tenants whose counts are kept; for one more, the counts of the tenant that came first are dropped."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,11 @@ class RowCount:
 
 @dataclass(frozen=True)
 class PoolLoad:
-    """The slots of a pool: all of them, those that hold tokens of sequences that run, and those that hold
-    what ended sequences left for later prompts."""
+    """The slots of a pool, by use.
+
+    `slots` is their number. `running` slots hold tokens of running sequences, `kept` ones tokens of ended
+    sequences, which later prompts may reuse.
+    """
 
     pool: str
     slots: int
@@ -32,8 +35,8 @@ class PoolLoad:
 class ServiceLoad:
     """The current load of a service, and its counts since it was opened.
 
-    `waiting` requests wait for one of the `sequences` that can run at a time; `active` ones run. `accepted`
-    draft rows were right. The last pass had `last_rows` rows that were not pads, of `last_width`.
+    `sequences` can run at a time; `active` ones run and `waiting` requests wait. `accepted` counts the draft
+    rows that were right. The last pass was `last_width` rows wide; `last_rows` of them were not pads.
     """
 
     waiting: int
@@ -50,7 +53,7 @@ class ServiceLoad:
 
 @dataclass
 class PassCounts:
-    """The passes that an engine ran."""
+    """The counts of the passes that an engine ran, and of their rows."""
 
     passes: int = 0
     accepted: int = 0
@@ -71,24 +74,24 @@ class PassCounts:
         self._rows[RowKind.PAD] += plan.width - len(plan.rows)
 
     def count_rows(self, rows: Sequence[Row]) -> None:
-        """Add a pass of which these rows count."""
+        """Add a pass, and these rows of it."""
         self.passes += 1
         for row in rows:
             self._rows[row.kind] += 1
 
 
 class OwnerCounts:
-    """The passes that an engine ran, by the tenants of the sequences that had rows in them."""
+    """The counts of an engine's passes by tenant; a pass counts for each tenant with rows in it."""
 
     def __init__(self) -> None:
         self._counts: dict[str, PassCounts] = {}
 
     def of(self, tenant: str) -> PassCounts:
-        """Return a tenant's counts, to be read; from any thread."""
+        """Return a tenant's counts for reading; any thread may call this."""
         return self._counts.get(tenant) or PassCounts()
 
     def growing(self, tenant: str) -> PassCounts:
-        """Return a tenant's counts, to be added to; for the engine's thread."""
+        """Return a tenant's counts for adding to them; only the engine's thread may call this."""
         found = self._counts.get(tenant)
         if found is None:
             if len(self._counts) == MOST_OWNERS:

@@ -1,4 +1,4 @@
-"""Build the next pass from the active sequences: the rows of each, scheduled ones and drafts."""
+"""Build the next pass from the scheduled rows and the drafts of the active sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +13,9 @@ from anespec.runtime.speculation.proposals import Ask, Speculation
 
 @dataclass(frozen=True)
 class SequenceRows:
-    """A sequence's rows in a pass: scheduled ones from `lane` on, then those of `draft`.
+    """A sequence's rows in a pass: `scheduled` rows from `lane` on, then the rows of `draft`.
 
-    What it writes ends before position `end`.
+    The pass writes the sequence's positions before `end`.
     """
 
     sequence: ActiveSequence
@@ -25,7 +25,7 @@ class SequenceRows:
     end: int
 
     def rows_of(self, plan: PassPlan) -> tuple[Row, ...]:
-        """Return its rows out of the plan that it is a part of."""
+        """Return the sequence's rows out of the pass that they are part of."""
         return plan.rows[self.lane : self.lane + self.scheduled + len(self.draft.tokens)]
 
 
@@ -60,14 +60,14 @@ def next_pass(
 
 
 def _free_lanes(sequence: ActiveSequence, count: int, shares: RowShares, planner: Planner) -> int:
-    """The lanes that drafts of a sequence may have behind its scheduled rows."""
+    """Return the number of lanes that drafts of a sequence may have after its scheduled rows."""
     most = planner.longest_run_from(sequence.computed) - count
     return min(shares.lanes_left, MAX_DRAFT_LEN, most)
 
 
 def _ask(sequence: ActiveSequence, count: int, lanes: int) -> Ask:
-    """Return the lanes that drafts may request: those that follow all scheduled rows, and may still become
-    output."""
+    """Return how many draft rows a sequence may have: drafts follow all its scheduled rows, and only tokens
+    that may still become output are worth a row."""
     if count < sequence.demand.rows:
         return Ask(sequence, 0)
     forced = len(sequence.forced)
@@ -77,7 +77,7 @@ def _ask(sequence: ActiveSequence, count: int, lanes: int) -> Ask:
 def _rows(
     sequence: ActiveSequence, count: int, draft: Draft, speculation: Speculation
 ) -> tuple[PlannedRow, ...]:
-    """The sequence's rows, with what its sampler and its draft session want of them."""
+    """Return the sequence's rows, with the logits that its sampler and its draft session need."""
     rows = [*sequence.scheduled_rows(count)]
     rows += [PlannedRow(RowKind.DRAFT, token, sequence.sampler.need) for token in draft.tokens]
     tops = speculation.wants_top(sequence)

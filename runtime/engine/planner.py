@@ -1,9 +1,7 @@
-"""Plan a pass: the rows of each sequence, the width, and the span.
+"""Plan a pass: the number of rows of each sequence, the width, and the spans.
 
-Pure functions.
-
-Every sequence brings scheduled rows, which surely become part of it: a prompt's, a carry, tokens that a
-grammar forces. What is left of the pass is filled with drafts, best first.
+Every sequence has scheduled rows, which are certain to become part of it: prompt tokens, the last committed
+token, tokens that a grammar forces. Drafts fill the rest of the pass, the likeliest first.
 """
 
 from collections.abc import Sequence
@@ -17,9 +15,9 @@ from anespec.runtime.speculation.policy import DraftPolicy
 
 @dataclass(frozen=True)
 class RowDemand:
-    """Scheduled rows that a sequence of a tenant could run in the next pass, at least one.
+    """The scheduled rows that a sequence could run in the next pass: `rows` of them, at least one.
 
-    The first of them stands at `position`.
+    The first one is at `position`.
     """
 
     rows: int
@@ -30,10 +28,10 @@ class RowDemand:
 
 @dataclass(frozen=True)
 class RowShares:
-    """The number of scheduled rows of every sequence, and the most lanes for drafts.
+    """The number of scheduled rows of every sequence, and of lanes that are left for drafts.
 
-    `sure` is the value of the pass without a draft, in tokens, and `token_seconds` the time of each of those
-    tokens for a waiting sequence; None if that is unknown.
+    `sure` is the value of the pass without drafts, in tokens. `token_seconds` is the time of one such token
+    for a sequence that waits for it; None if unknown.
     """
 
     rows: tuple[int, ...]
@@ -44,7 +42,7 @@ class RowShares:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A token to be run, and what is needed of its row's logits; None for nothing."""
+    """A token to run, and what is needed of its row's logits; `need` is None if nothing is."""
 
     kind: RowKind
     token: int
@@ -53,7 +51,7 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class Run:
-    """Consecutive rows of the sequence in a region, from a position on; not empty."""
+    """Consecutive rows of the sequence in a region, from `position` on; at least one."""
 
     region: int
     position: int
@@ -62,18 +60,17 @@ class Run:
 
 @dataclass(frozen=True)
 class ScheduledRows:
-    """A pass, and the lane that each run begins in."""
+    """A pass, and the first lane of each run."""
 
     plan: PassPlan
     lanes: tuple[int, ...]
 
 
 class Planner:
-    """Plans passes for a verifier within what is proven of it. Holds sizes, and the policy to ask."""
+    """A planner of passes for one verifier. It uses only the widths and spans that are proven exact."""
 
     def __init__(self, shape: VerifierShape, proven: Proven, policy: DraftPolicy | None = None) -> None:
-        """`policy` decides how many draft rows a pass has, and how many prompt rows other sequences can bear;
-        without one, that of unknown costs does."""
+        """Use `policy` to limit draft rows and prompt rows; by default a policy without known costs."""
         self._policy = policy or DraftPolicy(shape.block, proven.widths)
         self._shape = shape
         self._map = SlotMapping.of(shape)
@@ -81,23 +78,23 @@ class Planner:
         self._spans_by_pool = usable_spans(shape, proven)
 
     def longest_run_from(self, position: int) -> int:
-        """The most rows of one sequence in one pass, the first at `position`."""
+        """Return the most rows of one sequence in one pass whose first row is at `position`."""
         return self._map.longest_run_from(position)
 
     def reach(self, ends: Sequence[tuple[int, int]]) -> int:
-        """The span of the first pool that holds the slots of regions up to these positions."""
+        """Return the least usable span of the first pool that holds each (region, position) of `ends`."""
         size = self._map.pools[0].token_slots
         last = max(self._map.slot(0, region, min(position, size - 1)) for region, position in ends)
         return next(span for span in self._spans_by_pool[0] if last < span)
 
     def share(self, demands: Sequence[RowDemand], span: int = 0) -> RowShares:
-        """Return the number of scheduled rows of each sequence; sequences whose turn it is come first.
+        """Return the number of scheduled rows of each sequence.
 
-        Every sequence gets one row before any gets two. If a sequence is past its prompt, only so many prompt
-        rows run that the pass stays short enough for its next token. They are shared fairly by tenants and
-        then by each one's sequences, so that many prompts of one tenant do not delay another's either. `span`
-        is the pass's span in the first pool, for its cost. Where rows are written side by side, all of them
-        are the first sequence's.
+        `demands` are in order of turn, and `span` is the pass's span in the first pool, which its cost
+        depends on. Every sequence gets one row before any gets two. If a sequence waits for its next token,
+        prompt rows are limited so that the pass stays short. Rows are shared fairly among the tenants, then
+        among each tenant's sequences, so many prompts of one tenant do not delay another tenant. If rows are
+        written side by side, the first sequence gets all of them.
         """
         policy, waiting = self._policy, sum(not demand.is_prompt for demand in demands)
         prompt_rows = policy.max_prompt_rows(waiting, span)
@@ -132,11 +129,11 @@ class Planner:
         )
 
     def written_to(self, run: Run, plan: PassPlan) -> int:
-        """The position before which ends what a run writes in its pass, pads included where they write."""
+        """Return the end (exclusive) of the positions that a run writes, with those that pads write."""
         return run.position + (plan.width if self._shape.side_by_side else len(run.rows))
 
     def lay_out(self, runs: Sequence[Run]) -> ScheduledRows:
-        """The pass that holds these runs, one after another, in the narrowest width that does."""
+        """Return the narrowest pass that holds these runs, one after another."""
         rows: list[Row] = []
         lanes: list[int] = []
         wanted: dict[int, LogitsRequest] = {}
@@ -156,10 +153,9 @@ class Planner:
 def least_spans(
     rows: Sequence[Row], width: int, shape: VerifierShape, known: Sequence[Sequence[int]] | None = None
 ) -> tuple[int, ...]:
-    """Of the spans that are `known`, by pool and ascending, the least that hold all that the rows see, and
-    all that a pass of that width writes.
+    """Return for each pool the least span that holds every slot that the rows see or the pass writes.
 
-    Without `known` spans all of the shape's are.
+    The choice is among the spans of `known`, by pool and ascending, by default all of the shape's.
     """
     spans = []
     for pool, steps in enumerate(shape.spans if known is None else known):
@@ -171,7 +167,7 @@ def least_spans(
 
 
 def usable_spans(shape: VerifierShape, proven: Proven) -> tuple[tuple[int, ...], ...]:
-    """The spans that passes may have, by pool and ascending: those proven, and all slots."""
+    """Return the spans that passes may have, by pool and ascending: the proven ones, and the whole pool."""
     proven_spans = proven.spans or ((),) * len(shape.pools)
     return tuple(
         tuple(span for span in shape.span_steps(pool) if span in known or span == whole)
@@ -180,15 +176,18 @@ def usable_spans(shape: VerifierShape, proven: Proven) -> tuple[tuple[int, ...],
 
 
 def fair_shares(wants: Sequence[int], capacity: int) -> list[int]:
-    """Share `capacity`: no request gets more than it asks for, nor less than another that got less than it
-    asked for, except for a remainder, which goes to the earlier ones."""
+    """Divide `capacity` by max-min fairness; return the shares.
+
+    No request gets more than it wants. Requests that get less than they want get equal shares; a remainder
+    goes to the earlier ones.
+    """
     shares = [0] * len(wants)
     left = capacity
-    while hungry := [i for i, want in enumerate(wants) if shares[i] < want]:
+    while unsatisfied := [i for i, want in enumerate(wants) if shares[i] < want]:
         if not left:
             break
-        each = max(1, left // len(hungry))
-        for i in hungry:
+        each = max(1, left // len(unsatisfied))
+        for i in unsatisfied:
             more = min(each, wants[i] - shares[i], left)
             shares[i] += more
             left -= more
@@ -196,7 +195,10 @@ def fair_shares(wants: Sequence[int], capacity: int) -> list[int]:
 
 
 def owner_shares(tenants: Sequence[str], wants: Sequence[int], capacity: int) -> list[int]:
-    """`capacity` shared out fairly by tenants, and what each of them gets by what is theirs."""
+    """Divide `capacity` fairly among the tenants, then each tenant's share among its requests.
+
+    `tenants[i]` is the tenant of request i, which wants `wants[i]`. Return the share of each request.
+    """
     places: dict[str, list[int]] = {}
     for place, tenant in enumerate(tenants):
         places.setdefault(tenant, []).append(place)

@@ -1,4 +1,4 @@
-"""The requests of callers, and the events that the engine returns."""
+"""Define the requests to the engine, and the events that it returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Principal:
-    """The client of a request, and its time limit.
+    """The client that sends a request, with its rights and limits.
 
-    Data of an `tenant`'s requests is never used for another tenant; requests of higher `priority` come first.
-    `seconds` is the limit from the request to its end, None for no limit. `name` is the tenant's name in
-    logs. An administrator sees the figures of all tenants together, others only their own.
+    Data of one tenant's requests is never used for another tenant. Requests of higher `priority` come first.
+    `seconds` limits the time from the request to its end; None is no limit. `name` is the tenant's name in
+    logs. An administrator sees the figures of all tenants together, other clients only their own.
     """
 
     tenant: str = ""
@@ -35,10 +35,10 @@ class Principal:
 class FinishReason(StrEnum):
     """Why a sequence ended.
 
-    STOP: the model chose an end token, its grammar allows no further one, or the caller found a stop
-    string and said so. LENGTH: it reached max_tokens. CONTEXT: the context was full before that. TIME: it
-    took as long as it may. CANCELLED: the caller gave it up. FAILED: its logits were not numbers, or the
-    verifier failed; `Event.error` says more.
+    STOP: the model chose an end token, the grammar allows no further token, or the caller found a stop
+    string. LENGTH: it reached max_tokens. CONTEXT: the context was full before that. TIME: its time limit
+    passed. CANCELLED: the caller cancelled it. FAILED: its logits were not finite, or its grammar or the
+    verifier failed; `Event.error` is the message.
     """
 
     STOP = "stop"
@@ -51,15 +51,16 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt to be continued.
+    """One prompt to continue.
 
-    `max_tokens` of None means up to the context's end. A token in `end_ids` ends the sequence and
-    is no part of its output; leave the set empty to ignore end tokens. What is known of an `tenant`'s
-    requests serves no other tenant: neither prefixes nor what draft sources learn. Sources may copy from the
-    tokens of `reference`; without `speculate` nothing is drafted.
-    Of the requests that wait, those of higher `priority` come first, and among equals tenants take turns.
-    After `seconds` in the queue and in passes it ends with the tokens that it has by then. A grammar needs
-    `grammar_tokens`, which a model has once.
+    `max_tokens` of None means up to the end of the context. A token in `end_ids` ends the sequence and
+    is not part of its output; leave the set empty to ignore end tokens. Neither the prefixes of a `tenant`'s
+    requests nor what draft sources learn from them is used for another tenant. Draft sources may copy from
+    the tokens of `reference`; without `speculate` nothing is drafted.
+
+    Waiting requests of higher `priority` come first; among equal ones tenants take turns. After `seconds` of
+    waiting and running the request ends with the tokens that it has. A grammar needs `grammar_tokens`, of
+    which there is one object for each model.
     """
 
     prompt: Sequence[int]
@@ -84,9 +85,9 @@ class Request:
 class OutputToken:
     """A committed token.
 
-    `kind` is DRAFT where a draft row of `source` had guessed it, FORCED if it is the only one that the
-    grammar allows, CARRY if it was sampled and no row had been run for it. `logprob` and `top` are those of
-    the row before it, where the request wants them.
+    `kind` is DRAFT if a draft of `source` had guessed it, FORCED if it is the only token that the grammar
+    allows, CARRY if it was sampled and no row had run for it. `logprob` and `top` come from the row before,
+    if the request wants them.
     """
 
     id: int
@@ -108,10 +109,10 @@ class Event:
 
 
 def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]:
-    """The prompt's tokens.
+    """Return the prompt's tokens.
 
     Raises:
-        RequestError: there are none, more than the context holds, or one that is none of the vocabulary's.
+        RequestError: there are none, more than the context holds, or one that is not in the vocabulary.
     """
     if len(request.prompt) > context:
         raise PromptTooLongError(
@@ -121,13 +122,13 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
     try:
         prompt = [index(token) for token in request.prompt]
     except TypeError:
-        raise RequestError("the prompt has something that is no token id; ids are integers") from None
+        raise RequestError("the prompt has an item that is not a token id; give integers") from None
     if not prompt:
         raise RequestError("the prompt is empty; it needs at least one token")
-    stranger = next((token for token in prompt if not 0 <= token < vocabulary), None)
-    if stranger is not None:
+    unknown = next((token for token in prompt if not 0 <= token < vocabulary), None)
+    if unknown is not None:
         raise RequestError(
-            f"the prompt has token {shown(stranger)}, but the vocabulary has {vocabulary} tokens; "
+            f"the prompt has token {shown(unknown)}, but the vocabulary has {vocabulary} tokens; "
             "use this model's tokenizer"
         )
     return prompt

@@ -1,4 +1,4 @@
-"""The limit on waiting requests, and the estimate of when there will be room."""
+"""Limit the number of waiting requests, and estimate when another one can be taken."""
 
 import math
 from collections import Counter
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from anespec.system.errors import RequestError
 
 _WEIGHT = 0.125
-"""Of the last request that ended in how long requests are taken to run."""
+"""The weight of the last ended request in the moving average of the requests' run times."""
 
-SOONEST = 1.0
-"""Seconds: the estimate before any request has ended, and the minimum."""
+MIN_RETRY_SECONDS = 1.0
+"""The smallest estimate, which is also the estimate before any request has ended."""
 
 
 class QueueFullError(RequestError):
-    """More requests of a tenant would wait than may; in `retry_after` seconds there may be room."""
+    """More requests of a tenant would wait than the limit; try again in `retry_after` seconds."""
 
     def __init__(self, most_waiting: int, retry_after: float) -> None:
         super().__init__(f"more than {most_waiting} requests would wait; try again later")
@@ -22,14 +22,17 @@ class QueueFullError(RequestError):
 
 
 class QueueLimit:
-    """Count the requests that were accepted and have not ended.
+    """The count of the requests that were accepted and have not ended, with a limit.
 
-    The caller must lock. The first `capacity` of them run, or start at once. A limited number of each
-    tenant's requests may wait in addition: a tenant who exceeds it is refused, and no other tenant is.
+    The caller must hold a lock. The first `capacity` requests run, or start at once. In addition a limited
+    number of each tenant's requests may wait; beyond it, requests of this tenant alone are refused.
     """
 
     def __init__(self, capacity: int, most_waiting: int | None, running: Callable[[str], int]) -> None:
-        """`most_waiting`: of one tenant; None is no limit. `running` says how many of a tenant's run now."""
+        """Allow `most_waiting` waiting requests of each tenant; None is no limit.
+
+        `running` returns the number of a tenant's running requests.
+        """
         self._capacity = capacity
         self._most_waiting = most_waiting
         self._running = running
@@ -38,7 +41,7 @@ class QueueLimit:
         self._run_seconds = 0.0
 
     def widen(self, capacity: int) -> None:
-        """Let so many requests run from now on."""
+        """Set the number of requests that run at a time."""
         self._capacity = capacity
 
     @property
@@ -51,7 +54,11 @@ class QueueLimit:
         return max(0, min(self._by_owner[tenant] - self._running(tenant), self.waiting))
 
     def require(self, tenants: Mapping[str, int]) -> None:
-        """Raise QueueFullError where so many requests of these tenants cannot be taken now, all together."""
+        """Check that these requests, counted by tenant, can all be taken now.
+
+        Raises:
+            QueueFullError: they cannot.
+        """
         if self._most_waiting is None:
             return
         beyond = self._taken + sum(tenants.values()) - self._capacity
@@ -59,13 +66,16 @@ class QueueLimit:
             idle = self._by_owner[tenant] + count - self._running(tenant)
             too_many = min(idle, beyond) - self._most_waiting
             if too_many > 0:
-                # Each region is free again after as long as requests lately ran.
+                # Each region becomes free after the average time of recent requests.
                 seconds = too_many * self._run_seconds / self._capacity
-                raise QueueFullError(self._most_waiting, max(SOONEST, seconds))
+                raise QueueFullError(self._most_waiting, max(MIN_RETRY_SECONDS, seconds))
 
     def require_possible(self, count: int) -> None:
-        """Raise RequestError if so many requests can never be accepted together, regardless of other
-        tenants."""
+        """Check that `count` requests can be accepted together if no others run or wait.
+
+        Raises:
+            RequestError: they cannot.
+        """
         most = math.inf if self._most_waiting is None else self._capacity + self._most_waiting
         if count > most:
             raise RequestError(
@@ -74,11 +84,11 @@ class QueueLimit:
             )
 
     def take(self, tenants: Mapping[str, int]) -> None:
-        """Take so many requests of these tenants, or none of them.
+        """Count these requests, given by tenant, as accepted: all of them or none.
 
         Raises:
-            RequestError: so many can never be taken.
-            QueueFullError: not now.
+            RequestError: there are more than can ever be accepted together.
+            QueueFullError: they cannot be accepted now.
         """
         count = sum(tenants.values())
         self.require_possible(count)
@@ -87,7 +97,7 @@ class QueueLimit:
         self._by_owner.update(tenants)
 
     def leave(self, tenant: str, seconds: float) -> None:
-        """Note that a request ended that ran for so long; 0 for one that never ran."""
+        """Count a request as ended; it ran for `seconds`, 0 if it never ran."""
         self._taken -= 1
         self._by_owner[tenant] -= 1
         if not self._by_owner[tenant]:

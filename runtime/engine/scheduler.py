@@ -1,4 +1,4 @@
-"""Assign requests to regions: the waiting ones, the running ones, and their regions."""
+"""Assign waiting requests to regions, and order the running sequences."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,20 +13,24 @@ from anespec.runtime.kv.prefixes import common_prefix
 from anespec.runtime.kv.region_store import RegionStore
 from anespec.runtime.passes import VerifierShape
 
-# Count how long each tenant's sequences have used a region lately; a single region is assigned by that.
+# If there is a single region, it goes to the tenant that has used it least lately.
 
 HALF_LIFE = 10.0
-"""Seconds after which used time counts half, so that use while nobody else waited is forgotten."""
+"""Seconds after which used time counts half. So time that was used while no other tenant waited is soon
+forgotten."""
 
-FORGOTTEN = 1e-3
-"""Fewer seconds than this are dropped."""
+MIN_OWNER_SECONDS = 1e-3
+"""Tenants with fewer seconds than this are dropped."""
 
 
 class OwnerSeconds:
-    """The seconds of all tenants, with exponential decay. Use it from one thread at a time."""
+    """The seconds for which each tenant's sequences have used regions, with exponential decay.
+
+    Use it from one thread at a time.
+    """
 
     def __init__(self, clock: Callable[[], float], half_life: float = HALF_LIFE) -> None:
-        """`clock` gives seconds."""
+        """Begin without tenants; `clock` returns seconds, `half_life` is in seconds."""
         self._clock = clock
         self._half_life = half_life
         self._taken: dict[str, tuple[float, float]] = {}
@@ -39,7 +43,7 @@ class OwnerSeconds:
     def take(self, tenant: str, seconds: float) -> None:
         """Add the seconds for which a tenant's sequence used a region, until now."""
         self._taken[tenant] = self.of(tenant) + seconds, self._clock()
-        for other in [other for other in self._taken if self.of(other) < FORGOTTEN]:
+        for other in [other for other in self._taken if self.of(other) < MIN_OWNER_SECONDS]:
             del self._taken[other]
 
     def of(self, tenant: str) -> float:
@@ -49,13 +53,14 @@ class OwnerSeconds:
 
 
 HOLD_SECONDS = 0.1
-"""For so long the only region is kept for a tenant whose answer has ended. A client that asks for one short
-answer after another asks again by then, and would else wait for somebody's long answer each time."""
+"""Seconds for which the only region is kept for the tenant whose answer has just ended. A client that asks
+for one short answer after another asks again within this time. Otherwise it would wait for another tenant's long
+answer each time."""
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """Whose sequence ended last, and when."""
+    """The tenant and priority of the sequence that ended last, and the time of its end."""
 
     tenant: str
     priority: int
@@ -63,12 +68,12 @@ class _Ended:
 
 
 class Scheduler:
-    """The queue, and the active sequences, in order of their turn."""
+    """The queue of waiting requests, and the active sequences in order of their turn."""
 
     def __init__(
         self, shape: VerifierShape, store: RegionStore, shares_prefixes: bool, clock: Callable[[], float]
     ) -> None:
-        """`shares_prefixes`: one prompt may go on from what another one left. `clock` gives seconds."""
+        """Begin idle. With `shares_prefixes` prompts may reuse each other's K/V. `clock` returns seconds."""
         self._shape = shape
         self._store = store
         self.shares_prefixes = shares_prefixes
@@ -79,7 +84,7 @@ class Scheduler:
         self._admitted: dict[int, float] = {}
         self._last_ended: _Ended | None = None
         self._next_deadline = math.inf
-        """None is earlier; the one of a request that has ended may still be noted here."""
+        """No deadline is earlier. It may be the deadline of a request that has ended."""
 
     @property
     def waiting(self) -> int:
@@ -88,19 +93,19 @@ class Scheduler:
 
     @property
     def count(self) -> int:
-        """The number of sequences with a region; from any thread."""
+        """The number of sequences with a region; any thread may read it."""
         return len(self._active)
 
     @property
     def active(self) -> Sequence[ActiveSequence]:
-        """The sequences that have a region; those that waited longest for rows come first."""
+        """The sequences that have a region; those that have waited longest for rows come first."""
         return tuple(self._active.values())
 
     @property
     def in_turn(self) -> Sequence[ActiveSequence]:
-        """The same in the order in which they are given rows: first one of each tenant, then a second one.
+        """The active sequences in the order in which they get rows: one of each tenant, then a second one.
 
-        Where a pass has fewer rows than there are sequences, tenants get equally many.
+        So tenants get equally many rows if a pass has fewer rows than there are sequences.
         """
         places: dict[str, int] = {}
         order = []
@@ -113,15 +118,16 @@ class Scheduler:
         return tuple(sequence for _, sequence in order)
 
     def running(self, tenant: str) -> int:
-        """Return the number of a tenant's active sequences; from any thread."""
+        """Return the number of a tenant's active sequences; any thread may call this."""
         return self._queue.running(tenant)
 
     @property
     def hold_seconds(self) -> float:
-        """For how long whoever comes next in the queue had better wait, 0 where they need not.
+        """The seconds for which the next waiting request should not begin; 0 if it may begin at once.
 
-        Where one sequence runs at a time, and the tenant whose sequence has just ended has had the region for
-        less time than the tenant who is next, another request of the first one may come at once.
+        It is held back if one sequence runs at a time, and the tenant whose sequence has just ended has used
+        the region for less time than the next request's tenant: that tenant may send another request soon,
+        which then goes first.
         """
         last = self._last_ended
         waiting = next(self._queue.in_turn(), None) if last is not None and not self._active else None
@@ -135,20 +141,20 @@ class Scheduler:
         return max(0.0, last.when + HOLD_SECONDS - self._clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
-        """Have a request wait for its turn."""
+        """Add a request to the queue."""
         self._queue.add(waiting)
         self._next_deadline = min(self._next_deadline, waiting.deadline)
 
     def find(self, number: int) -> ActiveSequence | None:
-        """An active sequence."""
+        """Return the active sequence of this number; None if there is none."""
         return self._active.get(number)
 
     def withdraw(self, number: int) -> WaitingRequest | None:
-        """Take a request out of the queue."""
+        """Take a request out of the queue and return it; None if it does not wait."""
         return self._queue.remove(number)
 
     def overdue(self) -> list[int]:
-        """The numbers of all whose time is over, waiting or active."""
+        """Return the numbers of the waiting and active sequences whose deadline has passed."""
         now = self._clock()
         if now < self._next_deadline:
             return []
@@ -158,11 +164,11 @@ class Scheduler:
         return [number for deadline, number in deadlines if deadline <= now]
 
     def admit(self) -> Iterator[ActiveSequence | Event]:
-        """Move requests from the queue to idle regions; the new sequences, and the events of requests without
-        room for a token, which end at once. Those that go on after a pause are no new ones.
+        """Move requests from the queue to idle regions; yield the new sequences.
 
-        A request whose prompt begins like one that is being prefilled waits for that one, and keeps its
-        place: a region stays free for it.
+        A request whose prompt fills the context ends at once: its last event is yielded instead. A sequence
+        that goes on after a pause is not yielded. A request that shares a long prefix with a prompt in
+        prefill waits for that prefill, and a region stays free for it.
         """
         self._make_room()
         for waiting in self._next(self._store.idle):
@@ -178,28 +184,29 @@ class Scheduler:
                     yield sequence
 
     def took_turn(self, sequence: ActiveSequence) -> None:
-        """Note that a sequence had rows in a pass: it moves behind the others."""
+        """Move a sequence that had rows in a pass behind the others."""
         self._active[sequence.number] = self._active.pop(sequence.number)
 
     def retire(self, sequence: ActiveSequence) -> None:
-        """Free a sequence's region; what it holds stays until the region is needed."""
+        """End a sequence and free its region; its K/V stay there until the region is needed."""
         self._vacate(sequence)
         request = sequence.request
         self._queue.end(request.tenant)
         self._last_ended = _Ended(request.tenant, request.priority, self._clock())
 
     def _vacate(self, sequence: ActiveSequence) -> None:
-        """Take a sequence's region, and charge its tenant with the time for which it had that."""
+        """Take a sequence's region away, and charge its tenant with the time for which it had the region."""
         del self._active[sequence.number]
         self._store.release(sequence.region)
         self._seconds.take(sequence.request.tenant, self._clock() - self._admitted.pop(sequence.number))
 
     def _seconds_of(self, tenant: str) -> float:
-        """What decides between tenants of whom as many run: several regions are shared by turns."""
+        """Return a tenant's key for the queue: its seconds if there is one region. Several regions are shared
+        by turns instead, so the key is 0."""
         return self._seconds.of(tenant) if self._store.capacity == 1 else 0.0
 
     def _next(self, regions: int) -> list[WaitingRequest]:
-        """The requests whose turn it is where so many regions are free."""
+        """Return the requests whose turn it is if `regions` regions are free."""
         found: list[WaitingRequest] = []
         for waiting in self._queue.in_turn() if regions else ():
             found.append(waiting)
@@ -211,9 +218,9 @@ class Scheduler:
     def _make_room(self) -> None:
         """Pause a sequence if no region is free for a tenant without a running sequence.
 
-        Otherwise a tenant with long answers would hold all regions until they end. The tenant with the most
-        running sequences, at least two, has the shortest of them paused: it is prefilled again if its K/V are
-        overwritten meanwhile, and its text stays the same.
+        Otherwise a tenant with long answers would hold all regions until they end. The paused sequence is the
+        shortest one of the tenant with the most running sequences, at least two. If its K/V are overwritten
+        meanwhile, it is prefilled again, and its text stays the same.
         """
         if self._store.idle or not self.shares_prefixes:
             return
@@ -231,12 +238,11 @@ class Scheduler:
             self._queue.pause(shortest.pause())
 
     def _gains_by_waiting(self, waiting: WaitingRequest) -> bool:
-        """Return whether another sequence of the tenant in prefill will soon give a longer prefix than exists
-        now.
+        """Return whether a prefill of the same tenant will soon leave a longer prefix than exists now.
 
-        That sequence runs those rows in any case, and two prefills at once would take as long as one after
-        the other. So waiting costs nothing, unless the rows are so few that they would fit into free lanes of
-        one block.
+        That prefill runs the shared rows in any case, and two prefills at once would take as long as one
+        after the other. So waiting costs nothing, unless the shared rows are at most one block and might fit
+        into its free lanes.
         """
         if not self.shares_prefixes:
             return False

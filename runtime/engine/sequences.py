@@ -1,4 +1,4 @@
-"""A request while it waits, and while it runs."""
+"""Define the state of a request while it waits, and while it runs."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from anespec.runtime.sampling import Sampler
 
 @dataclass(eq=False)
 class WaitingRequest:
-    """A request in the queue, `since` when it was asked for; `paused` is what ran of it before."""
+    """A request in the queue since time `since`; `paused` is its sequence if it has run before."""
 
     number: int
     request: Request
@@ -23,19 +23,19 @@ class WaitingRequest:
 
     @property
     def tokens(self) -> list[int]:
-        """The rows to compute before its next token."""
+        """The tokens whose rows must be computed before its next token."""
         return self.prompt if self.paused is None else self.paused.tokens
 
     @property
     def deadline(self) -> float:
-        """When its time is over; infinite where it has no limit."""
+        """The time at which its time limit passes; infinite if it has none."""
         if self.paused is not None:
             return self.paused.deadline
         seconds = self.request.seconds
         return math.inf if seconds is None else self.since + seconds
 
     def end(self, now: float, finish: FinishReason, error: str | None = None) -> Event:
-        """Its last event, where it ends at `now`; its only one where it has not run."""
+        """Return its last event if it ends at `now`; the event is its only one if it has not run."""
         if self.paused is not None:
             return Event(self.number, self.paused.stats.snapshot(), finish=finish, error=error)
         stats = RequestCounts(len(self.prompt), queue_seconds=now - self.since)
@@ -44,12 +44,12 @@ class WaitingRequest:
 
 @dataclass(eq=False)
 class ActiveSequence:
-    """A sequence that has a region, where the K/V of its first `computed` tokens stands.
+    """A sequence that has a region, which holds the K/V of its first `computed` tokens.
 
-    `tokens` are committed: the prompt, then the output. `forced` must follow them, as the grammar says, and
-    are committed once the row before them has run. Rows of positions before `prefill_end` are prompt rows.
-    `since` is when it was admitted, or when its first token came, once it `has_begun`; its time is over at
-    `deadline`.
+    `tokens` are committed: the prompt, then the output. By the grammar `forced` must follow them; a forced
+    token is committed once the row before it has run. Rows of positions before `prefill_end` are prompt rows.
+    `limit` is the most tokens that the sequence may have. `since` is the time of its admission, or of its
+    first token once it `has_begun`; at the time `deadline` it ends.
     """
 
     number: int
@@ -74,12 +74,12 @@ class ActiveSequence:
 
     @property
     def demand(self) -> RowDemand:
-        """The rows that are sure to be needed. The one of the last token that it may have is not."""
+        """The rows that are certain to be needed. The row of the last token before `limit` is not needed."""
         known = min(len(self.tokens) + len(self.forced), self.limit - 1)
         return RowDemand(known - self.computed, self.in_prefill, self.request.tenant, self.computed)
 
     def scheduled_rows(self, count: int) -> tuple[PlannedRow, ...]:
-        """The next `count` of those rows."""
+        """Return the next `count` of these rows."""
         upcoming = [*self.tokens[self.computed :], *self.forced]
         rows = []
         for place, token in enumerate(upcoming[:count]):
@@ -95,7 +95,7 @@ class ActiveSequence:
         return tuple(rows)
 
     def reset(self, reused: int = 0) -> None:
-        """Note that only K/V of its first `reused` tokens may still be valid; the rest is prefilled again."""
+        """Keep the K/V of the first `reused` tokens only; the other tokens are prefilled again."""
         self.computed = reused
         self.prefill_end = len(self.tokens)
 

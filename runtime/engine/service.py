@@ -1,7 +1,7 @@
-"""One thread that owns an engine, for any number of clients.
+"""Serve any number of clients with one engine, on a thread of its own.
 
-Clients hand in requests and cancellations, and read streams of events. Only the thread uses the engine, and
-it never waits for a client: it runs at the speed of passes, however slowly clients read.
+Clients submit requests and cancellations, and read streams of events. Only this thread uses the engine. It
+never waits for a client, so a client that reads slowly does not delay passes.
 """
 
 import contextlib
@@ -31,23 +31,23 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 MOST_FAILURES = 2
-"""So many steps in a row may fail before the sequences that run are given up; a step can be tried again."""
+"""Failed steps in a row after which the running sequences end as FAILED; before, a step is tried again."""
 
 
 class ClosedError(AnespecError):
-    """The service takes no more requests."""
+    """The service is closed and takes no more requests."""
 
 
 @dataclass(frozen=True)
 class _Client:
-    """Whose request it is, and the stream that its events go to."""
+    """The tenant of a request, and the stream that gets its events."""
 
     tenant: str
     stream: Stream
 
 
 class Service:
-    """Runs an engine on a thread of its own until it is closed. Safe for use from several threads."""
+    """A thread that runs an engine until it is closed. Safe for use from several threads."""
 
     def __init__(
         self,
@@ -56,11 +56,12 @@ class Service:
         on_busy: Callable[[bool], None] = lambda busy: None,
         make_way: Callable[[Callable[[], None]], None] = lambda before: None,
     ) -> None:
-        """No other code may use the engine from now on.
+        """Start the thread; no other code may use the engine from now on.
 
         At most `queue` requests of a tenant wait; None is no limit. `on_busy` is called in the service's
-        thread, before passes begin to run and after they have ended. `make_way` is called there before each
-        pass and may take a while; it first calls its argument, which delivers the events so far.
+        thread, with True before passes begin to run and with False after they have ended. `make_way` is
+        called there before each pass, so that other work can run first. Its argument delivers the events so
+        far; a `make_way` that takes long calls it first.
         """
         self._engine = engine
         self._room = QueueLimit(engine.capacity, queue, engine.running)
@@ -85,7 +86,7 @@ class Service:
 
     @property
     def load(self) -> ServiceLoad:
-        """The current load and the counts so far. It never blocks."""
+        """The current load and the counts so far. Reading it never blocks."""
         engine, counts = self._engine, self._engine.counts
         return ServiceLoad(
             waiting=self._room.waiting,
@@ -101,7 +102,7 @@ class Service:
         )
 
     def load_of(self, tenant: str) -> ServiceLoad:
-        """How much of a tenant's there is to do and was done; of others, and of what all share, nothing."""
+        """Return the load and the counts of one tenant's requests, without figures of other tenants."""
         counts = self._engine.counts_of.of(tenant)
         return ServiceLoad(
             waiting=self._room.waiting_of(tenant),
@@ -113,12 +114,12 @@ class Service:
         )
 
     def require_room(self, tenant: str = "", ahead: int = 0, count: int = 1) -> None:
-        """Do nothing where `count` more of a tenant's requests can be taken, with `ahead` before them.
+        """Check that `count` further requests of a tenant can be taken, with `ahead` others before them.
 
         Raises:
-            AnespecError: the one of `refuse`.
-            RequestError: so many can never wait.
-            QueueFullError: there is no room for all of them now.
+            AnespecError: the service refuses all requests with this error (see `refuse`).
+            RequestError: there are more than can ever run or wait.
+            QueueFullError: they cannot all be taken now.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -126,24 +127,29 @@ class Service:
         self._room.require(Counter({tenant: ahead + count}))
 
     def check(self, request: Request) -> None:
-        """Raise the RequestError, or the error of `refuse`, that submitting the request would raise."""
+        """Check a request without submitting it.
+
+        Raises:
+            RequestError: the engine cannot serve it.
+            AnespecError: the service refuses all requests with this error (see `refuse`).
+        """
         if self._refusal is not None:
             raise self._refusal
         self._engine.prepare(request)
 
     def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
-        """A request that is checked and ready to be begun, once; see Engine.prepare for `alike`.
+        """Check a request and return it ready for `begin`, which may take it once.
 
-        Raises RequestError like `submit`.
+        For `alike` see Engine.prepare. Raises RequestError as `submit` does.
         """
         return self._engine.prepare(request, alike)
 
     def submit(self, request: Request) -> Stream:
-        """Queue a request; the stream of its events.
+        """Queue a request; return the stream of its events.
 
         Raises:
             RequestError: the engine cannot serve it (see Engine.prepare).
-            QueueFullError: as many requests of its tenant wait as may.
+            QueueFullError: the limit of its tenant's waiting requests is reached.
             ClosedError: the service was closed.
         """
         self.require_room(request.tenant)
@@ -151,13 +157,13 @@ class Service:
         return stream
 
     def begin(self, prepared: Sequence[WaitingRequest]) -> list[Stream]:
-        """Queue requests, all of them or none; the streams of their events.
+        """Queue requests, all of them or none; return the streams of their events.
 
         Raises:
-            RequestError: so many can never wait.
-            QueueFullError: there is no room for all of them now.
+            RequestError: there are more than can ever run or wait.
+            QueueFullError: they cannot all be taken now.
             ClosedError: the service was closed.
-            AnespecError: the one of `refuse`.
+            AnespecError: the service refuses all requests with this error (see `refuse`).
         """
         streams = [Stream(waiting.number, self._cancel) for waiting in prepared]
         tenants = [waiting.request.tenant for waiting in prepared]
@@ -178,7 +184,7 @@ class Service:
         return streams
 
     def call(self, work: Callable[[Engine], T]) -> T:
-        """Have the engine's thread do something between two steps; what it returned, or what it raised.
+        """Run `work` on the engine's thread between two steps; return its result or raise its error.
 
         Raises:
             ClosedError: the service was closed.
@@ -195,7 +201,7 @@ class Service:
         return done.result()
 
     def use(self, proven: Proven, costs: CostModel | None = None) -> None:
-        """Use what was proven meanwhile, between two passes; see Engine.use.
+        """Use newly proven features and costs from the next pass on; see Engine.use.
 
         Raises:
             ClosedError: the service was closed.
@@ -209,8 +215,7 @@ class Service:
         self.call(take_up)
 
     def refuse(self, error: AnespecError) -> None:
-        """End all running and waiting requests as FAILED, with this error, and raise it for later
-        requests."""
+        """End all running and waiting requests as FAILED with this error, and raise it for later ones."""
 
         def end() -> None:
             for number in tuple(self._clients):
@@ -225,9 +230,9 @@ class Service:
         self._command(end)
 
     def close(self, reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """End what is left for this reason, and wait for the thread; the caller closes verifier and source.
+        """End all requests with this reason, and wait for the thread; every stream gets its last event.
 
-        Every stream gets its last event.
+        The caller closes the verifier and the draft source.
         """
         with self._wake:
             if not self._closing:
@@ -247,15 +252,15 @@ class Service:
     def _cancel(self, number: int, reason: FinishReason) -> None:
         self._command(lambda: self._note([self._engine.cancel(number, reason)]))
 
-    def _require(self, obeyed: bool) -> None:
-        if not obeyed:
+    def _require(self, was_queued: bool) -> None:
+        if not was_queued:
             raise ClosedError("the service is closed; open the model again")
 
     def _command(self, command: Callable[[], None], first: Callable[[], None] | None = None) -> bool:
-        """Have the engine's thread do something between two steps; False where it does nothing any more.
+        """Queue a command for the engine's thread; return False if the thread has ended or is closing.
 
-        `first` is done at once, before any other command or its events; where it raises, nothing is done.
-        A process that was forked has a copy of the engine, but not its thread.
+        `first` runs at once in the caller's thread, before any other command; if it raises, nothing is
+        queued. A forked process has a copy of the engine, but not its thread.
         """
         if not self._thread.is_alive():
             return False
@@ -270,43 +275,43 @@ class Service:
 
     def _run(self) -> None:
         try:
-            while self._obey():
+            while self._run_commands():
                 if self._engine.busy and self._hold():
                     continue
-                self._tell_busy(self._engine.busy)
+                self._report_busy(self._engine.busy)
                 if self._engine.busy:
                     self._make_way(self._publish)
                     self._step()
                 if not self._engine.busy:
                     self._publish()
-                    self._tell_busy(False)
+                    self._report_busy(False)
             self._note(self._engine.cancel(number, self._reason) for number in tuple(self._clients))
             self._publish()
             self._engine.close()
         except BaseException as error:
-            # Such as SystemExit out of a draft source. Clients would wait for ever.
-            _log.exception("the engine's thread ends")
+            # This includes SystemExit out of a draft source. Without this, clients would wait for ever.
+            _log.exception("the engine's thread failed; all requests end")
             self._give_up(_sentence(error))
         finally:
-            self._tell_busy(False)
+            self._report_busy(False)
 
     def _hold(self) -> bool:
-        """Wait where a request that may come now goes before those that wait; whether something came."""
+        """Wait for a request that would go before the waiting ones; return whether a command came."""
         seconds = self._engine.hold_seconds
         if not seconds:
             return False
-        # Who hears that an answer has ended asks for the next one.
+        # A client that gets the end of an answer may send its next request.
         self._publish()
         with self._wake:
             return self._wake.wait_for(lambda: bool(self._commands) or self._closing, seconds)
 
-    def _tell_busy(self, busy: bool) -> None:
+    def _report_busy(self, busy: bool) -> None:
         if busy is not self._was_busy:
             self._was_busy = busy
             self._on_busy(busy)
 
     def _give_up(self, reason: str) -> None:
-        """Fail all callers that wait for the thread, or are about to."""
+        """End the requests of all callers that wait for this thread, and refuse later ones."""
         with self._wake:
             self._closing = True
             commands, self._commands = self._commands, deque()
@@ -317,8 +322,8 @@ class Service:
             client.stream.put(Event(number, RequestStats(0), finish=FinishReason.FAILED, error=reason))
         self._clients.clear()
 
-    def _obey(self) -> bool:
-        """Do what clients asked for, waiting where there is nothing else to do; False when closing."""
+    def _run_commands(self) -> bool:
+        """Run the clients' commands, after waiting for one if the engine is idle; return False on closing."""
         with self._wake:
             while not (self._commands or self._closing or self._engine.busy or self._unpublished):
                 self._wake.wait()
@@ -329,8 +334,8 @@ class Service:
         return not closing
 
     def _step(self) -> None:
-        """One step of the engine. The last step's events are handed out once the next pass is planned, so
-        that clients work on them while it runs."""
+        """Run one step of the engine. The events of the step before are published once the next pass runs,
+        so that clients work on them during the pass."""
         try:
             self._note(self._engine.step(self._publish))
             self._failures = 0
@@ -346,7 +351,7 @@ class Service:
         self._unpublished += [event for event in events if event is not None]
 
     def _publish(self) -> None:
-        """Hand out what has happened, to each stream its own."""
+        """Put each unpublished event into its stream."""
         events, self._unpublished = self._unpublished, []
         for event in events:
             client = self._clients[event.sequence]

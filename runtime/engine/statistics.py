@@ -1,11 +1,11 @@
-"""The statistics of a sequence: counted while it runs, returned as snapshots."""
+"""Count the statistics of a sequence while it runs, and return snapshots of them."""
 
 from dataclasses import dataclass, field, fields
 
 
 @dataclass(frozen=True)
 class SourceCount:
-    """Draft rows that one source filled, and how many of them were right."""
+    """The number of draft rows that one source filled, and the number of them that were right."""
 
     source: str
     proposed: int
@@ -14,17 +14,18 @@ class SourceCount:
 
 @dataclass(frozen=True)
 class RequestStats:
-    """What a sequence cost so far; final in the event with its finish reason.
+    """The costs and results of a sequence so far; final in the event with its finish reason.
 
-    A pass that ran prompt rows of the sequence is a prompt pass, any other one a decode pass. The
-    first token falls out of the last prompt pass. `decoded_tokens` counts the tokens that decode passes
-    gave, a final end token included. `proposed_by_position[i]` counts the drafts whose token number i was
-    run, `accepted_by_position[i]` those where it was right; `remembered_tokens` counts those that were right
-    because earlier requests said so. `reused_tokens` of the prompt needed no
-    prefill, `copied_slots` slots were copied or written back for that. `draft_failures` counts how often
-    drafts failed or came late for it, `drafter_error` is the last reason.
-    Seconds: waiting for a region; from there to the first token; from there on. They include what
-    the same passes did for other sequences.
+    A pass that ran prompt rows of the sequence is a prompt pass, any other one a decode pass. The first token
+    comes from the last prompt pass. `decoded_tokens` counts the tokens of decode passes, a final end token
+    included. `proposed_by_position[i]` counts the drafts whose token number i was run,
+    `accepted_by_position[i]` the drafts in which it was right. `remembered_tokens` counts right draft tokens
+    that came from the draft memory. `reused_tokens` tokens of the prompt needed no prefill; for that
+    `copied_slots` slots were copied or written back. `draft_failures` counts how often drafts failed or came
+    late; `drafter_error` is the last reason.
+
+    `queue_seconds` is the time of waiting for a region, `prefill_seconds` the time from then to the first
+    token, `decode_seconds` the time after it. They include the work of the same passes for other sequences.
     """
 
     prompt_tokens: int
@@ -48,33 +49,33 @@ class RequestStats:
 
     @property
     def passes(self) -> int:
-        """Passes in which the sequence had rows."""
+        """The number of passes in which the sequence had rows."""
         return self.prompt_passes + self.decode_passes
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens per decode pass: exactly 1 without drafts and forced tokens; 0 before the first one."""
+        """The tokens per decode pass: exactly 1 without drafts and forced tokens, 0 without decode passes."""
         return self.decoded_tokens / self.decode_passes if self.decode_passes else 0.0
 
     def per_pass_text(self, unit: str) -> str:
-        """`tokens_per_pass` as people read it: with where most right drafts came from, if that is memory."""
+        """Return `tokens_per_pass` with its unit, and "from memory" if most right drafts came from there."""
         replayed = 2 * self.remembered_tokens > self.accepted
         return f"{self.tokens_per_pass:.2f} {unit}{' from memory' if replayed else ''}"
 
     @property
     def proposed(self) -> int:
-        """Draft rows run."""
+        """The number of draft rows that ran."""
         return sum(self.proposed_by_position)
 
     @property
     def accepted(self) -> int:
-        """Draft rows that were right."""
+        """The number of draft rows that were right."""
         return sum(self.accepted_by_position)
 
 
 @dataclass
 class RequestCounts:
-    """The counts of Statistics while they grow."""
+    """The counts of RequestStats while a sequence runs."""
 
     prompt_tokens: int
     reused_tokens: int = 0
@@ -120,4 +121,4 @@ class RequestCounts:
 
 
 _COUNTS = tuple(each.name for each in fields(RequestCounts) if not each.name.startswith("_"))
-"""Return the fields that both have."""
+"""The fields that RequestCounts and RequestStats share."""

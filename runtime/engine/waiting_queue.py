@@ -1,9 +1,9 @@
-"""The queue: by priority, then tenants in turn, then by arrival.
+"""Order waiting requests by priority, then by tenants in turn, then by arrival.
 
-Of the tenants of one priority that one comes next which has the fewest sequences running, and of those the
-one whose last turn is longest ago. So a tenant with a thousand requests does not hold up one with a single
-one: regions are shared by tenants, not by requests. Where one sequence runs at a time, what counts before the
-turns is how long each tenant has had the region.
+Among the tenants of one priority, the tenant with the fewest running sequences comes next; among equals the
+one whose last turn is longest ago. So a tenant with a thousand requests does not delay a tenant with one
+request: tenants share the regions, not requests. If one sequence runs at a time, the tenant that has used the
+region for the least time comes first, before turns count.
 """
 
 import heapq
@@ -16,7 +16,7 @@ from anespec.runtime.engine.sequences import WaitingRequest
 
 @dataclass
 class _Owner:
-    """A tenant with requests that wait or run. `turn` is when one of them was last begun."""
+    """A tenant with requests that wait or run. `turn` is the number of its last turn."""
 
     turn: int
     running: int = 0
@@ -31,7 +31,7 @@ class WaitingQueue:
     """The waiting requests, and the number of running ones for each tenant."""
 
     def __init__(self, seconds: Callable[[str], float] = lambda tenant: 0.0) -> None:
-        """`seconds`: what a tenant has taken, of which those who have less go first."""
+        """Begin empty; `seconds` returns the time that a tenant has used; less time comes first."""
         self._seconds = seconds
         self._lines: dict[int, dict[str, _Line]] = {}
         self._waiting: dict[int, WaitingRequest] = {}
@@ -42,19 +42,19 @@ class WaitingQueue:
         return len(self._waiting)
 
     def __iter__(self) -> Iterator[WaitingRequest]:
-        """In order of arrival."""
+        """Iterate over the waiting requests in order of arrival."""
         return iter(self._waiting.values())
 
     def running(self, tenant: str) -> int:
-        """Return how many of a tenant's requests were begun and have not ended; from any thread."""
+        """Return the number of a tenant's running requests; any thread may call this."""
         found = self._tenants.get(tenant)
         return found.running if found is not None else 0
 
     def add(self, waiting: WaitingRequest) -> None:
-        """Put a request behind those of its priority and tenant.
+        """Add a request behind the others of its priority and tenant.
 
-        A tenant without waiting or running requests goes before the tenant who had the last turn and behind
-        all others, so a tenant who sends one request after another cannot starve the others.
+        A tenant without waiting or running requests goes before the tenant that had the last turn, and behind
+        all others. So a tenant that sends one request after another cannot starve the others.
         """
         request = waiting.request
         tenant = self._tenants.setdefault(request.tenant, _Owner(self._turn - 1))
@@ -64,7 +64,7 @@ class WaitingQueue:
         self._waiting[waiting.number] = waiting
 
     def remove(self, number: int) -> WaitingRequest | None:
-        """Take a request out, if it waits."""
+        """Take a request out and return it; None if it does not wait."""
         waiting = self._waiting.pop(number, None)
         if waiting is None:
             return None
@@ -80,7 +80,7 @@ class WaitingQueue:
         return waiting
 
     def begin(self, waiting: WaitingRequest) -> None:
-        """Take out a request that runs from now on: its tenant has had a turn."""
+        """Take out a request that runs from now on, and count this as its tenant's turn."""
         tenant = self._tenants[waiting.request.tenant]
         # Steps of two leave a place before the last turn for a new tenant.
         self._turn += 2
@@ -100,7 +100,10 @@ class WaitingQueue:
         self._forget(tenant)
 
     def in_turn(self) -> Iterator[WaitingRequest]:
-        """All that wait, the next one first, as if each began when it comes. Nothing may change meanwhile."""
+        """Iterate over the waiting requests in the order in which they would begin.
+
+        The queue must not change during the iteration.
+        """
         turn = self._turn
         running = {name: tenant.running for name, tenant in self._tenants.items()}
         turns = {name: tenant.turn for name, tenant in self._tenants.items()}

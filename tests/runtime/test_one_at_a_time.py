@@ -8,7 +8,7 @@ from toy import ToyVerifier, ids, sequential_text, toy_shape
 
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.engine.scheduler import FORGOTTEN, HALF_LIFE, HOLD_SECONDS, OwnerSeconds
+from anespec.runtime.engine.scheduler import HALF_LIFE, HOLD_SECONDS, MIN_OWNER_SECONDS, OwnerSeconds
 from anespec.runtime.engine.service import Service
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
@@ -102,7 +102,7 @@ def test_what_was_taken_long_ago_does_not_count() -> None:
     assert seconds.of("b") == 0.0
     for number in range(1000):
         clock.now += HALF_LIFE
-        seconds.take(str(number), FORGOTTEN)
+        seconds.take(str(number), MIN_OWNER_SECONDS)
     assert len(seconds) < 5, "who is gone is forgotten"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anespec.runtime.engine.room import SOONEST, QueueFullError, QueueLimit
+from anespec.runtime.engine.room import MIN_RETRY_SECONDS, QueueFullError, QueueLimit
 from anespec.system.errors import RequestError
 
 
@@ -80,7 +80,7 @@ def test_what_is_told_of_when_there_is_room_follows_how_long_requests_lately_ran
             room.require({"a": 1})
         told.append(caught.value.retry_after)
     # Nothing known; 40 s in each of four regions; one that never ran says nothing; then 8 s.
-    assert told[:3] == [SOONEST, 10.0, 10.0]
+    assert told[:3] == [MIN_RETRY_SECONDS, 10.0, 10.0]
     assert told[1:] == sorted(told[1:], reverse=True)
     assert told[-1] == pytest.approx(2, 0.05)
     with pytest.raises(QueueFullError) as caught:

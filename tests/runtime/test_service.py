@@ -385,7 +385,7 @@ def test_a_state_that_is_lost_again_and_again_fails_its_sequences() -> None:
         (*_, end) = service.submit(Request([1, 2], 10))
         assert (end.finish, end.error) == (
             FinishReason.FAILED,
-            "the verifier lost its state 3 times without getting on; last: the worker died",
+            "the verifier lost its state 3 times without a new token; last: the worker died",
         )
         assert ids(list(service.submit(Request([1, 2], 10)))) == text([1, 2], 10)
 
