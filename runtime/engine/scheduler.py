@@ -54,8 +54,8 @@ class OwnerSeconds:
 
 HOLD_SECONDS = 0.1
 """Seconds for which the only region is kept for the tenant whose answer has just ended. A client that asks
-for one short answer after another asks again within this time. Otherwise it would wait for another tenant's long
-answer each time."""
+for one short answer after another asks again within this time. Otherwise it would wait for another tenant's
+long answer each time."""
 
 
 @dataclass(frozen=True)

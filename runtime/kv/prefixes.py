@@ -1,4 +1,4 @@
-"""The content of the regions, and which of it a new prompt can reuse."""
+"""Record which tokens' K/V each region holds, and choose what a new prompt can reuse."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -9,20 +9,19 @@ from numpy.typing import NDArray
 
 from anespec.runtime.kv.slot_mapping import SlotMapping
 
-# The contents of rings at the ends of prompts, saved so that a later prompt can continue from there.
-#
-# A pool with a window is a ring: an answer overwrites the window that a second turn, or the same prompt
-# again, would need. So its slots are exported before that happens, within a budget of bytes.
+# A pool with a window is a ring: the K/V of an answer overwrite the window at the prompt's end. But the next
+# turn, or the same prompt again, needs that window. So its slots are exported before they are overwritten,
+# within a budget of bytes.
 
 SlotValues = Sequence[NDArray[np.float16]]
 
 
 @dataclass(frozen=True)
 class RingState:
-    """The last positions of a tenant's prompt in every pool with a window.
+    """The K/V of the last positions of a tenant's prompt, in every pool with a window.
 
-    `values[pool]` has what `Verifier.export_slots` returned for each stretch of slots of the positions from
-    `first[pool]` to the prompt's end, oldest first.
+    `values[pool]` holds the positions from `first[pool]` to the prompt's end, oldest first: for each stretch
+    of slots the arrays that `Verifier.export_slots` returned.
     """
 
     tenant: str
@@ -32,26 +31,26 @@ class RingState:
 
     @property
     def bytes(self) -> int:
-        """Its bytes in memory."""
+        """The size of the arrays."""
         return sum(array.nbytes for pool in self.values.values() for part in pool for array in part)
 
 
 class RingStates:
-    """Ring states by their tenants and prompts, the least recently used given up first."""
+    """A cache of ring states by tenant and prompt; the least recently used are dropped first."""
 
     def __init__(self, region_map: SlotMapping, budget: int) -> None:
-        """`budget` is in bytes."""
+        """Begin empty; `budget` is the most bytes to keep."""
         self._map = region_map
         self._budget = budget
         self._kept: OrderedDict[tuple[str, tuple[int, ...]], RingState] = OrderedDict()
 
     @property
     def bytes(self) -> int:
-        """The bytes of all of them."""
+        """The size of all states."""
         return sum(state.bytes for state in self._kept.values())
 
     def keep(self, state: RingState) -> None:
-        """Keep a state, and give up the oldest ones that no longer fit the budget."""
+        """Keep a state, and drop the least recently used ones until the budget is met."""
         if state.bytes > self._budget:
             return
         key = (state.tenant, state.tokens)
@@ -68,9 +67,10 @@ class RingStates:
         return True
 
     def longest(self, prompt: Sequence[int], most: int, tenant: str) -> tuple[int, RingState | None]:
-        """The most leading tokens, `most` at most, that a state of the tenant lets `prompt` go on from; or 0.
+        """Return the longest prefix of `prompt`, up to `most` tokens, from which a state of the tenant lets
+        the prompt continue, and that state; (0, None) if there is none.
 
-        A state serves its whole prompt, and its prompt but for the last token.
+        A state serves its whole prompt, and its prompt without the last token.
         """
         best: tuple[int, RingState | None] = (0, None)
         for state in self._kept.values():
@@ -83,16 +83,17 @@ class RingStates:
         return best
 
     def clear(self) -> None:
-        """Give up all of them."""
+        """Drop all states."""
         self._kept.clear()
 
 
 _STRETCH = 256
+"""Tokens that `common_prefix` compares at a time."""
 
 
 @dataclass(frozen=True)
 class SlotCopy:
-    """`count` slots of a pool to be copied, as `Verifier.copy_slots` takes them."""
+    """The arguments of `Verifier.copy_slots`: copy `count` slots of a pool."""
 
     pool: int
     source: int
@@ -102,10 +103,10 @@ class SlotCopy:
 
 @dataclass(frozen=True)
 class Admission:
-    """The region that a new sequence takes, and how much of its prompt is there already.
+    """The region for a new sequence, and the part of its prompt that needs no prefill.
 
-    `reused` tokens need no prefill once `copies` are made and the rings hold `ring_state` again; neither is
-    there where the sequence continues in place.
+    The first `reused` tokens need no prefill once `copies` are made and `ring_state` is written back to the
+    rings. Both are empty if the sequence continues in place.
     """
 
     region: int
@@ -115,7 +116,7 @@ class Admission:
 
     @property
     def copied_slots(self) -> int:
-        """Slots that are copied or written back."""
+        """The number of slots that are copied or written back."""
         written = 0
         if self.ring_state is not None:
             written = sum(len(self.ring_state.tokens) - first for first in self.ring_state.first.values())
@@ -140,7 +141,7 @@ class _Held:
 
 
 class Prefixes:
-    """The tokens whose K/V every region holds, busy or idle, and their tenants.
+    """The record of each region's content, busy or idle: the tokens whose K/V it holds, and their tenant.
 
     Nothing is reused for another tenant, since the time to the first token would reveal the other tenant's
     prompts. The eviction of a tenant's prefix only reveals that others were served, not their prompts.
@@ -152,19 +153,19 @@ class Prefixes:
         self._held = [_Held(held_from=[0] * len(region_map.pools)) for _ in range(region_map.regions)]
 
     def tokens(self, region: int) -> tuple[int, ...]:
-        """The tokens whose K/V the region holds, from position 0 on."""
+        """Return the tokens whose K/V the region holds, from position 0 on."""
         return tuple(self._held[region].tokens)
 
     def count(self, region: int) -> int:
-        """Return the number of those tokens; from any thread."""
+        """Return the number of tokens whose K/V the region holds; any thread may call this."""
         return len(self._held[region].tokens)
 
     def tenant(self, region: int) -> str:
-        """Whose tokens the region holds."""
+        """Return the tenant whose tokens the region holds."""
         return self._held[region].tenant
 
     def reusable(self, region: int, prompt: Sequence[int], tenant: str = "") -> int:
-        """How many leading tokens of the tenant's `prompt` need no prefill in `region`.
+        """Return how many leading tokens of the tenant's `prompt` need no prefill in `region`.
 
         At least one prompt token must run, since its row's logits give the next token. In a pool with a
         window, the whole window of the row after the prefix must still be there; if the ring has moved on, a
@@ -183,12 +184,11 @@ class Prefixes:
         return _Reusable(count) if whole else _Reusable(*self._rings.longest(prompt, count, tenant))
 
     def choose(self, prompt: Sequence[int], idle: Sequence[int], tenant: str = "") -> Admission:
-        """The idle region for a new sequence; `idle` is not empty, least recently used first.
+        """Choose an idle region for a new sequence; `idle` is not empty, least recently used first.
 
-        The longest prefix wins, wherever it sits. An idle region of which it is the better half is
-        continued in place. Otherwise a region is given up, the lowest of those that hold nothing (so that
-        passes need not look far) or the least recently used, and the prefix is copied there if it sits in a
-        region that is busy or worth keeping.
+        The longest reusable prefix in any region is taken. If it makes up at least half of an idle region's
+        tokens, the sequence continues in that region. Otherwise it gets the lowest empty region (so that the
+        spans of passes stay short), or else the least recently used one, and the prefix is copied there.
         """
         found = [self._reusable(region, prompt, tenant) for region in range(len(self._held))]
         longest = max(reusable.count for reusable in found)
@@ -208,20 +208,20 @@ class Prefixes:
         return Admission(target, longest, self._copies(source, target, longest, state), state)
 
     def forget(self) -> None:
-        """Note that no region holds anything."""
+        """Record that no region holds anything."""
         for region in range(len(self._held)):
             self.clear(region)
 
     def clear(self, region: int) -> None:
-        """Note that what the region held is being overwritten."""
+        """Record that the region's content is being overwritten."""
         self._held[region] = _Held(held_from=[0] * len(self._map.pools))
 
     def hold(self, region: int, tokens: Sequence[int], held_from: Sequence[int], tenant: str = "") -> None:
-        """Note that the region holds a prefix that came from elsewhere, from `held_from[pool]` on."""
+        """Record that a saved prefix was written to the region, in each pool from `held_from[pool]` on."""
         self._held[region] = _Held(tenant, list(tokens), list(held_from))
 
     def begin(self, admission: Admission, prompt: Sequence[int], tenant: str = "") -> None:
-        """Note that the region now holds just the reused part of the tenant's `prompt`."""
+        """Record that the region now holds only the reused part of the tenant's `prompt`."""
         held = self._held[admission.region]
         held.tenant = tenant
         held.tokens = list(prompt[: admission.reused])
@@ -231,11 +231,11 @@ class Prefixes:
             ]
 
     def held_from(self, region: int, pool: int) -> int:
-        """The oldest position whose slot in a pool still holds it."""
+        """Return the oldest position that the region's slots in a pool still hold."""
         return self._held[region].held_from[pool]
 
     def will_write(self, region: int, end: int) -> None:
-        """Note that slots up to that of position `end - 1` are about to be written, by drafts or pads too."""
+        """Record that the slots of positions before `end` are about to be written, also by drafts or pads."""
         held = self._held[region]
         held.held_from = [
             max(oldest, end - pool.token_slots)
@@ -243,14 +243,14 @@ class Prefixes:
         ]
 
     def extend(self, region: int, tokens: Sequence[int]) -> None:
-        """Note that the region holds the K/V of these further tokens of its sequence."""
+        """Record that the region holds the K/V of these further tokens of its sequence."""
         self._held[region].tokens.extend(tokens)
 
     def _copies(
         self, source: int, target: int, count: int, ring_state: RingState | None
     ) -> tuple[SlotCopy, ...]:
-        """Return the slots that the row at position `count` needs of the prefix in addition to a ring state,
-        by pool."""
+        """Return the copies of the slots that the row at position `count` sees and the ring state does not
+        hold."""
         copies = []
         for pool in range(len(self._map.pools)):
             if ring_state is not None and pool in ring_state.values:
@@ -270,7 +270,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Return the number of equal leading tokens."""
     size = min(len(a), len(b))
     same = 0
-    # Whole stretches compare at the speed of C, and prompts of many thousand tokens mostly are the same.
+    # Slices are compared in C. This pays since prompts of many thousand tokens often share long prefixes.
     while same < size and list(a[same : same + _STRETCH]) == list(b[same : same + _STRETCH]):
         same += _STRETCH
     pairs = zip(a[same : same + _STRETCH], b[same : same + _STRETCH], strict=False)

@@ -1,4 +1,4 @@
-"""The regions of a verifier's state: their tenants, their content, and what a new prompt can reuse."""
+"""Give the regions of a verifier's state to sequences, and reuse their content for new prompts."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,18 @@ from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 
 RING_BYTES = 256 << 20
-"""Default budget for what is kept of rings where prompts ended."""
+"""The default budget for saved ring states (see RingStates)."""
 
 
 class RegionStore:
-    """Gives regions to sequences. The bookkeeping is changed before the state is, so that a call to the
-    verifier that fails leaves nothing trusted that is not there."""
+    """The regions of a verifier's state, and the record of their content.
+
+    The record is changed before the state is. So if a call to the verifier fails, the record claims nothing
+    that the state does not hold.
+    """
 
     def __init__(self, verifier: Verifier, proven: Proven, ring_bytes: int = RING_BYTES) -> None:
-        """`ring_bytes` is the budget for ring states; 0 keeps none."""
+        """Begin with empty regions; `ring_bytes` is the budget for ring states, 0 for none."""
         shape = verifier.shape
         self._verifier = verifier
         self._shape = shape
@@ -32,10 +35,10 @@ class RegionStore:
         self._rings = RingStates(self._map, ring_bytes)
         self._prefixes = Prefixes(self._map, self._rings)
         self._prompts: dict[int, tuple[int, ...]] = {}
-        """By region: the prompt at whose end its rings are worth keeping."""
+        """By region: the prompt whose ring state should be saved before it is overwritten."""
 
     def use(self, proven: Proven) -> None:
-        """Use what is proven by now, which is no less than before; what regions hold stays."""
+        """Use newly proven features, which are no fewer than before; the regions keep their content."""
         capacity = self._shape.sequences if proven.region_independent else 1
         self._reuse = proven.reuse_prefixes
         self._regions.grow(self._capacity, capacity - self._capacity)
@@ -53,7 +56,7 @@ class RegionStore:
 
     @property
     def loads(self) -> tuple[PoolLoad, ...]:
-        """The content of the pools; from any thread, in which case it may mix two moments."""
+        """The load of each pool. Any thread may read it; the numbers may then be of two moments."""
         idle = self._regions.idle
         held = [self._prefixes.count(region) for region in range(self._shape.sequences)]
         return tuple(
@@ -67,11 +70,11 @@ class RegionStore:
         )
 
     def tokens(self, region: int) -> tuple[int, ...]:
-        """The tokens whose K/V a region holds."""
+        """Return the tokens whose K/V a region holds."""
         return self._prefixes.tokens(region)
 
     def held_from(self, region: int, pool: int) -> int:
-        """The oldest position whose slot in a pool still holds it."""
+        """Return the oldest position that a region's slots in a pool still hold."""
         return self._prefixes.held_from(region, pool)
 
     def reusable(self, prompt: Sequence[int], tenant: str) -> int:
@@ -81,7 +84,7 @@ class RegionStore:
         return max(self._prefixes.reusable(region, prompt, tenant) for region in range(self._shape.sequences))
 
     def allocate_prefix(self, prompt: Sequence[int], tenant: str) -> Admission:
-        """Take an idle region for the tenant's `prompt`, with what can be used again of it in place."""
+        """Take an idle region for the tenant's `prompt`, and put the reusable part of its K/V there."""
         idle = self._regions.idle
         admission = self._prefixes.choose(prompt, idle, tenant) if self._reuse else Admission(min(idle), 0)
         region, state = admission.region, admission.ring_state
@@ -97,23 +100,26 @@ class RegionStore:
         return admission
 
     def release(self, region: int) -> None:
-        """Free a region; what it holds stays until it is needed."""
+        """Free a region; its content stays until the region is needed."""
         self._regions.release(region)
 
     def will_write(self, region: int, end: int) -> None:
-        """Note that slots up to that of position `end - 1` are about to be written, by drafts or pads too."""
+        """Prepare for a pass that writes slots of positions before `end`, also by drafts or pads.
+
+        Ring states that this would overwrite are saved.
+        """
         self._keep_rings(region, end)
         self._prefixes.will_write(region, end)
 
     def extend(self, region: int, tokens: Sequence[int]) -> None:
-        """Note that a region holds the K/V of these further tokens of its sequence."""
+        """Record that a region holds the K/V of these further tokens of its sequence."""
         self._prefixes.extend(region, tokens)
 
     def scrub(self, region: int) -> None:
-        """Zero a region's slots and forget what they held.
+        """Zero a region's slots and forget their content.
 
-        A masked slot contributes 0 x its value, so one that is not a number would spoil every later
-        pass, of other sequences too.
+        A masked slot contributes 0 x its value. So a NaN in one slot would spoil all later passes, also those
+        of other sequences.
         """
         self._prefixes.clear(region)
         self._prompts.pop(region, None)
@@ -124,12 +130,15 @@ class RegionStore:
                 self._verifier.import_slots(number, slots.start, zeros)
 
     def forget(self) -> None:
-        """Note that the whole state is gone."""
+        """Record that the whole state is lost."""
         self._prefixes.forget()
         self._rings.clear()
 
     def save(self, prompt: Sequence[int], tenant: str) -> SavedPrefix | None:
-        """A copy of a tenant's prompt's K/V; None where no region holds all that a row behind it looks at."""
+        """Return a copy of the K/V of a tenant's prompt.
+
+        None if no region holds all that the prompt's last row and the row after it attend to.
+        """
         pools = range(len(self._shape.pools))
         first = [self._map.first_visible(pool, len(prompt) - 1) for pool in pools]
         for region in range(self._shape.sequences):
@@ -143,9 +152,9 @@ class RegionStore:
         return None
 
     def restore(self, saved: SavedPrefix, tenant: str) -> bool:
-        """Put a prefix into an idle region, for the tenant's later prompts; whether it could be used.
+        """Write a prefix to an idle region for the tenant's later prompts; return whether this was possible.
 
-        It cannot where prefixes may not be used again, no region is idle, or it is not of this state's shape.
+        It is not if prefixes may not be reused, no region is idle, or the prefix has another shape.
         """
         idle = self._regions.idle
         if not (self._reuse and idle and self._fits(saved)):
@@ -163,7 +172,7 @@ class RegionStore:
         return True
 
     def _export(self, pool: int, region: int, positions: range) -> tuple[NDArray[np.float16], ...]:
-        """The K/V of consecutive positions, one array per state."""
+        """Return the K/V of consecutive positions, one array per state."""
         parts = [
             self._verifier.export_slots(pool, slots.start, len(slots))
             for slots in self._map.slot_ranges(pool, region, positions)
@@ -171,8 +180,7 @@ class RegionStore:
         return tuple(np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
 
     def _fits(self, saved: SavedPrefix) -> bool:
-        """Return whether a prefix has this state's shape, and is finite: a single NaN would spoil
-        everything."""
+        """Return whether a prefix has this state's shape and is finite; a NaN would spoil all passes."""
         count, pools = len(saved.tokens), range(len(self._shape.pools))
         if not 0 < count <= self._shape.context or len(saved.values) != len(pools):
             return False
@@ -190,7 +198,7 @@ class RegionStore:
         return all(bool(np.isfinite(array).all()) for arrays in saved.values for array in arrays)
 
     def _keep_rings(self, region: int, end: int) -> None:
-        """Export what rings hold of a prompt's end before slots up to position `end` are written over it."""
+        """Save the ring state of a region's prompt if writing positions before `end` would overwrite it."""
         prompt = self._prompts.get(region)
         if prompt is None or not self._reuse:
             return

@@ -1,8 +1,8 @@
-"""A prompt's K/V outside of the state, and its file format.
+"""Save a prompt's K/V in a file, and read such a file.
 
-The file is MAGIC, the length of a header, the header as JSON, the K/V as fp16 in its order, and a SHA-256
-over all that. Nothing of it is trusted before the digest was compared, and no more is read than K/V can take.
-A digest detects damage, not forgery, so another user's file is not used: it may hold any K/V.
+The file is MAGIC, the length of the header, the header as JSON, the K/V as fp16 in the header's order, and
+the SHA-256 of all that. Nothing is used before the digest is compared, and no more is read than a prompt's
+K/V can take. A digest detects damage, not forgery. So a file of another user is refused: it may hold any K/V.
 """
 
 import hashlib
@@ -25,22 +25,22 @@ from anespec.system.safe_files import Folder, open_file
 
 MAGIC = b"anespec prompt 1\n"
 LARGEST_HEADER = 1 << 26
-"""Bytes; some ten million tokens."""
+"""The most bytes of a header: enough for some ten million tokens."""
 
 _LENGTH_BYTES = 8
 _DIGEST_BYTES = 32
 
 Shape = tuple[Count, Count, Count, Count]
-"""Of one state: 1, KV heads, positions, head dimension."""
+"""The shape of one state's K/V: 1, KV heads, positions, head dimension."""
 
 
 class UnusableError(AnespecError):
-    """A file of a prompt that is damaged, or was written elsewhere; the sentence says which."""
+    """A saved prompt is damaged, or was written for another model, backend or machine."""
 
 
 @dataclass(frozen=True)
 class SavedPrefix:
-    """The K/V of a prompt, as far as a row of its last token and one behind it look back.
+    """The K/V of a prompt that its last row and the row after it attend to.
 
     `values[pool]` has one array [1, KV heads, positions, head_dim] per state of the pool, for the positions
     from `first[pool]` to the prompt's end.
@@ -52,7 +52,7 @@ class SavedPrefix:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the K/V."""
+        """The size of the K/V."""
         return sum(array.nbytes for pool in self.values for array in pool)
 
 
@@ -66,10 +66,12 @@ class _Header(Record):
 
 
 def write_prefix(path: Path, prefix: SavedPrefix, here: RunEnvironment) -> None:
-    """Write a prefix for its user alone, so that a reader sees the old file, the new one or none.
+    """Write a prefix to a file that only its user can read, in one step that never leaves half a file.
+
+    `here` is recorded as the environment that the K/V are valid in.
 
     Raises:
-        StorageError: the file system refuses, or something that is no file has that name.
+        StorageError: the file cannot be written, or `path` exists and is not a regular file.
     """
     header = _Header(
         circumstances=here,
@@ -95,10 +97,10 @@ def _parts(header: _Header, prefix: SavedPrefix) -> Iterator[bytes]:
 
 
 def is_prefix_file(path: Path) -> bool:
-    """Return whether a file exists that this module wrote, damaged or not.
+    """Return whether a file exists that begins as a saved prompt does, damaged or not.
 
     Raises:
-        StorageError: it cannot be read, or is a pipe or a device.
+        StorageError: the file cannot be read, or is a pipe or a device.
     """
     try:
         with open_file(path) as stream:
@@ -110,12 +112,12 @@ def is_prefix_file(path: Path) -> bool:
 
 
 def read_prefix(path: Path, here: RunEnvironment, most_bytes: int) -> SavedPrefix:
-    """The prefix that a file holds; `most_bytes` is what the K/V of the longest prompt take.
+    """Read a prefix from a file; `most_bytes` is the size of the longest prompt's K/V.
 
     Raises:
-        UnusableError: the file is damaged, another user's, or was written for another artifact, backend or
-            machine.
-        StorageError: it cannot be read.
+        UnusableError: the file is damaged, belongs to another user, or was written for another artifact,
+            backend or machine.
+        StorageError: the file cannot be read.
     """
     try:
         with open_file(path) as stream:
@@ -123,7 +125,7 @@ def read_prefix(path: Path, here: RunEnvironment, most_bytes: int) -> SavedPrefi
                 raise UnusableError(f"{path}: belongs to another user")
             digest = hashlib.sha256(MAGIC)
             if stream.read(len(MAGIC)) != MAGIC:
-                raise UnusableError(f"{path}: is no saved prompt")
+                raise UnusableError(f"{path}: is not a saved prompt")
             length_bytes = stream.read(_LENGTH_BYTES)
             length = int.from_bytes(length_bytes, "little")
             if length > LARGEST_HEADER:
@@ -135,7 +137,7 @@ def read_prefix(path: Path, here: RunEnvironment, most_bytes: int) -> SavedPrefi
             size = sum(_size(shape) for pool in header.shapes for shape in pool)
             if size > most_bytes:
                 raise UnusableError(
-                    f"{path}: says that it holds {bytes_text(size)}, more than any prompt's K/V here"
+                    f"{path}: claims to hold {bytes_text(size)}, more than any prompt's K/V of this model"
                 )
             content = stream.read(size)
             for part in (length_bytes, text, content):
@@ -165,11 +167,11 @@ def _size(shape: Shape) -> int:
 
 
 def _damaged(path: Path) -> UnusableError:
-    return UnusableError(f"{path}: is damaged or not whole")
+    return UnusableError(f"{path}: is damaged or incomplete")
 
 
 def _difference(there: RunEnvironment, here: RunEnvironment) -> str:
-    """Return the circumstances that the file was written for."""
+    """Describe how the environment that a file was written for differs from this one."""
     if there.artifact != here.artifact:
         return "was written for another model"
     if there.backend != here.backend:

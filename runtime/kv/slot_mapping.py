@@ -1,4 +1,4 @@
-"""The places of sequences: the slots of every position, and the busy regions."""
+"""Map every position of a sequence to its slots, and list the idle regions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,18 +12,19 @@ from anespec.system.errors import ArtifactError
 class SlotMapping:
     """The home slot of every position of every region, in every pool.
 
-    In a pool of `region_slots` slots per region, position p of region r lives in slot
-    `r * region_slots + p % token_slots`. A pool without a window holds the whole context, so there
-    the remainder is p itself; a pool with a window is a ring. Spare slots behind these hold no token.
+    In a pool of `region_slots` slots per region, position p of region r has slot
+    `r * region_slots + p % token_slots`. A pool without a window holds the whole context, so the remainder is
+    p itself; a pool with a window is a ring. Spare slots behind these hold no token.
 
-    Where a pool has `pages` shorter than a region, the regions take turns page by page: first page 0 of every
-    region, then page 1 of every one. So short sequences in all regions need the first slots only, which are
-    all that a pass must look at.
+    If `pages` are shorter than a region, the regions' pages are interleaved: first page 0 of every region,
+    then page 1 of every region. So short sequences in all regions use the first slots only, and a pass need
+    not attend to others.
 
-    Where passes write `side_by_side`, no run of rows reaches over a ring's end.
+    If passes write `side_by_side`, no run of rows crosses the end of a ring.
 
-    Raises ArtifactError where the sizes cannot work: a region shorter than the context (no window)
-    or than window + block - 1 (window), or a base that is no multiple of BASE_ALIGNMENT.
+    Raises:
+        ArtifactError: a region is shorter than the context (no window) or than window + block - 1 (window),
+            or its size is not a multiple of BASE_ALIGNMENT.
     """
 
     pools: tuple[KVCacheGroupShape, ...]
@@ -35,8 +36,8 @@ class SlotMapping:
 
     @classmethod
     def of(cls, shape: VerifierShape) -> "SlotMapping":
-        """The map of a verifier's state."""
-        # Where pads write too, a ring must have room for the rows of the widest pass.
+        """Return the slot mapping of a verifier's state."""
+        # Pads also write if rows are side by side, so a ring must have room for the widest pass.
         rows = shape.t_max if shape.side_by_side else shape.block
         return cls(shape.pools, rows, shape.context, shape.sequences, shape.pages, shape.side_by_side)
 
@@ -56,10 +57,10 @@ class SlotMapping:
 
     @property
     def longest_run(self) -> int:
-        """The most rows of one sequence that one pass may hold.
+        """The most rows of one sequence in one pass.
 
-        All rows are written before any is read, so the last row of a run must not overwrite what
-        the first one still sees in a ring.
+        All K/V of a pass are written before any are read. So in a ring the last row must not overwrite a slot
+        that the first row still sees.
         """
         return min(
             self.context
@@ -69,13 +70,13 @@ class SlotMapping:
         )
 
     def longest_run_from(self, position: int) -> int:
-        """The most rows of one sequence that one pass may hold, the first at `position`."""
+        """Return the most rows of one sequence in one pass whose first row is at `position`."""
         if not self.side_by_side:
             return self.longest_run
         return min(self.longest_run, *(pool.token_slots - position % pool.token_slots for pool in self.pools))
 
     def runs(self, positions: range, most: int) -> Iterator[range]:
-        """Cut consecutive positions into runs that passes may hold, of `most` rows or fewer."""
+        """Divide consecutive positions into runs that fit one pass each, of `most` rows or fewer."""
         position = positions.start
         while position < positions.stop:
             end = min(position + min(most, self.longest_run_from(position)), positions.stop)
@@ -83,28 +84,29 @@ class SlotMapping:
             position = end
 
     def first_visible(self, pool: int, position: int) -> int:
-        """The oldest position that a row at `position` attends to."""
+        """Return the oldest position that a row at `position` attends to."""
         window = self.pools[pool].window
         return 0 if window is None else max(0, position - window + 1)
 
     def slot(self, pool: int, region: int, position: int) -> int:
-        """The home slot of a position."""
+        """Return the home slot of a position."""
         page = self._page(pool)
         number, offset = divmod(position % self.pools[pool].token_slots, page)
         return (number * self.regions + region) * page + offset
 
     def place(self, pool: int, slot: int) -> tuple[int, int]:
-        """The region that a slot is of, and which of its slots it is; spare ones count."""
+        """Return a slot's region, and its index among the region's slots, spare ones included."""
         number, offset = divmod(slot, self._page(pool))
         turn, region = divmod(number, self.regions)
         return region, turn * self._page(pool) + offset
 
     def slot_ranges(self, pool: int, region: int, positions: range) -> tuple[range, ...]:
-        """The slots of consecutive positions, oldest first: a range for each page that they touch."""
+        """Return the slots of consecutive positions, oldest first: one range for each page that they
+        touch."""
         return tuple(self._ranges(pool, region, positions))
 
     def all_slots(self, pool: int, region: int) -> tuple[range, ...]:
-        """Every slot of a region, the spare ones too."""
+        """Return all slots of a region, the spare ones included."""
         size = self.pools[pool]
         ranges = self.slot_ranges(pool, region, range(size.token_slots))
         spare = ranges[-1].stop
@@ -133,7 +135,7 @@ class SlotMapping:
 
 
 class Regions:
-    """The busy regions, and the order in which the idle ones were last used."""
+    """The idle regions, in the order of their last use."""
 
     def __init__(self, count: int) -> None:
         self._idle = list(range(count))
@@ -144,11 +146,11 @@ class Regions:
         return tuple(self._idle)
 
     def grow(self, first: int, count: int) -> None:
-        """Have `count` more regions, idle ones from number `first` on."""
+        """Add `count` idle regions, numbered from `first` on."""
         self._idle += range(first, first + count)
 
     def take(self, region: int) -> None:
-        """Make an idle region busy; ValueError if it is not idle."""
+        """Make an idle region busy; raise ValueError if it is not idle."""
         self._idle.remove(region)
 
     def release(self, region: int) -> None:

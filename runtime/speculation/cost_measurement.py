@@ -1,4 +1,4 @@
-"""Times passes of every width, once on each machine."""
+"""Measure the time of passes of every width, once on each machine."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,24 +13,24 @@ from anespec.runtime.rows import chain_rows
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 
 ROUNDS = 3
-"""Rounds of the measurement. Every width runs twice a round. The fastest second pass counts, since other load
-only slows passes down, and longer load affects all widths; so does the fastest first pass, which follows
-another width."""
+"""Rounds of the measurement. In each, every width runs twice in a row. The first pass follows another width,
+the second its own. The fastest of each count: other load only slows passes down, and longer load affects all
+widths."""
 
-AGAIN = 3
-"""More rounds, at most, of widths that seem cheaper than a narrower one: few are, and a busy machine makes it
-look so."""
+MAX_EXTRA_ROUNDS = 3
+"""Further rounds for widths that took longer than a wider one. Few widths really do; more often other load
+makes it look so."""
 
-ENOUGH = 0.3
-"""Seconds of a pass that is not timed again."""
+LONG_PASS_SECONDS = 0.3
+"""A pass that takes longer is not timed again."""
 
-OF_A_DRAFT = LogitsRequest(best=True, top=8)
+DRAFT_ROW_LOGITS = LogitsRequest(best=True, top=8)
 """The results that greedy sampling and `auto` need of a row. Finding the likeliest tokens may take longer
-than the best."""
+than finding the best one alone."""
 
-FAR = 2048
-"""Slots that the long passes attend to, if there are as many; other spans lie on a line through both points.
-Attending to more could allocate memory for slots that are never used."""
+LONG_SPAN = 2048
+"""The largest span that is timed. The costs of other spans lie on the line through the shortest and this one.
+Attending to more slots could allocate memory for slots that are never used."""
 
 
 def measure_pass_costs(
@@ -39,19 +39,19 @@ def measure_pass_costs(
     progress: Callable[[int, int], None] = lambda done, of: None,
     clock: Callable[[], float] = perf_counter,
 ) -> PassCosts:
-    """Time passes of every proven width, on unused slots.
+    """Time passes of every proven width, on unused slots; return their costs.
 
-    The next sequence in the first region treats their results as stale. `progress` is called with the number
-    of timed passes and the total. Raises what the verifier does.
+    The passes leave stale K/V in the first region, which its next sequence overwrites. `progress` is called
+    with the number of timed passes and the total. Errors of the verifier are raised.
     """
     steps = usable_spans(verifier.shape, proven)[0]
-    near, far = steps[0], max((step for step in steps if step <= FAR), default=steps[0])
+    near, far = steps[0], max((step for step in steps if step <= LONG_SPAN), default=steps[0])
     plans = [_plan(verifier.shape, width, near) for width in proven.widths]
     block = verifier.shape.block
     pair = [block, *(width for width in proven.widths if width > block)][:2]
     far_plans = [_plan(verifier.shape, width, far) for width in pair] if far > near else []
     first, times = _fastest(verifier, (*plans, *far_plans), progress, clock)
-    for _ in range(AGAIN):
+    for _ in range(MAX_EXTRA_ROUNDS):
         doubtful = _falling(plans, times)
         if not doubtful:
             break
@@ -63,7 +63,7 @@ def measure_pass_costs(
     ]
     return PassCosts.of(
         [
-            # What slots add was measured of two widths and is noisy, and no pass costs nothing.
+            # The cost of a slot is noisy, so the rest of a pass is taken to cost at least a quarter.
             WidthCost(width, max(times[width, near] - near * per_slot, times[width, near] / 4), per_slot)
             for width, per_slot in _by_width(proven.widths, slopes)
         ],
@@ -72,8 +72,10 @@ def measure_pass_costs(
 
 
 def _by_width(widths: Sequence[int], slopes: Sequence[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """Yield the cost of a slot at each width: on a line through the measured ones, and never less than at
-    the first."""
+    """Yield each width with its cost of a slot, which lies on a line through the two measured widths.
+
+    The line never falls, and no cost is negative.
+    """
     for width in widths:
         if len(slopes) < 2:
             yield width, slopes[0][1] if slopes else 0.0
@@ -88,10 +90,10 @@ def _fastest(
     progress: Callable[[int, int], None],
     clock: Callable[[], float],
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
-    """Seconds of the fastest pass of each plan, by its width and span: after another, and after its like.
+    """Return the seconds of each plan's fastest pass by (width, span): after another plan, and after its own.
 
-    A process's first pass of a width may take minutes, so that none of the first round counts as one after
-    another.
+    A process's first pass of a width may take minutes. So the first pass of the first round does not count as
+    a pass after another plan.
     """
     first: dict[tuple[int, int], float] = {}
     found: dict[tuple[int, int], float] = {}
@@ -99,7 +101,7 @@ def _fastest(
         for place, plan in enumerate(plans):
             progress(number * len(plans) + place, ROUNDS * len(plans))
             key = plan.width, plan.spans[0]
-            if found.get(key, 0.0) > ENOUGH:
+            if found.get(key, 0.0) > LONG_PASS_SECONDS:
                 continue
             for fastest in (first, found):
                 began = clock()
@@ -110,13 +112,15 @@ def _fastest(
 
 
 def _falling(plans: Sequence[PassPlan], times: Mapping[tuple[int, int], float]) -> list[PassPlan]:
-    """The plans, ascending in width, that took longer than a wider one, and took so little that they may run
-    again."""
+    """Return the plans that took longer than a wider one, and are short enough to run again.
+
+    `plans` and the result ascend in width.
+    """
     found: list[PassPlan] = []
     cheapest = math.inf
     for plan in reversed(plans):
         took = times[plan.width, plan.spans[0]]
-        if cheapest < took <= ENOUGH:
+        if cheapest < took <= LONG_PASS_SECONDS:
             found.insert(0, plan)
         cheapest = min(cheapest, took)
     return found
@@ -128,7 +132,7 @@ def _time_again(
     times: dict[tuple[int, int], float],
     clock: Callable[[], float],
 ) -> None:
-    """Take the fastest of two more passes of each plan, the second of which comes after its like."""
+    """Run each plan twice more in a row, and update its fastest time."""
     for plan in plans:
         key = plan.width, plan.spans[0]
         for _ in range(2):
@@ -138,9 +142,10 @@ def _time_again(
 
 
 def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:
-    """Rows of the first region from position 0 on, of which as many are wanted as drafts would be."""
+    """Return a pass over rows of the first region from position 0 on, with logits for as many rows as a pass
+    with drafts wants."""
     home = SlotMapping.of(shape)
     rows = chain_rows(home, 0, 0, RowKind.PROMPT, [0] * min(width, home.longest_run, shape.context))
-    wanted = dict.fromkeys(range(min(len(rows), 2 * shape.block)), OF_A_DRAFT)
+    wanted = dict.fromkeys(range(min(len(rows), 2 * shape.block)), DRAFT_ROW_LOGITS)
     spans = least_spans(rows, width, shape)
     return PassPlan(tuple(rows), width, (max(span, spans[0]), *spans[1:]), wanted)

@@ -1,7 +1,7 @@
-"""The cost of a pass, by its width and its span.
+"""Hold the cost of a pass by its width and its span.
 
-Where a pass over four rows costs what one over a single row does, guesses are free; where it costs twice as
-much, they must be worth it. Costs decide how rows are used, never which tokens are generated.
+If a pass of four rows costs no more than a pass of one row, drafts are free; if it costs twice as much,
+drafts must save as much. Costs decide how rows are used, never which tokens are generated.
 """
 
 import math
@@ -12,16 +12,18 @@ from itertools import pairwise
 from typing import Protocol, Self
 
 DISTURBANCE = 0.8
-"""The share of a pass's time below which another's is no disturbed measurement, but cheaper."""
+"""A wider pass counts as cheaper only if it takes less than this share of a narrower pass's time. A smaller
+difference may be a disturbed measurement."""
 
 DRAFT_ROW_SECONDS = 1e-4
-"""Seconds of a draft row outside the pass: finding its likeliest tokens, and learning from them. This is much
-for a pass of a millisecond, little for one of thirty."""
+"""Seconds that a draft row takes outside of the pass: finding its likeliest tokens, and learning from them.
+This is much for a pass of one millisecond, and little for a pass of thirty."""
 
 
 @dataclass(frozen=True)
 class WidthCost:
-    """Seconds of a pass of so many rows that looks at no slots, and what each slot adds."""
+    """The seconds of a pass of `width` rows without the attention to slots, and the seconds that each slot of
+    its span adds."""
 
     width: int
     seconds: float
@@ -30,10 +32,10 @@ class WidthCost:
 
 @dataclass(frozen=True)
 class PassCosts:
-    """Seconds of passes by width; `widths` ascend.
+    """The seconds of passes by width; `widths` ascend.
 
-    `change` is what a pass takes more whose width is not that of the pass before it. `pace` is how many times
-    as long as when they were timed passes take at present.
+    A pass takes `change` seconds more if the pass before it had another width. `pace` is the ratio of the
+    present time of passes to their time when they were measured.
     """
 
     widths: tuple[WidthCost, ...]
@@ -42,25 +44,25 @@ class PassCosts:
 
     @classmethod
     def of(cls, widths: Sequence[WidthCost], change: float = 0.0) -> "PassCosts":
-        """From what was measured, in any order."""
+        """Return the costs of these widths, given in any order."""
         return cls(tuple(sorted(widths, key=lambda cost: cost.width)), change)
 
     @property
     def current(self) -> Self:
-        """These: what is known here does not change with use. See CostModel."""
+        """These costs themselves: they do not change with use. See CostModel."""
         return self
 
     def observe(self, width: int, span: int, seconds: float) -> None:
         """Learn nothing from a pass."""
 
     def overdue(self, width: int) -> bool:
-        """No width is ever to be tried again."""
+        """Return False: constant costs need no trial."""
         return False
 
     def smoothed(self) -> "PassCosts":
-        """The same where a usable width costs no less than a narrower usable one: the nearest such costs.
+        """Return the nearest costs that never fall from one usable width to the next.
 
-        Widths that are not usable, since a wider one is clearly cheaper, stay as they are.
+        Unusable widths (a wider one is clearly cheaper) keep their costs.
         """
         if all(before.seconds <= behind.seconds for before, behind in pairwise(self.widths)):
             return self
@@ -69,16 +71,17 @@ class PassCosts:
             rising = dict(zip(usable, _rising([found.seconds(width, 0) for width in usable]), strict=True))
             widths = (replace(cost, seconds=rising.get(cost.width, cost.seconds)) for cost in found.widths)
             found = replace(found, widths=tuple(widths))
-            # What made a narrower width unusable may cost more now.
+            # The wider pass that made a narrower width unusable may cost more now.
             now = found.usable([cost.width for cost in found.widths])
             if set(now) <= set(usable):
                 return found
             usable = tuple(sorted({*usable, *now}))
 
     def usable(self, widths: Sequence[int]) -> tuple[int, ...]:
-        """Those of these widths in whose place no wider one is clearly cheaper.
+        """Return the widths for which no wider one is clearly cheaper.
 
-        A Mac may run the shape that a program was made for on the Neural Engine, a narrower one on the CPU.
+        A wider pass can be cheaper: a Mac may run one shape on the Neural Engine, and a narrower one on the
+        CPU.
         """
         cheapest = math.inf
         kept: list[int] = []
@@ -89,8 +92,10 @@ class PassCosts:
         return tuple(reversed(kept))
 
     def seconds(self, width: int, span: int, drafts: int = 0) -> float:
-        """Return the cost of a pass of one of the widths with a span of that many slots of the first pool, of
-        whose rows so many are drafts."""
+        """Return the seconds of a pass of `width` rows with a span of `span` slots of the first pool.
+
+        `width` is one of the widths; `drafts` of the rows are drafts.
+        """
         cost = self.widths[bisect_left(self.widths, width, key=lambda cost: cost.width)]
         return cost.seconds + span * cost.per_slot + drafts * DRAFT_ROW_SECONDS * self.pace
 
@@ -104,17 +109,17 @@ class CostModel(Protocol):
         ...
 
     def observe(self, width: int, span: int, seconds: float) -> None:
-        """A pass of a width that looked at so many slots of the first pool took so many seconds."""
+        """Learn that a pass of this width and span in the first pool took `seconds`."""
         ...
 
     def overdue(self, width: int) -> bool:
-        """Return whether a width should be tried because it has not run for long, even if another one seems
+        """Return whether a width has not run for so long that it should be tried, even if another seems
         better."""
         ...
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest values, by least squares, that never fall (pool adjacent violators)."""
+    """Return the nearest values, by least squares, that never fall (pool adjacent violators)."""
     pools: list[tuple[float, int]] = []
     for value in values:
         total, count = value, 1

@@ -1,4 +1,4 @@
-"""Decide how many draft rows a pass has, and of which drafts."""
+"""Decide how many draft rows a pass has, and how many tokens of each draft run."""
 
 import heapq
 from bisect import bisect_left
@@ -10,8 +10,8 @@ from anespec.runtime.speculation.pass_costs import CostModel, PassCosts
 from anespec.runtime.speculation.sequence_policy import SequencePolicy, SharedExperience
 
 MAX_DRAFT_LEN = 15
-"""Draft rows of a sequence in a pass. Longer drafts are rarely right to their end, and with the row before
-them they fill a width."""
+"""The most draft rows of a sequence in a pass. Longer drafts are rarely right to their end. Together with the
+row before them, 15 drafts fill a width of 16."""
 
 MAX_PROMPT_ROWS = 128
 """The most prompt rows of a pass while a sequence waits for its next token, if costs are unknown."""
@@ -21,7 +21,8 @@ PROMPT_DELAY = 2.0
 sequences that wait for a token."""
 
 DRAFT_DELAY = 1.4
-"""The same for a pass with drafts, if several sequences wait: one's long draft is the other's late token."""
+"""The same limit for a pass with drafts, if several sequences wait: a long draft of one sequence delays the
+token of another."""
 
 NGRAM = 3
 """Tokens of the n-grams whose repetition is counted."""
@@ -29,7 +30,7 @@ NGRAM = 3
 
 @dataclass(frozen=True)
 class DraftToken:
-    """A token of draft number `draft`, with the probability that it and all before it are accepted."""
+    """A token of draft number `draft`, with the probability that it and all tokens before it are accepted."""
 
     probability: float
     draft: int
@@ -37,7 +38,7 @@ class DraftToken:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A pass of a width with as many draft rows as it holds: its tokens, on average, and its seconds."""
+    """A pass of a width with as many draft rows as fit: its expected tokens, and its seconds."""
 
     width: int
     drafts: int
@@ -48,7 +49,7 @@ class _Choice:
 class DraftPolicy:
     """The policy for the passes of an engine. Widths ascend; spans are in slots of the first pool.
 
-    Without a cost model, rows up to a block are taken to be free, and wider passes are not run for drafts.
+    Without a cost model, rows up to a block count as free, and no wider pass is run for drafts.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class DraftPolicy:
         min_draft_len: int | None = None,
         repetition_filter: float = 0.0,
     ) -> None:
-        """Ask for at least `min_draft_len` tokens of a draft, None for as many as a block has room for.
+        """Ask for at least `min_draft_len` tokens of a draft; None is a block's rows less one.
 
-        Prompts get no drafts of whose n-grams less than the share `repetition_filter` repeat.
+        A prompt gets no drafts if less than the share `repetition_filter` of its n-grams repeat.
         """
         self._min_draft_len = min_draft_len or max(1, block - 1)
         self._repetition_filter = repetition_filter
@@ -90,9 +91,9 @@ class DraftPolicy:
         return self._widths[bisect_left(self._widths, rows)]
 
     def max_prompt_rows(self, waiting: int, span: int) -> int:
-        """Return the most prompt rows of a pass in which so many sequences wait for a token.
+        """Return the most prompt rows of a pass in which `waiting` sequences wait for a token.
 
-        They make no pass longer than PROMPT_DELAY allows, unless all its rows are a block.
+        PROMPT_DELAY limits the pass, but a block of rows is always allowed.
         """
         if not waiting:
             return self._widths[-1]
@@ -103,7 +104,7 @@ class DraftPolicy:
     def max_draft_rows(self, waiting: int, scheduled: int, span: int) -> int:
         """Return the most draft rows of a pass in addition to its scheduled rows.
 
-        A sequence that waits alone may wait as long as it pays.
+        DRAFT_DELAY limits the pass only if several sequences wait.
         """
         width = self.width(scheduled)
         if self._costs is None:
@@ -113,14 +114,17 @@ class DraftPolicy:
         return max(each for each in self._widths if each <= max(width, scheduled + MAX_DRAFT_LEN)) - scheduled
 
     def token_seconds(self, tokens: int, span: int) -> float | None:
-        """Return the time of each of so many sequences' tokens in a pass without drafts; None if unknown."""
+        """Return the seconds per token of a pass without drafts for `tokens` tokens; None if unknown."""
         if self._costs is None or not tokens:
             return None
         return self._costs.seconds(self.width(tokens), span) / tokens
 
     def prompt_tokens(self, rows: int, span: int) -> float:
-        """Return the value of prompt rows in tokens of the narrowest pass: their time where they are
-        cheapest."""
+        """Return the value of prompt rows, in tokens.
+
+        Their time in the widest pass, where they are cheapest, counts in units of the narrowest pass's time,
+        which gives one token.
+        """
         if self._costs is None:
             return 0.0
         narrowest, widest = self._widths[0], self._widths[-1]
@@ -130,10 +134,10 @@ class DraftPolicy:
     def choose(
         self, drafts: Sequence[Draft], scheduled: int, max_rows: int, tokens: float = 1.0, span: int = 0
     ) -> list[int]:
-        """Return how many tokens of each draft run: those with which most tokens come out per second.
+        """Return how many tokens of each draft run, so that the pass gives the most tokens per second.
 
-        `tokens` is the value of the pass without drafts. Without a cost model as many run as there are rows.
-        If the cost of the pass without drafts was not measured for long, none runs beyond its width.
+        `tokens` is the value of the pass without drafts. Without a cost model, `max_rows` draft tokens run.
+        If the narrowest pass has not been timed for long (`overdue`), drafts only fill its width.
         """
         found = likeliest(drafts, max_rows)
         narrowest = self.width(scheduled)
@@ -147,7 +151,7 @@ class DraftPolicy:
         return lengths
 
     def ran(self, width: int) -> None:
-        """Note the width of the pass that was run."""
+        """Record the width of the pass that was run."""
         if width != self._last_width:
             self._last_width, self._forgone = width, 0.0
 
@@ -158,11 +162,11 @@ class DraftPolicy:
     def _num_drafts(
         self, costs: PassCosts, found: Sequence[DraftToken], scheduled: int, tokens: float, span: int
     ) -> int:
-        """Return how many draft tokens, likeliest first, run.
+        """Return how many of the draft tokens run; `found` has the likeliest first.
 
-        Each width is weighed with as many as it holds; of equally good ones the wider is best. A change of
-        width takes time, too. So the last pass's width is kept until other widths would have saved the time
-        of a change: this costs at most twice as much as perfect foresight (the ski rental problem).
+        Each width is compared with as many draft tokens as fit; among equal ones the wider is best. A change
+        of width takes time, too. So the last pass's width is kept until other widths would have saved the
+        time of a change: this costs at most twice as much as perfect foresight (the ski rental problem).
         """
         choices: list[_Choice] = []
         for width in self._widths[bisect_left(self._widths, scheduled) :]:
@@ -180,8 +184,8 @@ class DraftPolicy:
         return best.drafts
 
     def _widest_within(self, delay: float, costs: PassCosts, waiting: int, span: int) -> int:
-        """Return the widest pass that costs at most `delay` times the narrowest one that serves all waiting
-        sequences."""
+        """Return the widest pass that costs at most `delay` times the narrowest pass that has a row for each
+        waiting sequence."""
         narrowest = self.width(min(waiting, self._widths[-1]))
         most = delay * costs.seconds(narrowest, span)
         return max(each for each in self._widths if each == narrowest or costs.seconds(each, span) <= most)
@@ -191,8 +195,8 @@ def likeliest(drafts: Sequence[Draft], max_rows: int) -> list[DraftToken]:
     """Return the `max_rows` likeliest draft tokens, likeliest first.
 
     The probability that a token and all before it are accepted never grows along a draft, so taking the best
-    next token over all drafts is optimal. Ties go to the earlier sequence. Owners have no shares here: nobody
-    is sure to need these rows, and a sequence whose rows go to another's better drafts still gets its token.
+    next token over all drafts is optimal. Ties go to the earlier sequence. Draft rows are not shared fairly
+    among tenants: a sequence without draft rows still gets its token.
     """
     found: list[DraftToken] = []
     heads = [(-draft.probabilities[0], i, 1) for i, draft in enumerate(drafts) if draft.tokens]
@@ -208,9 +212,9 @@ def likeliest(drafts: Sequence[Draft], max_rows: int) -> list[DraftToken]:
 
 
 def repetition(prompt: Sequence[int]) -> float:
-    """Return the share of a prompt's n-grams that occur earlier in it; 0 for a prompt with fewer than two.
+    """Return the share of a prompt's n-grams that occur earlier in it; 0 if there are fewer than two.
 
-    Prompt lookup pays where text repeats, and a prompt that does not rarely gets an answer that does.
+    Prompt lookup pays if text repeats. A prompt that does not repeat rarely gets an answer that does.
     """
     count = len(prompt) - NGRAM + 1
     if count < 2:

@@ -1,7 +1,7 @@
 """Request proposals from the draft source, without trusting it.
 
-A source that raises, returns invalid data or is late loses its turn: it is not called for 2^k passes and then
-tried again, with sessions that are opened again with the current text of the sequences.
+A source that raises, returns invalid data or is late is not called for 2^k passes after failure k in a row.
+Then it is tried again, with new sessions that get the current text of the sequences.
 """
 
 import logging
@@ -20,22 +20,22 @@ _log = logging.getLogger(__name__)
 
 LATE_FACTOR = 20
 LATE_FLOOR = 0.05
-"""Seconds. A source is late after LATE_FACTOR times what it says that it takes, but never before this."""
+"""Seconds. A source is late after LATE_FACTOR times the cost that it declares, but never before this."""
 
-MOST_LATE = 1
-"""Times in a row that a source may be late although its drafts arrived: a busy machine delays any thread for
-a moment, and opening sessions again is expensive."""
+MAX_LATE = 1
+"""Times in a row that a source may return its drafts late. A busy machine delays any thread for a moment, and
+opening sessions again is expensive."""
 
 _LEAST_PROBABILITY = 1e-9
 
 
 class LateError(Exception):
-    """Drafts did not come in time."""
+    """The drafts did not come in time."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A sequence that may have so many draft rows, beyond its first `forced` forced tokens."""
+    """A sequence that may have `budget` draft rows after its first `forced` forced tokens."""
 
     sequence: ActiveSequence
     budget: int
@@ -43,7 +43,7 @@ class Ask:
 
 
 class Speculation:
-    """One source and a session per sequence. Not safe for use from several threads at once."""
+    """A draft source with one session per sequence. Not safe for use from several threads at once."""
 
     def __init__(
         self,
@@ -52,8 +52,7 @@ class Speculation:
         vocabulary: int,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """Draft nothing without a source, and nothing that the policy does not ask for. `clock` gives
-        seconds."""
+        """Draft as `policy` decides, and nothing if `source` is None. `clock` returns seconds."""
         self._source = source
         self._policy = policy
         self._vocabulary = vocabulary
@@ -68,19 +67,19 @@ class Speculation:
         self._opener = Opener(source) if source is not None else None
 
     def use_source(self, source: DraftSource) -> None:
-        """Have a source from now on, where there was none; `begin` then takes sequences that run, too."""
+        """Use a source from now on if there was none. `begin` can then be called for running sequences."""
         if self._source is None:
             self._source, self._opener = source, Opener(source)
 
     def begin(self, sequence: ActiveSequence) -> None:
-        """Open a session for a sequence that wants drafts, and that the policy gives some."""
+        """Open a session for a sequence if its request wants drafts and the policy allows them."""
         request = sequence.request
         if self._source is not None and request.speculate and self._policy.drafts_for(request.prompt):
             self._drafting[sequence.number] = Drafting(self._policy.begin())
             self._session(sequence)
 
     def wants_top(self, sequence: ActiveSequence) -> int:
-        """Return the number of likeliest tokens of every row that the sequence's session needs."""
+        """Return the number of likeliest tokens per row that the sequence's session needs."""
         drafting = self._drafting.get(sequence.number)
         if drafting is None or drafting.session is None or drafting.rests:
             return 0
@@ -91,11 +90,11 @@ class Speculation:
             return 0
 
     def propose(self, asks: Sequence[Ask], token_seconds: float | None = None) -> list[Draft]:
-        """A draft for each ask, worth running: within its budget, known tokens, none that the grammar forbids
-        or that follows an end, estimated probabilities.
+        """Return a valid draft for each ask, with estimated probabilities.
 
-        `token_seconds` is what a token takes without drafts; where it is known, sessions that save less than
-        they take are asked now and then only (see SequencePolicy).
+        A draft is within its budget; its tokens are in the vocabulary, are allowed by the grammar and end
+        before an end token. `token_seconds` is the time of a token without drafts, None if unknown. If it is
+        known, sessions that save less time than they take are asked rarely (see SequencePolicy).
         """
         self._passes += 1
         self._token_seconds = token_seconds
@@ -125,11 +124,15 @@ class Speculation:
     def observe(
         self, sequence: ActiveSequence, ran: int, accepted: int, committed: Sequence[int], rows: TopKLogits
     ) -> None:
-        """Tell the session how its sequence goes on: `ran` tokens of its draft ran, `accepted` were right."""
+        """Let the session learn from a pass in which `ran` tokens of its draft ran and `accepted` were right.
+
+        `committed` are the tokens that the pass added to the sequence, `rows` the results of its rows.
+        """
         drafting = self._drafting.get(sequence.number)
-        # A session that rests, or was not asked since, observes all tokens at once when it is asked.
+        # A session that rests observes the missed tokens at once, when it is asked again (`_catch_up`).
         before = len(sequence.tokens) - len(committed)
-        if drafting is None or drafting.rests or (drafting.session is not None and drafting.told < before):
+        is_behind = drafting is not None and drafting.session is not None and drafting.observed < before
+        if drafting is None or drafting.rests or is_behind:
             return
         began = self._clock()
         outcome = Outcome()
@@ -140,7 +143,7 @@ class Speculation:
         if drafting.session is not None:
             try:
                 drafting.session.observe(tuple(committed), outcome, rows)
-                drafting.told += len(committed)
+                drafting.observed += len(committed)
             except Exception as error:
                 self._fail(sequence, error)
         if drafting.asking is not None and self._token_seconds is not None:
@@ -148,15 +151,15 @@ class Speculation:
             drafting.policy.charge(took, right, self._token_seconds)
 
     def end(self, sequence: ActiveSequence) -> None:
-        """Close the sequence's session, which knows all of its text then."""
+        """Close the sequence's session, after it has observed all of the text."""
         if sequence.number in self._drafting:
             self._catch_up(sequence)
-            self._let_go(self._drafting.pop(sequence.number), len(sequence.tokens))
+            self._close_session(self._drafting.pop(sequence.number), len(sequence.tokens))
 
     def close(self) -> None:
-        """Close all sessions and let go of the threads; the caller closes the source."""
+        """Close all sessions and end the threads; the caller closes the source."""
         for drafting in self._drafting.values():
-            self._let_go(drafting, 0)
+            self._close_session(drafting, 0)
         self._drafting.clear()
         if self._worker is not None:
             self._worker.shutdown(wait=False)
@@ -164,7 +167,10 @@ class Speculation:
             self._opener.close()
 
     def _session(self, sequence: ActiveSequence) -> DraftSession | None:
-        """The sequence's session, opened if it has none; None while it, or the source, is left alone."""
+        """Return the sequence's session, and open it if there is none.
+
+        None while the session is being opened, the source is busy, or either of them backs off.
+        """
         drafting = self._drafting[sequence.number]
         is_running = self._running is not None and not self._running.done()
         if is_running or self._passes < max(self._back_off.until, drafting.back_off.until):
@@ -180,8 +186,7 @@ class Speculation:
         return drafting.session
 
     def _catch_up(self, sequence: ActiveSequence) -> bool:
-        """Let the session observe the tokens that it missed while it rested; return whether it still exists
-        then."""
+        """Let the session observe the tokens that it missed while it rested; return whether it succeeded."""
         drafting = self._drafting[sequence.number]
         if drafting.session is not None:
             try:
@@ -191,8 +196,10 @@ class Speculation:
         return drafting.session is not None
 
     def _ask(self, source: DraftSource, sessions: Sequence[tuple[Ask, DraftSession]]) -> dict[int, Draft]:
-        """Return drafts by sequence. If the joint request fails, each sequence is asked separately, to find
-        the cause."""
+        """Return drafts by sequence number.
+
+        If asking for all of them at once fails, each sequence is asked for separately, to find the cause.
+        """
         asks = [(session, ask.forced + ask.budget) for ask, session in sessions]
         try:
             drafts = self._in_time(source, asks)
@@ -223,11 +230,11 @@ class Speculation:
         return found
 
     def _in_time(self, source: DraftSource, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """The source's drafts.
+        """Return the source's drafts.
 
         Raises:
-            LateError: they took too long, and not for once; on a thread of their own they may still be in the
-                making.
+            LateError: they took too long, more than MAX_LATE times in a row; or they are late on their own
+                thread, which still computes them.
         """
         cost = source.cost
         most = max(LATE_FLOOR, LATE_FACTOR * cost.microseconds * 1e-6 * len(asks))
@@ -244,12 +251,12 @@ class Speculation:
         drafts = source.propose(asks)
         took = self._clock() - began
         self._late = self._late + 1 if took > most else 0
-        if self._late > MOST_LATE:
+        if self._late > MAX_LATE:
             raise LateError(f"{source.name} took {took:.2g} s, more than {most:.2g}")
         return drafts
 
     def _validate_draft(self, ask: Ask, draft: Draft) -> Draft:
-        """The part of a proposal worth running, after the tokens that are forced anyway."""
+        """Return the valid part of a proposal, after the tokens that the grammar forces anyway."""
         request, tokens, claims = ask.sequence.request, [], []
         for token, claim in zip(draft.tokens[: ask.forced + ask.budget], draft.probabilities, strict=False):
             if not 0 <= token < self._vocabulary or token in request.end_ids:
@@ -272,21 +279,21 @@ class Speculation:
         return drafting.policy.estimated(drafting.proposed.after(drafting.forced))
 
     def _fail(self, sequence: ActiveSequence, error: Exception) -> None:
-        """Leave a sequence's session alone for a while."""
+        """Close a sequence's session after an error, and open none for some passes."""
         self._drafting[sequence.number].back_off.fail(self._passes)
         self._give_up(sequence, error)
 
     def _give_up(self, sequence: ActiveSequence, error: Exception) -> None:
-        """Drop a sequence's session; it is opened again later."""
-        _log.warning("sequence %d goes on without drafts for a while: %r", sequence.number, error)
+        """Close a sequence's session after an error; it is opened again later."""
+        _log.warning("drafts of sequence %d pause after an error: %r", sequence.number, error)
         sequence.stats.draft_failures += 1
         sequence.stats.drafter_error = repr(error)
         drafting = self._drafting[sequence.number]
-        self._let_go(drafting, len(sequence.tokens))
+        self._close_session(drafting, len(sequence.tokens))
         drafting.proposed, drafting.forced = Draft(), 0
 
-    def _let_go(self, drafting: Drafting, tokens: int) -> None:
-        """Close a session of a text of so many tokens, after what its source is still doing with it."""
+    def _close_session(self, drafting: Drafting, tokens: int) -> None:
+        """Close the session of a text of `tokens` tokens, once its source no longer works on it."""
         if self._opener is not None:
             is_running = self._running is not None and not self._running.done()
-            self._opener.let_go(drafting, tokens, self._worker if is_running else None)
+            self._opener.close_session(drafting, tokens, self._worker if is_running else None)

@@ -1,7 +1,7 @@
-"""The current cost of passes: the fastest recent passes of each width, corrected by every pass that runs.
+"""Estimate the current cost of passes from the recent passes of each width.
 
-Costs that were timed on a busy machine would be wrong for good, and costs that were timed on an idle one are
-wrong while it is busy. So the engine reports the time of each pass, and the estimate follows.
+Costs that were measured on a busy machine would stay wrong, and costs that were measured on an idle machine
+are wrong while it is busy. So the engine reports the time of each pass, and the estimate follows.
 """
 
 from collections import deque
@@ -10,43 +10,46 @@ from dataclasses import dataclass, field, replace
 
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 
-RECENT = 9
-"""Passes of a width that count: on a machine that became slower, so many later all are slow."""
+RECENT_PASSES = 9
+"""The last passes of a width that count. If a machine becomes slower, the estimate has followed after so
+many."""
 
-ENOUGH = 3
-"""Passes of a width before they count, so that one that was disturbed never does."""
+MIN_PASSES = 3
+"""Passes of a width before its times count, so that a single disturbed pass never does."""
 
-STALE = 64
-"""Passes of other widths after which earlier times of a width are outdated."""
+STALE_PASSES = 64
+"""Passes of other widths after which a width's earlier times are outdated."""
 
-FIRST_TRIAL, RAREST_TRIAL = 32, 1024
-"""Passes after which a width that others are compared with is run again, each time twice as many. A trial is
-ENOUGH passes, so that all trials together take little time."""
+FIRST_TRIAL_PASSES, MAX_TRIAL_PASSES = 32, 1024
+"""Passes after which a width is tried again, at first and at most; the number doubles with each trial. A
+trial is MIN_PASSES passes, so all trials together take little time."""
 
 
 @dataclass
 class _Width:
     """The estimate of one width. After its last pass, number `last`, the factors of all widths were
-    `beside`."""
+    `all_factors`. `interval` is the number of passes between trials."""
 
-    beside: Mapping[int, float]
+    all_factors: Mapping[int, float]
     last: int = 0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    next_trial: int = FIRST_TRIAL
-    patience: int = FIRST_TRIAL
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_PASSES))
+    next_trial: int = FIRST_TRIAL_PASSES
+    interval: int = FIRST_TRIAL_PASSES
 
 
 class RunningCosts:
-    """Implements CostModel: begins with what was recorded, and learns from passes.
+    """A CostModel that begins with the recorded costs and learns from passes.
 
-    A width's estimate is the second least of its recent passes: the least would be a single mistake's. Where
-    others ran since, it is taken to have become as much dearer or cheaper as the width of the last pass has.
+    A width's estimate is the second smallest of its recent times; the smallest could be a single wrong
+    measurement. If other widths ran since, its cost is taken to have changed by the same factor as the cost
+    of the last pass's width.
     """
 
     def __init__(self, recorded: PassCosts) -> None:
-        """Begin with costs of every width that will be run."""
+        """Begin with the recorded costs of every width that will be run."""
         self._recorded = recorded
-        # What each width took when it ran last, in times of what was recorded; replaced, never changed.
+        # Each width's cost at its last pass, relative to the recorded one. The mapping is replaced, never
+        # changed.
         self._found: Mapping[int, float] = {cost.width: 1.0 for cost in recorded.widths}
         self._widths = {width: _Width(self._found) for width in self._found}
         self._passes = 0
@@ -57,16 +60,16 @@ class RunningCosts:
 
     @property
     def current(self) -> PassCosts:
-        """The current costs of passes; a wider pass never costs less than a narrower one, see
-        PassCosts.smoothed."""
+        """The current costs of passes, smoothed (see PassCosts.smoothed)."""
         return self._current
 
     @property
     def learned(self) -> PassCosts | None:
-        """The costs to record: the curve of the fastest time.
+        """The costs to record: those of the fastest time of this process; None before enough passes.
 
-        None before enough passes. It may be higher than the recorded one for some widths, but not for all
-        together: in that case the machine was busy throughout, and costs are for comparing widths.
+        Some widths may cost more than recorded, but not all together. If the total is higher, the machine was
+        busy all the time; then the costs are scaled to the recorded total, since they serve to compare
+        widths.
         """
         if self._best is None:
             return None
@@ -79,18 +82,20 @@ class RunningCosts:
             return
         self._passes += 1
         factor = self._factor(width)
-        if self._passes - own.last > STALE:
+        if self._passes - own.last > STALE_PASSES:
             own.recent.clear()
         own.recent.append(seconds / self._recorded.seconds(width, span))
-        if len(own.recent) >= ENOUGH:
+        if len(own.recent) >= MIN_PASSES:
             factor = sorted(own.recent)[1]
         if factor != self._found[width]:
             self._found = {**self._found, width: factor}
-        own.beside, own.last = self._found, self._passes
+        own.all_factors, own.last = self._found, self._passes
         self._latest = width
         self._plan_trial(own)
         self._estimate()
-        if self._passes >= FIRST_TRIAL and (self._best is None or _total(self._current) < _total(self._best)):
+        if self._passes >= FIRST_TRIAL_PASSES and (
+            self._best is None or _total(self._current) < _total(self._best)
+        ):
             self._best = replace(self._current, pace=1.0)
 
     def overdue(self, width: int) -> bool:
@@ -99,20 +104,20 @@ class RunningCosts:
         return own is not None and self._passes >= own.next_trial
 
     def _plan_trial(self, own: _Width) -> None:
-        """Put a width's next trial off, where enough of its recent passes are known."""
-        if len(own.recent) >= ENOUGH:
+        """Postpone a width's next trial if enough recent passes are known."""
+        if len(own.recent) >= MIN_PASSES:
             if self._passes >= own.next_trial:
-                own.patience = min(2 * own.patience, RAREST_TRIAL)
-            own.next_trial = self._passes + own.patience
+                own.interval = min(2 * own.interval, MAX_TRIAL_PASSES)
+            own.next_trial = self._passes + own.interval
 
     def _factor(self, width: int) -> float:
         """Return the current cost of a width, relative to the recorded one."""
         if self._latest is None or width == self._latest:
             return self._found[width]
-        return self._found[width] * self._found[self._latest] / self._widths[width].beside[self._latest]
+        return self._found[width] * self._found[self._latest] / self._widths[width].all_factors[self._latest]
 
     def _estimate(self) -> None:
-        """Bring the curve up to date. Most passes change nothing, and this runs after each of them."""
+        """Update the current costs. This runs after each pass, and most passes change nothing."""
         factors = tuple(self._factor(width) for width in self._found)
         pace = 1.0 if self._latest is None else self._found[self._latest]
         if (factors, pace) == (self._factors, self._current.pace):

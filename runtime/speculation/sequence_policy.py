@@ -1,48 +1,49 @@
-"""Decide whether to ask for a draft of one sequence, and how far ahead: a proposal takes time, too."""
+"""Decide whether to ask for a draft of one sequence, and for how many tokens: a proposal takes time, too."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from anespec.runtime.drafters import Draft
 
-# Rows go to the likeliest draft tokens of all sequences, so the claims of all sources must mean the same.
-# Each claim is multiplied by the acceptance rate of such claims so far.
+# A claim is the probability that a source gives for a token. Rows go to the likeliest draft tokens of all
+# sequences, so claims of different sources must be comparable. Each claim is multiplied by the acceptance
+# rate of such claims so far.
 
-PRIOR = 2.0
-"""Tokens, expected and accepted, that a rate begins with."""
+PRIOR_TOKENS = 2.0
+"""The expected and the accepted tokens that a rate begins with."""
 
-WINDOW = 512.0
-"""Expected tokens after which the older ones count half, so that a rate follows what changes."""
+WINDOW_TOKENS = 512.0
+"""Expected tokens after which older ones count half, so that a rate follows changes."""
 
 BINS = 10
-"""Claims of a source within the same tenth share a rate."""
+"""The number of bins of claims; claims of a source in the same bin share a rate."""
 
 
 @dataclass
 class AcceptanceRate:
     """The number of accepted tokens, relative to the number that was expected: the sum of the claims."""
 
-    expected: float = PRIOR
-    accepted: float = PRIOR
+    expected: float = PRIOR_TOKENS
+    accepted: float = PRIOR_TOKENS
 
     @property
     def factor(self) -> float:
-        """Return what a further claim is to be multiplied by."""
+        """The factor for further claims."""
         return self.accepted / self.expected
 
     def learn(self, claim: float, accepted: bool) -> None:
-        """Count a claim whose token was accepted or not."""
+        """Count a claim and whether its token was accepted."""
         self.expected += claim
         self.accepted += accepted
-        if self.expected > WINDOW:
+        if self.expected > WINDOW_TOKENS:
             self.expected /= 2
             self.accepted /= 2
 
 
 class ClaimRates:
-    """The acceptance rates of all sequences' claims, by source and tenth.
+    """The acceptance rates of all sequences' claims, by source and bin.
 
-    All tenants' claims are counted together, since their accuracy does not reveal their tokens.
+    The claims of all tenants are counted together, since their accuracy does not reveal any tokens.
     """
 
     def __init__(self) -> None:
@@ -54,16 +55,19 @@ class ClaimRates:
         return claim if rate is None else min(1.0, claim * rate.factor)
 
     def learn(self, source: str, claim: float, accepted: bool) -> None:
-        """Count a claim whose token was accepted or not."""
+        """Count a claim and whether its token was accepted."""
         self._rates.setdefault(_bin(source, claim), AcceptanceRate()).learn(claim, accepted)
 
 
 class SequenceAcceptance:
-    """The probabilities of one sequence's draft tokens: those of all sequences, lowered by the sequence's own
-    acceptance rate. Without the latter, texts unlike those before get drafts that do not pay."""
+    """The estimate of the probabilities of one sequence's draft tokens.
+
+    It is the estimate from all sequences, lowered by the sequence's own acceptance rate. Without the latter,
+    a text unlike the earlier ones would get drafts that do not pay.
+    """
 
     def __init__(self, claims: ClaimRates) -> None:
-        """Begin with what all sequences' claims have shown."""
+        """Begin with the rates of all sequences' claims."""
         self._claims = claims
         self._own = AcceptanceRate()
 
@@ -74,7 +78,7 @@ class SequenceAcceptance:
     def learn(self, source: str, claims: Sequence[float], accepted: int) -> None:
         """Count the claims of a draft whose first `accepted` tokens were accepted.
 
-        Those after the first rejected token were not tested.
+        The tokens after the first rejected one were not tested, and do not count.
         """
         for place, claim in enumerate(claims[: accepted + 1]):
             self._own.learn(self._claims.probability(source, claim), place < accepted)
@@ -88,16 +92,17 @@ def _bin(source: str, claim: float) -> tuple[str, int]:
 IDLE_SHARE = 0.003
 """The share of the passes' time that proposals may take while they save nothing."""
 
-MOST_GROWTH = 1.1
-"""The most that the estimated time of a proposal grows from one to the next. The fastest proposals count,
-since other load only slows them down."""
+MAX_GROWTH = 1.1
+"""The largest factor by which the estimated time of a proposal grows from one proposal to the next. The
+estimate follows the fastest proposals, since other load only slows them down."""
 
 
 @dataclass
 class SharedExperience:
-    """What the drafts of all sequences have shown, which new sequences begin with.
+    """The experience with the drafts of all sequences, with which new sequences begin.
 
-    `lost` is that of the sequence that was asked for last (see SequencePolicy), and at most one token's time.
+    `lost` is the lost time of the sequence that was charged last (see SequencePolicy), at most one token's
+    time.
     """
 
     claims: ClaimRates = field(default_factory=ClaimRates)
@@ -107,14 +112,14 @@ class SharedExperience:
 class SequencePolicy:
     """The policy for one sequence.
 
-    `draft_len` is the number of tokens to ask for, at least `min_draft_len`: twice as many as were right of
-    the latest draft, and no fewer than before if none was wrong. `lost` is the time in seconds that proposals
-    took beyond the time that right tokens saved. If it exceeds one token's time, proposals are skipped until
-    they take a small share of the time, or until right tokens have made up for it.
+    `draft_len` is the number of tokens to ask for: twice the right tokens of the latest draft, at least
+    `min_draft_len`, and no fewer than before if no token was wrong. `lost` is the time in seconds that
+    proposals took beyond the time that right tokens saved. If it exceeds one token's time, proposals are
+    skipped until they take a small share of the time (IDLE_SHARE), or until right tokens have made up for it.
     """
 
     def __init__(self, shared: SharedExperience, min_draft_len: int) -> None:
-        """Begin a sequence."""
+        """Begin a sequence with the experience of all sequences."""
         self.draft_len = self._min_draft_len = min_draft_len
         self.lost = shared.lost
         self._shared = shared
@@ -135,25 +140,27 @@ class SequencePolicy:
         return replace(draft, probabilities=tuple(found))
 
     def learn(self, proposed: Draft, committed: Sequence[int]) -> int:
-        """Compare a proposal with the tokens that the text went on with; return how many were right.
+        """Compare a proposal with the committed tokens; return how many of its tokens were right.
 
-        Tokens that did not run count, too: then they may run the next time. Tokens behind the committed ones
-        say nothing.
+        Proposed tokens that did not run count, too, so that they may run the next time. Proposed tokens
+        beyond the committed ones cannot be judged.
         """
         pairs = list(zip(proposed.tokens, committed, strict=False))
         right = next((place for place, (guess, token) in enumerate(pairs) if guess != token), len(pairs))
         self._acceptance.learn(proposed.source, proposed.probabilities[: len(pairs)], right)
         if pairs:
-            # As much of a draft as was run may be right, and much less than was asked for.
+            # If every token that could be judged is right, there may be more right ones: ask for no fewer.
             least = self.draft_len if right == len(pairs) else self._min_draft_len
             self.draft_len = max(least, 2 * right)
         return right
 
     def charge(self, seconds: float, right: int, token_seconds: float) -> None:
-        """Count the time of a proposal, and of learning from it, against the time that it saved: that of
-        `right` tokens, each of which takes `token_seconds` without drafts."""
+        """Compare the time of a proposal, and of learning from it, with the time that it saved.
+
+        It saved the time of `right` tokens, each of which takes `token_seconds` without drafts.
+        """
         known = self._proposal_seconds
-        self._proposal_seconds = min(seconds, MOST_GROWTH * known) if known else seconds
+        self._proposal_seconds = min(seconds, MAX_GROWTH * known) if known else seconds
         self.lost = max(0.0, self.lost + self._proposal_seconds - right * token_seconds)
         self._shared.lost = min(self.lost, token_seconds)
         if self.lost > token_seconds:

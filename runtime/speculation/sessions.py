@@ -1,4 +1,4 @@
-"""A sequence's draft session: opened, aside where that takes long, left alone where it fails, and closed."""
+"""Open and close the draft sessions of sequences, on another thread if that takes long."""
 
 import logging
 from collections.abc import Sequence
@@ -10,27 +10,30 @@ from anespec.runtime.speculation.sequence_policy import SequencePolicy
 
 _log = logging.getLogger(__name__)
 
-LONGEST_BACK_OFF = 10
+MAX_BACK_OFF_EXPONENT = 10
 
 LONG_TEXT = 1024
-"""Tokens from which on a session is opened and closed aside, where its source allows that: passes would wait
-for milliseconds, and for a text of 32,000 tokens 0.2 seconds."""
+"""The length in tokens from which a session is opened and closed on another thread, if its source allows
+that. Otherwise passes would wait for milliseconds, and with a text of 32,000 tokens for 0.2 seconds."""
 
 
 @dataclass
 class BackOff:
-    """Leaves something that fails alone: 2^k passes after failure k in a row."""
+    """The number of the pass before which something that failed is not tried again.
+
+    After failure k in a row, 2^k passes are skipped, at most 2^MAX_BACK_OFF_EXPONENT.
+    """
 
     failures: int = 0
     until: int = 0
 
     def fail(self, now: int) -> None:
-        """Note a failure in pass number `now`."""
-        self.until = now + 1 + (1 << min(self.failures, LONGEST_BACK_OFF))
+        """Record a failure in pass number `now`."""
+        self.until = now + 1 + (1 << min(self.failures, MAX_BACK_OFF_EXPONENT))
         self.failures += 1
 
     def succeed(self) -> None:
-        """Note that it works."""
+        """Record a success."""
         self.failures = 0
 
 
@@ -38,16 +41,16 @@ class BackOff:
 class Drafting:
     """A sequence's session, None until it is opened (again), and its proposal for the current pass.
 
-    The first `forced` tokens of the proposal are those that the grammar forces anyway. `told` is the number
-    of the text's tokens that the session has observed, or will have after `opening` on another thread; while
-    it `rests`, it observes nothing. `asking` is the time of its proposals for the current pass in seconds,
-    None if there was none.
+    The first `forced` tokens of the proposal are forced by the grammar anyway. `observed` is the number of
+    tokens that the session has observed, or will have once `opening` on another thread is done. A session
+    that `rests` observes nothing. `asking` is the time in seconds of its proposal for the current pass, None
+    if there was none.
     """
 
     policy: SequencePolicy
     session: DraftSession | None = None
     opening: Future[DraftSession] | None = None
-    told: int = 0
+    observed: int = 0
     rests: bool = False
     asking: float | None = None
     back_off: BackOff = field(default_factory=BackOff)
@@ -56,23 +59,28 @@ class Drafting:
 
 
 class Opener:
-    """Opens and closes sessions of one source, those of long texts on a thread aside."""
+    """Opens and closes the sessions of one source, for long texts on another thread."""
 
     def __init__(self, source: DraftSource) -> None:
         self._source = source
-        self._aside: ThreadPoolExecutor | None = None
+        self._other_thread: ThreadPoolExecutor | None = None
 
     def open(
         self, drafting: Drafting, tenant: str, tokens: Sequence[int], reference: Sequence[int]
     ) -> DraftSession | None:
-        """A session that knows all these tokens, None while it is opened aside; raises as the source does."""
+        """Return a session that has observed all these tokens; None while another thread opens it.
+
+        Errors of the source are raised.
+        """
         is_long = len(tokens) + len(reference) >= LONG_TEXT
         if drafting.opening is None:
-            drafting.told = len(tokens)
+            drafting.observed = len(tokens)
             if not (self._source.cost.opens_aside and is_long):
                 return self._source.open(tenant, tuple(tokens), tuple(reference) or None)
-            self._aside = self._aside or ThreadPoolExecutor(1, thread_name_prefix="drafts aside")
-            drafting.opening = self._aside.submit(
+            self._other_thread = self._other_thread or ThreadPoolExecutor(
+                1, thread_name_prefix="drafts aside"
+            )
+            drafting.opening = self._other_thread.submit(
                 self._source.open, tenant, tuple(tokens), tuple(reference) or None
             )
         if not drafting.opening.done():
@@ -82,10 +90,10 @@ class Opener:
         catch_up(drafting, session, tokens)
         return session
 
-    def let_go(self, drafting: Drafting, tokens: int, after: ThreadPoolExecutor | None = None) -> None:
-        """Close the session of a text of so many tokens, or the one that is being opened.
+    def close_session(self, drafting: Drafting, tokens: int, after: ThreadPoolExecutor | None = None) -> None:
+        """Close the session of a text of `tokens` tokens, also one that is still being opened.
 
-        `after` is a thread that is still busy with it.
+        If `after` is given, this thread still works on the session, and closes it afterwards.
         """
         opening, session = drafting.opening, drafting.session
         drafting.opening = drafting.session = None
@@ -95,26 +103,26 @@ class Opener:
             return
         if after is not None:
             after.submit(_close, session)
-        elif self._aside is not None and tokens >= LONG_TEXT:
-            self._aside.submit(_close, session)
+        elif self._other_thread is not None and tokens >= LONG_TEXT:
+            self._other_thread.submit(_close, session)
         else:
             _close(session)
 
     def close(self) -> None:
-        """Wait for what is done aside."""
-        if self._aside is not None:
-            self._aside.shutdown()
+        """Wait for sessions that are being opened or closed on the other thread."""
+        if self._other_thread is not None:
+            self._other_thread.shutdown()
 
 
 def catch_up(drafting: Drafting, session: DraftSession, tokens: Sequence[int]) -> None:
     """Let a session observe the tokens that it has not yet observed; raises as the session does."""
-    if len(tokens) > drafting.told:
-        session.observe(tuple(tokens[drafting.told :]), Outcome(), TopKLogits(()))
-        drafting.told = len(tokens)
+    if len(tokens) > drafting.observed:
+        session.observe(tuple(tokens[drafting.observed :]), Outcome(), TopKLogits(()))
+        drafting.observed = len(tokens)
 
 
 def _close_opened(opening: Future[DraftSession]) -> None:
-    """Close a session that is no longer needed."""
+    """Close a session whose opening has ended when it is no longer needed."""
     if not opening.cancelled() and opening.exception() is None:
         _close(opening.result())
 

@@ -14,7 +14,7 @@ from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.planner import Planner, RowDemand
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind
-from anespec.runtime.speculation.cost_measurement import ENOUGH, ROUNDS, measure_pass_costs
+from anespec.runtime.speculation.cost_measurement import LONG_PASS_SECONDS, ROUNDS, measure_pass_costs
 from anespec.runtime.speculation.pass_costs import DRAFT_ROW_SECONDS, PassCosts, WidthCost
 from anespec.runtime.speculation.policy import (
     DRAFT_DELAY,
@@ -306,7 +306,7 @@ def test_a_process_s_first_pass_of_a_width_is_no_change_of_width(usual: float) -
     known = costs(dict.fromkeys(WIDTHS, 1e3 * usual), change=0.002)
     verifier = Compiling(known)
     found = measure_pass_costs(verifier, everything(verifier.shape), clock=verifier.time)
-    assert found.change == pytest.approx(0.002 if usual < ENOUGH else 0.0)
+    assert found.change == pytest.approx(0.002 if usual < LONG_PASS_SECONDS else 0.0)
     assert [cost.seconds for cost in found.widths] == pytest.approx([usual] * len(WIDTHS))
 
 

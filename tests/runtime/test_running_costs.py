@@ -15,7 +15,7 @@ from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import PassPlan
 from anespec.runtime.speculation.cost_measurement import measure_pass_costs
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
-from anespec.runtime.speculation.running_costs import RECENT, STALE, RunningCosts
+from anespec.runtime.speculation.running_costs import RECENT_PASSES, STALE_PASSES, RunningCosts
 
 WIDTHS = (1, 2, 4, 8, 16)
 seconds_of_a_pass = st.floats(1e-4, 10.0)
@@ -52,7 +52,7 @@ def test_a_width_that_ran_once_still_follows_the_others(
     """A single pass says nothing yet, and takes nothing back of what other widths have said."""
     often, once, *_ = order
     running = RunningCosts(recorded)
-    for _ in range(RECENT):
+    for _ in range(RECENT_PASSES):
         running.observe(often, 0, factor * recorded.seconds(often, 0))
     running.observe(once, 0, factor * recorded.seconds(once, 0))
     running.observe(often, 0, factor * recorded.seconds(often, 0))
@@ -64,10 +64,10 @@ def test_every_width_follows_a_machine_that_becomes_faster_or_slower(
     recorded: PassCosts, width: int, factor: float
 ) -> None:
     running = RunningCosts(recorded)
-    for _ in range(RECENT):
+    for _ in range(RECENT_PASSES):
         running.observe(width, 0, recorded.seconds(width, 0))
     assert of_all(running.current) == pytest.approx(of_all(recorded))
-    for _ in range(RECENT):
+    for _ in range(RECENT_PASSES):
         running.observe(width, 0, factor * recorded.seconds(width, 0))
     assert of_all(running.current) == pytest.approx([factor * each for each in of_all(recorded)])
     assert running.current.pace == pytest.approx(factor)
@@ -105,7 +105,7 @@ def test_a_width_is_due_again_after_ever_more_passes_of_others() -> None:
         running.observe(width, 0, 1e-3)
         trials += [number] if width == 1 else []
     assert len(trials) <= 0.01 * 2000
-    assert trials[0] <= STALE
+    assert trials[0] <= STALE_PASSES
     assert trials[-1] > 1000
 
 

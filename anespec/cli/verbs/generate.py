@@ -44,7 +44,7 @@ def require_own_file(path: Path) -> None:
     from anespec.runtime.kv.saved_prefix import is_prefix_file
 
     if path.exists() and not is_prefix_file(path):
-        raise UsageError(f"{path}: is no saved prompt, and is not replaced; name another file")
+        raise UsageError(f"{path}: is not a saved prompt, and is not replaced; name another file")
 
 
 def use_prompt_cache(
