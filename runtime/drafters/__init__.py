@@ -1,9 +1,7 @@
-"""The DraftSource protocol.
+"""Define the protocol of draft sources; each source has a module or a folder here.
 
-There is one file per source next to this one.
-
-There is one source per process. It opens a session for every sequence and learns from all of them, apart by
-tenant. It is never trusted: the engine verifies its proposals, and continues without it if it fails.
+A process has one source. It opens a session for every sequence and learns from all sequences, for each tenant
+separately. It is not trusted: the engine verifies its proposals, and continues without it if it fails.
 """
 
 from collections.abc import Sequence
@@ -14,16 +12,16 @@ from anespec.runtime.passes import Candidate, LogitsRequest, RowLogits
 from anespec.runtime.sampling.row_logits import row_logits
 
 REFERENCE = "reference"
-"""The source's name in statistics for drafts that were copied from the request's reference, by any source."""
+"""The name in statistics for drafts that any source copied from the request's reference."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A chain of guessed tokens that continues a sequence, with the chance of each.
+    """A chain of guessed tokens that continues a sequence, with their probabilities.
 
-    `probabilities[i]` estimates that token i is right given that those before it are; in (0, 1]. `source`
-    names the source, `order` how many tokens of context the first guess rests on; `remembered` that earlier
-    requests said most for it.
+    `probabilities[i]`, in (0, 1], estimates that token i is right if the tokens before it are. `source` is
+    the source's name. `order` is the number of context tokens that the first guess is based on. `remembered`
+    says whether the guess is based mostly on earlier requests.
     """
 
     tokens: tuple[int, ...] = ()
@@ -37,13 +35,13 @@ class Draft:
             raise ValueError("a draft needs one probability per token")
 
     def first(self, count: int) -> "Draft":
-        """The first `count` tokens."""
+        """Return the draft of the first `count` tokens."""
         if count >= len(self.tokens):
             return self
         return replace(self, tokens=self.tokens[:count], probabilities=self.probabilities[:count])
 
     def after(self, count: int) -> "Draft":
-        """The tokens behind the first `count`."""
+        """Return the draft of the tokens after the first `count`."""
         return replace(self, tokens=self.tokens[count:], probabilities=self.probabilities[count:])
 
 
@@ -56,24 +54,24 @@ class Outcome:
 
 
 class TopKLogits:
-    """The likeliest tokens of the rows that a pass ran for a sequence, found when asked for.
+    """The likeliest tokens of the rows that a pass ran for a sequence, computed on demand.
 
-    Row 0 is that of the last token before what was committed, row i that of token i - 1 of what ran behind
-    it: forced tokens, then the draft. So the first rows are those that the committed tokens came from;
-    those beyond say what would have followed a wrong guess.
+    Row 0 belongs to the last token before the committed ones. Row i belongs to token i - 1 of those that ran
+    after it: forced tokens, then the draft. So the first rows gave the committed tokens; the other rows show
+    what would have followed a wrong guess.
     """
 
     def __init__(self, rows: Sequence[RowLogits]) -> None:
-        """The rows in their order."""
+        """Take the results of the rows, in order."""
         self._rows = rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def top(self, offset: int, count: int) -> tuple[Candidate, ...]:
-        """The `count` likeliest tokens of row number `offset`, likeliest first.
+        """Return the `count` likeliest tokens of row number `offset`, likeliest first.
 
-        Fewer where the session's `wants_top` asked for fewer and the sampler did not need the whole row.
+        There are fewer if the session's `wants_top` is smaller and the sampler did not need all logits.
         """
         row = self._rows[offset]
         if len(row.top) < count and row.logits is not None:
@@ -83,10 +81,10 @@ class TopKLogits:
 
 @dataclass(frozen=True)
 class DraftCost:
-    """The time of one proposal, and whether proposals need a separate thread.
+    """The time of one proposal, and what a source runs on other threads.
 
-    `opens_aside`: sessions of long texts take long to open and to close, and may be on another thread while
-    others are asked.
+    With `off_thread` proposals are made on a thread of their own. With `opens_aside` sessions of long texts
+    take long to open and close, and may do so on another thread while other sessions make proposals.
     """
 
     microseconds: float = 0.0
@@ -95,7 +93,7 @@ class DraftCost:
 
 
 class DraftSession(Protocol):
-    """Proposes drafts for one sequence."""
+    """A session proposes drafts for one sequence."""
 
     @property
     def wants_top(self) -> int:
@@ -103,23 +101,23 @@ class DraftSession(Protocol):
         ...
 
     def propose(self, budget: int) -> Draft:
-        """At most `budget` tokens that may follow; an empty draft where nothing fits."""
+        """Return a draft of at most `budget` tokens; it is empty if the session has no guess."""
         ...
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """Learn from a pass: the sequence goes on with `committed`, what was accepted and one token more.
+        """Learn from a pass: `committed` tokens (the accepted ones and one more) continue the sequence.
 
-        Of what was committed while the session was opened aside there are no `rows`.
+        `rows` are empty for tokens that were committed while the session was opened or rested.
         """
         ...
 
     def close(self) -> None:
-        """The sequence has ended, or the session is given up."""
+        """End the session; the sequence has ended, or continues without it."""
         ...
 
 
 class DraftSource(Protocol):
-    """Opens sessions and asks many of them at once. Calls come one at a time."""
+    """A source opens sessions, and makes proposals for many of them at once. Calls come one at a time."""
 
     @property
     def name(self) -> str:
@@ -134,21 +132,21 @@ class DraftSource(Protocol):
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> DraftSession:
-        """A session for a sequence that begins with `prompt`.
+        """Open a session for a sequence that begins with `prompt`.
 
-        What is learnt stays with `tenant`. `reference` is text that the output may repeat.
+        What the session learns is used for `tenant` alone. `reference` is text that the output may repeat.
         """
         ...
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """A draft within its budget for each of these sessions, in their order."""
+        """Return a draft within its budget for each of these (session, budget) pairs, in their order."""
         ...
 
     def close(self) -> None:
-        """Release what the source holds, and write what is to last; called again it does nothing."""
+        """Write what is to be stored, and release all resources; a second call does nothing."""
         ...
 
 
 def propose_each(asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-    """`DraftSource.propose` of a source that gains nothing from asking many at once."""
+    """Ask the sessions one after another; implements `DraftSource.propose` for most sources."""
     return [session.propose(budget) for session, budget in asks]

@@ -1,8 +1,8 @@
-"""Auto: mix with the other sources' candidates as further inputs, each weighed by what it got right.
+"""Draft with `mix`, with the candidates of other sources as further inputs, weighted by their accuracy.
 
-Recycled successors and what spare rows found are learnt from the verifier's rows of every pass; the text that
-a request gives as its reference is indexed as text that came before. An input of a source that knows nothing
-is absent, so without rows to see, auto drafts what mix drafts.
+The inputs of `recycle` and `jacobi` learn from the verifier's rows of every pass. A request's reference is
+indexed as earlier text. A source without candidates adds no input. So without rows to learn from, auto
+drafts exactly as mix does.
 """
 
 import logging
@@ -26,7 +26,7 @@ MOST_OWNERS = 16
 
 
 class AutoSource(MixSource):
-    """Sessions that share their tenant's memory, and what other sources learnt for that tenant."""
+    """A source whose sessions share their tenant's memory and their tenant's tables of the other sources."""
 
     name = "auto"
     cost = DraftCost(microseconds=25, opens_aside=True)
@@ -34,8 +34,10 @@ class AutoSource(MixSource):
     def __init__(
         self, traits: Words, memory: Memory, vocabulary: int, store: Datastore | None = None
     ) -> None:
-        """`traits`: see mix/traits.py; `vocabulary`: how many tokens there are; `store`: a corpus to draft
-        from, the same for all tenants. The memory is closed with the source."""
+        """Take the tokens' `traits` (see mix/traits.py), the size of the `vocabulary`, and a corpus `store`.
+
+        The store serves all tenants. The memory is closed with the source.
+        """
         super().__init__(traits, memory)
         self._store = store
         self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MOST_OWNERS)
@@ -44,7 +46,7 @@ class AutoSource(MixSource):
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> "AutoSession":
-        """A session that has indexed reference and prompt."""
+        """Open a session that has indexed the reference and the prompt."""
         recycled, pooled = self._recycled.of(tenant), self._pooled.of(tenant)
         self._store = store = _if_whole(self._store)
         others = Others(
@@ -60,14 +62,15 @@ class AutoSource(MixSource):
         return AutoSession(self._traits, self._memory.of(tenant), tables, others, store)
 
     def close(self) -> None:
-        """Close the memory, and forget the rest."""
+        """Close the memory, and forget everything else that was learnt."""
         super().close()
         self._recycled.clear()
         self._pooled.clear()
 
 
 class AutoSession(MixSession):
-    """Learns from the rows of a pass, too. A corpus that is cut short is looked into no more."""
+    """A session of mix that also learns from the rows of a pass, and uses a corpus while its file is
+    whole."""
 
     wants_top = SUCCESSORS
 
@@ -83,13 +86,13 @@ class AutoSession(MixSession):
         self._store = store
 
     def propose(self, budget: int) -> Draft:
-        """See MixSession."""
-        self._look_after_corpus()
+        """Return a draft; see MixSession."""
+        self._drop_truncated_corpus()
         return super().propose(budget)
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """Let the text go on, learn how to mix, then what the verifier held likely."""
-        self._look_after_corpus()
+        """Append the committed tokens, update the mixing weights, then learn from the verifier's rows."""
+        self._drop_truncated_corpus()
         text, others = self._tables.text, self._others
         before = text.length
         super().observe(committed, outcome, rows)
@@ -106,7 +109,7 @@ class AutoSession(MixSession):
             seen.tops,
         )  # fmt: skip
 
-    def _look_after_corpus(self) -> None:
+    def _drop_truncated_corpus(self) -> None:
         if self._store is not None and _if_whole(self._store) is None:
             self._store = None
             starts, corpus, order = no_datastore()
@@ -114,7 +117,7 @@ class AutoSession(MixSession):
 
 
 def _if_whole(store: Datastore | None) -> Datastore | None:
-    """The datastore, None where it was cut short."""
+    """Return the datastore; None if its file was truncated."""
     try:
         if store is not None:
             store.require_whole()

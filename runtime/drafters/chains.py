@@ -1,4 +1,4 @@
-"""Sources that guess one token at a time: a draft is the best guess, over and over."""
+"""Build drafts from sources that guess one token at a time: a draft is the best guess, repeated."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -16,14 +16,14 @@ Learnt = TypeVar("Learnt")
 
 
 class PerOwner(Generic[Learnt]):
-    """One `Learnt` for each of the most recent tenants, never shared between tenants.
+    """A memory of type `Learnt` for each of the most recent tenants, never shared between tenants.
 
-    If there are too many, the least recently used is dropped; sessions that hold it keep it until they end.
-    Sessions may be opened on several threads.
+    If there are too many, the least recently used one is dropped; open sessions keep using it until they end.
+    `of` is safe for use from several threads.
     """
 
     def __init__(self, fresh: Callable[[], Learnt], most: int) -> None:
-        """`fresh` makes what a new tenant begins with."""
+        """Keep at most `most` memories; `fresh` makes the memory of a new tenant."""
         self._fresh = fresh
         self._most = most
         self._learnt: OrderedDict[str, Learnt] = OrderedDict()
@@ -48,12 +48,12 @@ class PerOwner(Generic[Learnt]):
         return tuple(self._learnt.values())
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all memories."""
         self._learnt.clear()
 
 
 class Guesser(Protocol):
-    """Guesses the next token of one sequence, and learns from it."""
+    """A guesser of the next token of one sequence, which learns from the sequence."""
 
     @property
     def name(self) -> str:
@@ -62,33 +62,37 @@ class Guesser(Protocol):
 
     @property
     def wants_top(self) -> int:
-        """The number of likeliest tokens of every row that it learns from."""
+        """The number of likeliest tokens per row that the guesser learns from."""
         ...
 
     def begin(self, text: GrowingText) -> None:
-        """The sequence begins with this text."""
+        """Learn from the text with which the sequence begins."""
         ...
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """Candidates for what follows `tokens[:length]`: how many, and how many tokens they rest on.
+        """Write candidates for the token after `tokens[:length]` to the front of `found` and `chances`.
 
-        They are written to the front of `found` and `chances`, arrays of MOST_CANDIDATES; a chance is in
-        (0, 1]. `tokens` may be longer than the text by what a chain has guessed so far.
+        Return the number of candidates, and the number of context tokens that they are based on. `found` and
+        `chances` have MOST_CANDIDATES entries; a probability in `chances` is in (0, 1]. `tokens` may go
+        beyond the text, by the tokens that a chain has guessed so far.
         """
         ...
 
     def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
-        """The text has grown from `before` tokens, by a pass of these rows."""
+        """Learn from a pass of these rows, before which the text had `before` tokens."""
         ...
 
     def end(self, text: GrowingText) -> None:
-        """The sequence has ended with this text."""
+        """Learn from the whole text of a sequence that has ended."""
         ...
 
 
 class ChainSession:
-    """Proposes a chain: the candidate of the highest chance, the first of equals, with it in the text the
-    next one, and so on, until there is none."""
+    """A session that proposes chains.
+
+    The first token is the likeliest candidate, the first among equals. The next one is the likeliest
+    candidate after it, and so on until there is no candidate or the budget is used.
+    """
 
     def __init__(self, guesser: Guesser, prompt: Sequence[int]) -> None:
         self._guesser = guesser
@@ -99,11 +103,11 @@ class ChainSession:
 
     @property
     def wants_top(self) -> int:
-        """The number of likeliest tokens of every row that the guesser learns from."""
+        """The number of likeliest tokens per row that the guesser learns from."""
         return self._guesser.wants_top
 
     def propose(self, budget: int) -> Draft:
-        """At most `budget` tokens."""
+        """Return a chain of at most `budget` tokens."""
         text, found, chances = self._text, self._found, self._chances
         text.make_room(budget)
         tokens: list[int] = []
@@ -121,7 +125,7 @@ class ChainSession:
         return Draft(tuple(tokens), tuple(claims), self._guesser.name, rests_on) if tokens else Draft()
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """Let the text go on, and the guesser learn from the pass."""
+        """Append the committed tokens to the text, and let the guesser learn from the pass."""
         text = self._text
         before = text.length
         last = int(text.tokens[before - 1]) if before else -1
@@ -130,18 +134,18 @@ class ChainSession:
         self._guesser.learn(text, before, outcome, seen)
 
     def close(self) -> None:
-        """Tell the guesser that the sequence is over."""
+        """Let the guesser learn from the whole text."""
         self._guesser.end(self._text)
 
 
 class ChainSource(ABC, Generic[Learnt]):
-    """A source whose sessions have a guesser each; those of one tenant share what is learnt."""
+    """A source whose sessions have one guesser each; the sessions of one tenant share one memory."""
 
     name: ClassVar[str]
     cost: ClassVar[DraftCost]
 
     def __init__(self, fresh: Callable[[], Learnt], most_owners: int) -> None:
-        """`fresh` makes what a new tenant begins with."""
+        """Keep the memories of `most_owners` tenants; `fresh` makes the memory of a new tenant."""
         self._tenants = PerOwner(fresh, most_owners)
 
     @abstractmethod
@@ -155,9 +159,9 @@ class ChainSource(ABC, Generic[Learnt]):
         return ChainSession(self.guesser(self._tenants.of(tenant), reference), prompt)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
+        """Ask the sessions one after another."""
         return propose_each(asks)
 
     def close(self) -> None:
-        """Forget all."""
+        """Drop the memories of all tenants."""
         self._tenants.clear()

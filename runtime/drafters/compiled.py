@@ -1,10 +1,10 @@
-"""Compile performance-critical functions; no other module knows how.
+"""Compile performance-critical functions with numba; only this module uses numba directly.
 
-Functions are compiled by numba for the processor that they run on, once: their machine code is kept (see
-kept_code). Every function has one signature. So two processes that compile a function at once write the same
-file, and the second write is harmless.
+A function is compiled once for each processor, and its machine code is stored on disk (see kept_code). Every
+function has one signature. So two processes that compile a function at once write the same file, and the
+second write is harmless.
 
-Nothing here is imported before a source is opened that needs it: numba takes its time to load.
+This module is imported only when a source that needs it is opened, since numba takes long to load.
 """
 
 import importlib
@@ -20,22 +20,21 @@ from typing import Any, TypeVar, cast
 
 from anespec.runtime.drafters.kept_code import code_folder, forget_function
 
-# Import numba so that it reads no settings from the current folder, now or at any later compilation.
-#
-# numba reads `.numba_config.yaml` of the current folder when it is imported, and again whenever it compiles.
-# That file can name a module to import and a file to overwrite, so whoever owns the folder runs code here. No
-# option of numba turns this off. Its environment variables, which are the user's own, keep their effect.
+# numba reads `.numba_config.yaml` from the current folder when it is imported, and again whenever it
+# compiles. That file can name a module to import and a file to overwrite. So the owner of the folder could
+# run code in this process, and no option of numba turns this off. import_numba imports numba so that it never
+# reads the file. The environment variables of numba are the user's own, and keep their effect.
 
 _CONFIG = "numba.core.config"
 _FILE_NAME = ".numba_config.yaml"
 _NO_FILE = ""
-"""No file has this name, so numba finds none."""
+"""A name that no file has, so numba reads none."""
 
 
 def import_numba() -> ModuleType:
-    """Import numba, or return the module where it is imported already.
+    """Import numba so that it reads no settings from the current folder; return the module.
 
-    A process that had imported it before loses what numba took from such a file.
+    If numba was imported before, settings that it has read from such a file are reset.
 
     Raises:
         ImportError: this version of numba cannot be kept from reading the file.
@@ -55,12 +54,12 @@ def import_numba() -> ModuleType:
 
 
 class _ConfigFinder(MetaPathFinder):
-    """Finds numba's module of settings, and no other."""
+    """A finder of numba's settings module alone."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The specification of the module, with a loader that changes it."""
+        """Return the module's specification with a _ConfigLoader; None for any other module."""
         if fullname != _CONFIG:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -70,22 +69,26 @@ class _ConfigFinder(MetaPathFinder):
 
 
 class _ConfigLoader(Loader):
-    """Runs numba's module of settings with another name in place of the file's.
+    """A loader that replaces the file's name in the code of numba's settings module.
 
-    The module reads the file while it runs, so changing it afterwards would be too late. Hiding the yaml
-    package would do as well, but for every thread, and one of them may need it.
+    The module reads the file while it is imported, so a change afterwards would be too late. Hiding the yaml
+    package would also work, but another thread may need the package at that moment.
     """
 
     def __init__(self, loader: InspectLoader) -> None:
         self._loader = loader
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's code. Raises ImportError where it does not name the file as is known here."""
+        """Run the module's code with the name replaced.
+
+        Raises:
+            ImportError: the code does not contain the file's name.
+        """
         code = self._loader.get_code(_CONFIG)
         if not isinstance(code, CodeType) or _FILE_NAME not in code.co_consts:
             raise ImportError(
                 f"this version of numba cannot be kept from reading {_FILE_NAME} of the current folder; "
-                "install a version that anespec asks for",
+                "install a version that anespec supports (see its requirements)",
                 name=_CONFIG,
             )
         names = tuple(_NO_FILE if each == _FILE_NAME else each for each in code.co_consts)
@@ -100,16 +103,16 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def structure(kind: type[tuple[Any, ...]], fields: str) -> Any:
-    """The type of a named tuple, for `takes`; `fields` are the types of its fields, as numba writes them.
+    """Return the numba type of a named tuple, for `takes`; `fields` are its fields' types in numba's syntax.
 
-    Compiled code reads a field at no cost, so what belongs together is passed together.
+    Compiled code reads a field at no cost, so arrays that belong together are passed as one tuple.
     """
     types, _ = numba.core.sigutils.normalize_signature(f"void({fields})")
     return numba.types.BaseTuple.from_types(types, kind)
 
 
 def takes(*arguments: Any, returns: str = "void") -> Any:
-    """The signature of a function of these arguments: structures, and types as numba writes them."""
+    """Return the signature of a function with these arguments: types in numba's syntax, or `structure`s."""
     types: list[Any] = []
     for argument in arguments:
         is_text = isinstance(argument, str)
@@ -119,37 +122,38 @@ def takes(*arguments: Any, returns: str = "void") -> Any:
 
 
 def direct(function: AnyFunction) -> AnyFunction:
-    """A compiled function as Python calls it fastest: numba does not first look up which signature is meant.
+    """Return the entry point of a compiled function, which Python calls without numba's choice of a
+    signature.
 
-    For a few structures of arrays that look takes several microseconds, and there is one signature. Arrays of
-    another type or rank raise TypeError all the same; that they are contiguous the caller answers for.
+    That choice takes several microseconds for a few structures of arrays, and there is only one signature.
+    Arrays of another type or rank still raise TypeError. The caller must pass contiguous arrays.
     """
     (only,) = cast(Any, function).overloads.values()
     return cast(AnyFunction, only.entry_point)
 
 
 def compiled(signature: Any) -> Callable[[AnyFunction], AnyFunction]:
-    """Compile a function for one signature, as numba writes it or `takes` makes it, now, or load what was
-    compiled before.
+    """Compile a function at once for one signature, or load its stored machine code.
 
-    The code is deterministic: no fused or reordered floating point, no threads. Division by zero gives what
-    numpy gives. Where no folder can be written to it is compiled by each process.
+    The signature is in numba's syntax or comes from `takes`. The code is deterministic: no fused or reordered
+    floating point, no threads. Division by zero gives what numpy gives. If no folder is writable, each
+    process compiles the function.
     """
     return _decorator(signature, counts=True)
 
 
 def compiled_lean(signature: Any) -> Callable[[AnyFunction], AnyFunction]:
-    """The same for a function that makes no arrays: references to arrays are not counted in it.
+    """Compile as `compiled` does, for a function that allocates no arrays: array references are not counted.
 
-    Counting takes two atomic operations for every array at every call, several times what a small function
-    does. One that makes an array all the same does not compile.
+    Counting takes two atomic operations for every array at every call, several times the work of a small
+    function. A function that does allocate an array fails to compile.
     """
     return _decorator(signature, counts=False)
 
 
 def _decorator(signature: Any, counts: bool) -> Callable[[AnyFunction], AnyFunction]:
     options: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy", "_nrt": counts}
-    # Nobody calls them from C; without this a sixth of the time to compile is gone.
+    # The functions are not called from C. Compiling no C wrapper saves a sixth of the time.
     options["no_cfunc_wrapper"] = True
 
     def decorate(function: AnyFunction) -> AnyFunction:
@@ -161,7 +165,7 @@ def _decorator(signature: Any, counts: bool) -> Callable[[AnyFunction], AnyFunct
 
 
 def _kept(folder: Path, function: AnyFunction, signature: str, options: dict[str, Any]) -> AnyFunction | None:
-    """Compile a function and keep it, or load what was kept; None where that cannot be done."""
+    """Compile a function and store its code, or load its stored code; return None if neither is possible."""
     for _ in range(2):
         try:
             with _cached_in(folder):
@@ -170,8 +174,8 @@ def _kept(folder: Path, function: AnyFunction, signature: str, options: dict[str
             _log.info("%s is compiled without a cache: %s", function.__name__, error)
             return None
         except Exception as error:
-            # Damaged code may raise any exception at load; compiling again repairs it.
-            _log.info("what was kept of %s cannot be used: %r", function.__name__, error)
+            # Damaged code may raise any exception at load; compiling again replaces it.
+            _log.info("%s is compiled again, since its stored code failed: %r", function.__name__, error)
             with suppress(OSError):
                 forget_function(folder, function.__name__)
     return None
@@ -179,8 +183,7 @@ def _kept(folder: Path, function: AnyFunction, signature: str, options: dict[str
 
 @contextmanager
 def _cached_in(folder: Path) -> Iterator[None]:
-    """Let numba keep in `folder` the functions that are compiled meanwhile; other users of numba keep their
-    own folder."""
+    """Let numba store functions that are compiled within this context in `folder`; restore its own after."""
     config = numba.core.config
     before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
     try:

@@ -1,4 +1,4 @@
-"""A process that compiles a source's code, and stores it for other processes: see StartingSource.
+"""Compile a source's code in a process of its own, and store it for other processes (see StartingSource).
 
 python -m anespec.runtime.drafters.compiling NAME
 """
@@ -10,17 +10,17 @@ from filelock import FileLock, Timeout
 
 from anespec.runtime.drafters.kept_code import code_folder, import_compiled, is_compiled, note_compiled
 
-PATIENCE = 600.0
-"""Seconds that another process may take for the same."""
+LOCK_SECONDS = 600.0
+"""Seconds to wait for another process that compiles the same code."""
 
 
 def main(name: str) -> None:
-    """Compile, unless another process does so, or has."""
+    """Compile the code of the source `name`, unless it is compiled; wait for another process that does so."""
     folder = code_folder()
     if folder is None:
         return
     try:
-        with FileLock(folder / "compiling.lock", timeout=PATIENCE):
+        with FileLock(folder / "compiling.lock", timeout=LOCK_SECONDS):
             if not is_compiled(name):
                 import_compiled(name)
                 note_compiled(name)

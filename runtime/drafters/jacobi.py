@@ -1,11 +1,11 @@
-"""Lookahead decoding: spare rows continue the last pass's guesses, and their predictions are stored.
+"""Draft by lookahead decoding: spare rows continue the last pass's guesses, and their predictions are stored.
 
 Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (arXiv 2402.02057). A
-row behind a wrong guess still gives the verifier's prediction for its position. Those tokens are the next
-pass's guesses for their positions (a Jacobi iteration), and as successors of the one and of the two tokens
-before them they go into a pool, the most recent first, from which later chains are made. If there is nothing
-to guess, rows run tokens of the text, so that there is something to iterate on. Rows form a chain, so the
-paper's window beside the verified tokens consists of the unused rows of the chain.
+row behind a wrong guess still gives the verifier's prediction for its position. These predictions are the
+next pass's guesses for their positions (a Jacobi iteration). They are also stored in a pool as successors of
+the one and of the two tokens before them, the most recent first; later chains are made from the pool. If
+there is no guess, rows run tokens of the text, so that the iteration has a start. Rows form a chain here, so
+the paper's separate window consists of the unused rows of the chain.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, Tops
 
 POOL_ROWS = 1 << 15
-"""Rows of the pool by one token, and of that by two; a key that falls on another's row replaces it."""
+"""Rows of the pool by one token, and of the pool by two; a key replaces another key in the same row."""
 
 RECENT = 4
-"""Successors of a key, the most recent first."""
+"""The number of successors stored for a key, the most recent first."""
 
 WINDOW = 64
-"""Guesses that are carried on at most."""
+"""The most guesses that are carried over to the next pass."""
 
 MOST_OWNERS = 16
 
@@ -45,27 +45,33 @@ _DEPTHS = 8
 _BEHIND = _DEPTHS
 _BY_TWO = _BEHIND + _DEPTHS
 _BY_ONE = _BY_TWO + RECENT
-"""Kinds of guesses: carried on, by their place, where all before were those carried on, and where not; then
-those of the pool by two tokens and by one, by their place in the row."""
+"""The first numbers of kinds of guesses. From 0 on: carried-over guesses by their place, if all guesses
+before them are in the text. From _BEHIND on: the same, if not all are. Then successors in the pool by two
+tokens and by one token, by their place in the row."""
 
 FILLER_CHANCE = 0.005
-"""Of a token of the text that fills a row."""
+"""The probability that is claimed for a token of the text that fills a row."""
 
 _STRIDE = 40503
-"""2^16 over the golden ratio, made odd: so places of the text that fill neighbouring rows lie far apart."""
+"""2^16 over the golden ratio, made odd. With it the tokens that fill neighbouring rows come from distant
+places of the text."""
 
 Window = NDArray[np.int32]
-"""[2 + WINDOW]: the position of the first guess, how many there are, and the guesses."""
+"""[2 + WINDOW]: the position of the first guess, the number of guesses, and the guesses."""
 
 Pool = NDArray[np.int32]
-"""[2, POOL_ROWS, 2 + RECENT]: by one token and by two, each row its key and its successors, all + 1."""
+"""[2, POOL_ROWS, 2 + RECENT]: the pools by one token and by two. A row is its key (two tokens) and its
+successors; every token is stored + 1, and 0 is none."""
 
 
 @compiled_lean("UniTuple(int64, 2)(int32[::1], int32[:,:,::1], int32[::1], int64, int32[::1], int64[::1])")
 def _look_up(
     window: Window, pool: Pool, text: Tokens, length: int, found: Tokens, kinds: Kinds
 ) -> tuple[int, int]:
-    """Candidates and of which kind each is; how many, and how many tokens the first rests on."""
+    """Write the candidates after `text[:length]` and their kinds to `found` and `kinds`.
+
+    Return their number, and the number of context tokens that the first one of the pool is based on.
+    """
     count = 0
     order = 0
     if length < 1:
@@ -100,8 +106,11 @@ def _look_up(
 def jacobi_guess(
     window: Window, pool: Pool, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
 ) -> tuple[int, int]:
-    """Candidates for what follows `text[:length]`: how many, at most MOST_CANDIDATES, and on how many tokens
-    the first of the pool rests."""
+    """Write the candidates after `text[:length]` and their probabilities to `found` and `chances`.
+
+    Return their number, at most MOST_CANDIDATES, and the number of context tokens that the first one of the
+    pool is based on.
+    """
     kinds = np.empty(MOST_CANDIDATES, np.int64)
     count, order = _look_up(window, pool, text, length, found, kinds)
     chances_of(rates, count, kinds, chances)
@@ -110,7 +119,8 @@ def jacobi_guess(
 
 @compiled_lean("void(int32[:,:,::1], int64, int64, int64)")
 def _remember(pool: Pool, before: int, last: int, follows: int) -> None:
-    """Put a successor first in the row of a pair, or of `last` alone where `before` is -1."""
+    """Put a successor first in the row of the pair (`before`, `last`), or of `last` alone if `before` is
+    -1."""
     row = pool[0 if before < 0 else 1, pair_row(before, last, POOL_ROWS)]
     if row[0] != before + 1 or row[1] != last + 1:
         row[:] = 0
@@ -138,10 +148,10 @@ def jacobi_learn(
     inputs: Tokens,
     tops: Tops,
 ) -> None:
-    """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.
+    """Learn from a pass with which the text grew from `before` tokens to `after`; see SeenRows for its rows.
 
-    The accuracy of guesses is counted before the update. Rows behind a wrong guess are stored before the
-    others, so that the others come first, and are the window of the next pass.
+    The accuracy of guesses is counted before the update. The predictions of rows behind a wrong guess become
+    the window of the next pass. They are stored in the pool before the others, so that the others come first.
     """
     found = np.empty(MOST_CANDIDATES, np.int32)
     kinds = np.empty(MOST_CANDIDATES, np.int64)
@@ -169,14 +179,14 @@ def jacobi_learn(
 
 @dataclass(frozen=True)
 class Pooled:
-    """The memory of one tenant: the tokens that followed which tokens, and how often guesses were right."""
+    """The memory of one tenant: the pool of successors, and the rates of right guesses."""
 
     pool: Pool
     rates: Rates
 
     @classmethod
     def fresh(cls) -> "Pooled":
-        """An empty pool. Pages of it that were never written to take no memory."""
+        """Return an empty pool. Its pages take no memory before they are written."""
         by_place = [1 / (place + 2) for place in range(RECENT)]
         carried = [0.4 / (depth + 1) for depth in range(_DEPTHS)]
         chances = [*carried, *(chance / 2 for chance in carried), *by_place]
@@ -185,12 +195,12 @@ class Pooled:
 
 
 def fresh_window() -> Window:
-    """No guesses to carry on."""
+    """Return a window without guesses."""
     return np.zeros(2 + WINDOW, np.int32)
 
 
 class JacobiGuesser:
-    """Guesses for one sequence: what its last pass found, then what its tenant's passes found before."""
+    """A guesser for one sequence from the predictions of its last pass and its tenant's earlier passes."""
 
     name = "jacobi"
     wants_top = 1
@@ -200,32 +210,32 @@ class JacobiGuesser:
         self._window = fresh_window()
 
     def begin(self, text: GrowingText) -> None:
-        """A prompt's rows are not seen."""
+        """Do nothing: the results of a prompt's rows are not available."""
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """The guesses carried on and the pool's, or else a token of the text."""
+        """Guess from the window and the pool, or else take a token of the text."""
         pooled = self._pooled
         count, order = jacobi_guess(self._window, pooled.pool, pooled.rates, tokens, length, found, chances)
         if count or not length:
             return count, order
-        # Any token does that is another each time: what the verifier says behind it is what counts.
+        # Only the verifier's prediction after this token counts, so any token is good that differs each time.
         found[0] = tokens[(length * _STRIDE >> 4) % length]
         chances[0] = FILLER_CHANCE
         return 1, 0
 
     def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
-        """Carry guesses on, and remember what was found."""
+        """Keep the predictions of a pass, in the window and in the pool."""
         pooled = self._pooled
         jacobi_learn(
             self._window, pooled.pool, pooled.rates, text.tokens, before, text.length, rows.inputs, rows.tops
         )
 
     def end(self, text: GrowingText) -> None:
-        """All is remembered already."""
+        """Do nothing: everything was learnt at each pass."""
 
 
 class JacobiSource(ChainSource[Pooled]):
-    """Sessions of one tenant share what they find; guesses are carried on by each of its own."""
+    """A source whose sessions share their tenant's pool; each session has its own window."""
 
     name = "jacobi"
     cost = DraftCost(microseconds=20)
@@ -234,5 +244,5 @@ class JacobiSource(ChainSource[Pooled]):
         super().__init__(Pooled.fresh, most_owners)
 
     def guesser(self, learnt: Pooled, reference: Sequence[int] | None) -> JacobiGuesser:
-        """A reference says nothing of what the verifier finds."""
+        """Return a session's guesser; it makes no use of a reference."""
         return JacobiGuesser(learnt)

@@ -1,6 +1,6 @@
-"""The folder of compiled code: in the user's cache, one for each state of this package's sources.
+"""Keep compiled code in the user's cache, in one folder for each state of this package's sources.
 
-So code that was compiled from other sources is never used, wherever the package is installed and whether or
+So code that was compiled from other sources is never used, wherever the package is installed, and whether or
 not its folder is writable.
 """
 
@@ -25,22 +25,27 @@ from anespec.system.errors import StorageError
 from anespec.system.safe_files import Folder, require_safe_to_run
 from anespec.system.user_folders import NAME, cache_folder, private_folder
 
-# The compiler ensures that a file is not read while it is written. But the system writes it to the disk
-# later, and the compiler does not check it at load. So a list of checksums is stored with the code.
+# The compiler ensures that no file is read while it is written. But the system writes it to the disk later,
+# a crash may damage it, and the compiler does not check it at load. So a list of checksums is stored with the
+# code.
 
 LIST_NAME = "whole.json"
-LARGEST_LIST = 1 << 22
+MAX_LIST_BYTES = 1 << 22
 MARKER = "*.compiled"
 
 
 class Whole(Record):
-    """The CRC-32 of each file of code, by its path in the folder."""
+    """The CRC-32 of each file of compiled code, by its path in the folder."""
 
     files: dict[str, int]
 
 
 def note_whole(folder: Path) -> None:
-    """Remember what the code in a folder is. Raises OSError or StorageError where that cannot be written."""
+    """Write the list of checksums of the code in a folder.
+
+    Raises:
+        OSError, StorageError: the list cannot be written.
+    """
     found = Whole(files=_sums(folder))
     if found != _noted(folder):
         with Folder.open(folder) as opened:
@@ -48,7 +53,7 @@ def note_whole(folder: Path) -> None:
 
 
 def drop_damaged(folder: Path) -> None:
-    """Remove damaged code, and the mark that all is compiled, so that it is compiled again.
+    """Remove damaged code and the markers that everything is compiled, so that it is compiled again.
 
     Code that is not in the list is kept: another process may be compiling it.
     """
@@ -64,7 +69,7 @@ def drop_damaged(folder: Path) -> None:
 
 
 def forget_function(folder: Path, name: str) -> None:
-    """Remove what is kept of all functions of a name."""
+    """Remove the stored code of all functions with this name."""
     for path in folder.rglob(f"*.{name}-*"):
         path.unlink(missing_ok=True)
 
@@ -72,7 +77,7 @@ def forget_function(folder: Path, name: str) -> None:
 def _sums(folder: Path) -> dict[str, int]:
     sums = {}
     for path in sorted(folder.glob("*/*.nb[ic]")):
-        # Another process may replace one meanwhile.
+        # Another process may replace a file meanwhile.
         with contextlib.suppress(FileNotFoundError):
             sums[path.relative_to(folder).as_posix()] = zlib.crc32(path.read_bytes())
     return sums
@@ -81,7 +86,7 @@ def _sums(folder: Path) -> dict[str, int]:
 def _noted(folder: Path) -> Whole | None:
     try:
         with Folder.open(folder) as opened:
-            return Whole.model_validate_json(opened.read(LIST_NAME, LARGEST_LIST))
+            return Whole.model_validate_json(opened.read(LIST_NAME, MAX_LIST_BYTES))
     except (OSError, StorageError, ValidationError):
         return None
 
@@ -89,10 +94,11 @@ def _noted(folder: Path) -> Whole | None:
 _log = logging.getLogger(__name__)
 
 KEPT_FOLDERS = 4
-"""Of so many states of the sources the compiled form is kept."""
+"""The number of states of the sources whose compiled code is kept."""
 
 CODE_FOLDER = "code"
-"""Of the cache. Its other folders are not looked at; `compiled` holds what Core ML has compiled."""
+"""The folder of the cache that holds compiled code. (Its folder `compiled` holds models compiled by Core
+ML.)"""
 
 _CHOSEN_FOLDER = "NUMBA_CACHE_DIR"
 """The variable that names another folder for compiled code."""
@@ -108,32 +114,32 @@ _MODULES = {
     "recycle": "anespec.runtime.drafters.recycle",
     "jacobi": "anespec.runtime.drafters.jacobi",
 }
-"""Of the sources that are compiled. Importing one compiles it, or loads what was compiled."""
+"""The modules of the sources with compiled code. Importing one compiles its code, or loads it."""
 
 _PARTS_OF_AUTO = ("mix", "datastore", "recycle", "jacobi")
-"""Sources of which nothing is left to be compiled once auto is."""
+"""Sources whose code is all compiled once that of auto is."""
 
 
 def import_compiled(name: str) -> None:
-    """Compile what a source needs, or load it; nothing for a source that is not compiled."""
+    """Compile or load the code of a source; do nothing for a source without compiled code."""
     if name in _MODULES:
         importlib.import_module(_MODULES[name])
 
 
 def is_compiled(name: str) -> bool:
-    """Return whether all code of a source was compiled, so that it loads in less than a second."""
+    """Return whether all code of a source is compiled, so that it loads in less than a second."""
     folder = code_folder()
     names = (name, "auto") if name in _PARTS_OF_AUTO else (name,)
     return folder is not None and any((folder / f"{each}.compiled").exists() for each in names)
 
 
 def must_compile(name: str) -> bool:
-    """Return whether a source that is opened now must first be compiled, for some ten seconds."""
+    """Return whether opening a source now would first compile it, for some ten seconds."""
     return name in _MODULES and not is_compiled(name)
 
 
 def note_compiled(name: str) -> None:
-    """Remember that all that a source needs is compiled; nothing where it is not kept."""
+    """Record that all code of a source is compiled; do nothing if there is no folder to record it in."""
     folder = code_folder()
     if folder is not None:
         with suppress(OSError, StorageError):
@@ -143,7 +149,7 @@ def note_compiled(name: str) -> None:
 
 @cache
 def code_folder() -> Path | None:
-    """Return the folder of these sources' compiled code; None if there is none.
+    """Return the folder of these sources' compiled code; None if it cannot be used.
 
     Its content is executed. So no other user may write there, and damaged code is removed.
     """
@@ -152,31 +158,31 @@ def code_folder() -> Path | None:
         folder = base / CODE_FOLDER / _state_of_sources()
         with private_folder(folder, base) as opened:
             require_safe_to_run(folder, "compiled code", _CHOSEN_FOLDER)
-            # Somebody may have put it there while the folder was open to them.
+            # Another user may have put files there while the folder was writable to them.
             opened.remove_traps()
         os.utime(folder)
         drop_damaged(folder)
         _drop_old(folder.parent)
     except StorageError as error:
-        _log.warning("compiled drafting code is not kept, so every process compiles it: %s", error)
+        _log.warning("compiled drafting code cannot be stored, so every process compiles it: %s", error)
         return None
     except OSError as error:
-        _log.info("what is compiled is not kept: %s", error)
+        _log.info("compiled drafting code cannot be stored: %s", error)
         return None
     return folder
 
 
 def _own_folder() -> Path:
-    """Return the folder of all states: the user's, or below the folder that the environment names.
+    """Return the folder above all states: the user's cache, or a folder in $NUMBA_CACHE_DIR.
 
-    A relative path is ignored, since it would depend on the current folder, with unknown content.
+    A relative path is ignored, since it would depend on the current folder, whose content is not trusted.
     """
     given = Path(os.environ.get(_CHOSEN_FOLDER, ""))
     return given / NAME if given.is_absolute() else cache_folder()
 
 
 def _state_of_sources() -> str:
-    """Return the inputs that the compiled code depends on; numba itself accounts for the processor.
+    """Return a hash of the inputs that the compiled code depends on; numba itself accounts for the processor.
 
     Numba checks a source's path and modification time. So another installation has another state.
     """
@@ -188,8 +194,7 @@ def _state_of_sources() -> str:
 
 
 def _drop_old(base: Path) -> None:
-    """Remove the folders that were used longest ago; a folder without this package's naming is not
-    touched."""
+    """Remove all but the KEPT_FOLDERS most recently used states; other folders are not touched."""
     found = [path for path in base.iterdir() if _STATE.fullmatch(path.name)]
     for folder in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT_FOLDERS:]:
         with suppress(OSError):

@@ -1,5 +1,4 @@
-"""Prompt lookup: copy the tokens that followed the latest match of the text's end, in the text or in a
-reference."""
+"""Draft by prompt lookup: copy what followed an earlier match of the text's end, in text or reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,16 +18,19 @@ from anespec.system.errors import RequestError
 
 _PRIOR_WEIGHT = 4.0
 _BARRIER = (1 << 32) - 1
-"""Stands between reference and prompt; no token, and it never comes back."""
+"""A separator between reference and prompt. It is no token, so no match crosses it."""
 
 
 @dataclass(frozen=True)
 class LookupSettings:
-    """The choice of the earlier stretch of text to copy from.
+    """The settings that decide which earlier match is copied from.
 
-    The longest suffix of `n_max` down to `n_min` tokens that was seen before counts; of its occurrences the
-    most recent or the leftmost. Hugging Face's prompt lookup is (n_max=2, choose="leftmost"), llama.cpp's
-    ngram-simple is n_min = n_max. Raises RequestError for limits that make no sense.
+    The longest suffix of the text, of `n_max` down to `n_min` tokens, that occurs earlier is taken, at its
+    most recent or its leftmost occurrence. Hugging Face's prompt lookup is (n_max=2, choose="leftmost"),
+    llama.cpp's ngram-simple is n_min = n_max.
+
+    Raises:
+        RequestError: a value is out of its range.
     """
 
     n_max: int = 16
@@ -38,15 +40,15 @@ class LookupSettings:
     def __post_init__(self) -> None:
         if not 1 <= self.n_min <= self.n_max <= LONGEST_MATCH:
             raise RequestError(
-                f"lookup matches of {self.n_min} to {self.n_max} tokens make no sense; "
-                f"they must lie between 1 and {LONGEST_MATCH}, the least first"
+                f"lookup matches are {self.n_min} to {self.n_max} tokens long; both numbers must be between "
+                f"1 and {LONGEST_MATCH}, the smaller one first"
             )
         if self.choose not in ("recent", "leftmost"):
-            raise RequestError(f"lookup chooses {self.choose!r}; it can choose recent or leftmost")
+            raise RequestError(f"lookup chooses {self.choose!r}; it must choose recent or leftmost")
 
 
 class LookupSource:
-    """Sessions that copy from their own text and reference; nothing is shared between them."""
+    """A source whose sessions copy from their own text and reference; they share nothing."""
 
     name = "lookup"
     cost = DraftCost(microseconds=20, opens_aside=True)
@@ -57,31 +59,31 @@ class LookupSource:
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> "LookupSession":
-        """A session whose index holds reference and prompt."""
+        """Open a session that has indexed the reference and the prompt."""
         return LookupSession(self._settings, prompt, reference or ())
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
+        """Ask the sessions one after another."""
         return propose_each(asks)
 
     def close(self) -> None:
-        """Nothing is held beside the sessions."""
+        """Do nothing: the source holds nothing beside its sessions."""
 
 
 class LookupSession:
-    """Proposes what followed the chosen occurrence of the longest suffix seen before.
+    """A session that proposes the tokens after an earlier occurrence of the text's end.
 
-    Where the copy runs past the end of the text it goes on with what it copied, which is right for
-    periodic text.
+    If the copy reaches the end of the text, it continues with its own tokens, which is right for periodic
+    text.
 
-    The index is a trie over reversed text: the path from its root spells a suffix backwards, and
-    every node knows where that stretch of text ended (last, or first). A node gets children only once its
-    stretch has come back, so novel text costs a node or two per token, and adding a token costs at
-    most `n_max` steps however long the text is.
+    The index is a trie over reversed text: the path from its root to a node spells a suffix backwards, and
+    the node stores where that suffix ended (last, or first). A node gets children only once its suffix
+    recurs. So novel text costs one or two nodes per token, and adding a token takes at most `n_max` steps
+    however long the text is.
 
-    A token's probability is the share of tokens copied at that match length which were right so
-    far, starting from n / (n + 1) with the weight of four observations. Each token that is right
-    makes the match one longer, so a chain climbs through the lengths.
+    The probability of a copied token is the share of right tokens among those copied at its match length. It
+    starts from n / (n + 1) for a length of n, with the weight of four observations. Each right token makes
+    the match one token longer, so the length grows along a chain.
     """
 
     wants_top = 0
@@ -100,9 +102,9 @@ class LookupSession:
         self._index()
 
     def propose(self, budget: int) -> Draft:
-        """Return at most `budget` tokens, copied from after the match; empty if no token matches.
+        """Return at most `budget` tokens, copied from after the match; an empty draft if there is no match.
 
-        Either all of them come from the reference, and are marked so, or none.
+        Either all of them come from the reference, and `source` is REFERENCE, or none.
         """
         length, end = self._match
         if length < self._settings.n_min or budget < 1:
@@ -122,7 +124,7 @@ class LookupSession:
         return Draft(tuple(tokens), chances, source, length)
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """Count hits and misses by match length, then index what was committed."""
+        """Count right and wrong tokens by match length, then index the committed tokens."""
         proposed = outcome.proposed
         for step in range(min(outcome.accepted + 1, len(proposed.tokens))):
             matched = min(proposed.order + step, self._settings.n_max)
@@ -132,7 +134,7 @@ class LookupSession:
         self._index()
 
     def close(self) -> None:
-        """Nothing outlives the session."""
+        """Do nothing: the session holds nothing outside of itself."""
 
     def _chance(self, length: int) -> float:
         length = min(length, self._settings.n_max)
@@ -144,7 +146,7 @@ class LookupSession:
         self._indexed = len(self._text)
 
     def _add(self, end: int) -> tuple[int, int]:
-        """Index the token at `end`; the longest match there: its length, and where that stretch ended."""
+        """Index the token at `end`; return the length of the longest match there, and where it ended."""
         text, children, ends = self._text, self._children, self._ends
         longest, recent = self._settings.n_max, self._settings.choose == "recent"
         node, length, match_end = 0, 0, -1
@@ -160,7 +162,7 @@ class LookupSession:
                 ends[child] = end
             length += 1
             if length < longest and match_end >= length:
-                # Now that this stretch has come back, the one before it needs its longer form too.
+                # This suffix has recurred, so its earlier occurrence must be found by a longer suffix, too.
                 longer = child << 32 | text[match_end - length]
                 if longer not in children:
                     children[longer] = len(ends)

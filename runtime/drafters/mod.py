@@ -1,11 +1,11 @@
-"""llama.cpp's ngram-mod: one table, indexed by a rolling hash of the last n tokens, of what came next.
+"""Draft as llama.cpp's ngram-mod does: a table maps a rolling hash of the last n tokens to the next token.
 
-The table is small and exact keys are not kept: what falls on an entry replaces it, and what is read from it
-may be of another context. It serves all of a tenant's requests. As llama.cpp has it: n is 24, the hash is a
-linear congruential generator's, text is put in once it is so many tokens longer, and the table is emptied
-after three rounds in a row in which less than half of what was proposed was right, and where a request finds
-it filled by more than a quarter. Unlike there, what is left of a text is put in at its end, and a draft may
-be of any length.
+The table is small and stores no keys: a new entry replaces an old one with the same hash, and a token that is
+read may have followed another context. The table serves all requests of a tenant. As in llama.cpp, n is 24,
+the hash is that of a linear congruential generator, and text is inserted in chunks. The table is emptied
+after three passes in a row in which less than half of the draft was right, and when a request begins and more
+than a quarter of it is filled. Unlike llama.cpp, the rest of a text is inserted at its end, and a draft may
+have any length.
 """
 
 import logging
@@ -27,20 +27,20 @@ _log = logging.getLogger(__name__)
 
 MULTIPLIER = 6364136223846793005
 CHUNK = 32
-"""Text is put in where it is so many tokens longer than where the last n tokens began that were put in."""
+"""Text is inserted once it is more than this number of tokens longer than the inserted part."""
 
-LOW = 0.5
+LOW_ACCEPTANCE = 0.5
 LOW_ROUNDS = 3
-FULLEST = 0.25
+MAX_FILLED = 0.25
 MOST_OWNERS = 8
 
 Table = NDArray[np.int32]
-"""[entries]: tokens + 1; 0 is none."""
+"""[entries]: the next token + 1; 0 is an empty entry."""
 
 
 @compiled("int64(int32[::1], int64, int64, int64)")
 def mod_index(text: Tokens, first: int, n: int, entries: int) -> int:
-    """The entry of the n tokens from `first` on."""
+    """Return the entry of the n tokens from `first` on."""
     mixed = np.uint64(0)
     for place in range(first, first + n):
         mixed = mixed * np.uint64(MULTIPLIER) + np.uint64(text[place])
@@ -49,8 +49,10 @@ def mod_index(text: Tokens, first: int, n: int, entries: int) -> int:
 
 @compiled("int64(int32[::1], int32[::1], int64, int64, int64)")
 def mod_insert(table: Table, text: Tokens, first: int, length: int, n: int) -> int:
-    """Put in what follows the n tokens from each place on, from `first` to the last that has a follower in
-    `text[:length]`; how many entries were empty before."""
+    """Insert the token after the n tokens from each place on, beginning with `first`, within `text[:length]`.
+
+    Return how many of the entries were empty before.
+    """
     filled = 0
     for place in range(first, length - n):
         entry = mod_index(text, place, n, len(table))
@@ -63,9 +65,9 @@ def mod_insert(table: Table, text: Tokens, first: int, length: int, n: int) -> i
 def mod_candidates(
     table: Table, rates: Rates, n: int, text: Tokens, length: int, found: Tokens, chances: Chances
 ) -> int:
-    """The candidate for what follows `text[:length]`: 1 where there is one, else 0.
+    """Write the candidate after `text[:length]` and its probability to `found` and `chances`.
 
-    Its chance is how often there was one that was right.
+    Return 1 if there is one, else 0. The probability is the share of earlier candidates that were right.
     """
     if len(table) == 0 or length < n:
         return 0
@@ -79,7 +81,7 @@ def mod_candidates(
 
 @compiled("void(int32[::1], float64[:,::1], int64, int32[::1], int64, int64)")
 def mod_learn(table: Table, rates: Rates, n: int, text: Tokens, before: int, after: int) -> None:
-    """Count what would have been guessed since the text had `before` tokens."""
+    """Count how many candidates from place `before` to `after` there were, and how many were right."""
     for length in range(max(before, n), after):
         entry = table[mod_index(text, length - n, n, len(table))]
         if entry:
@@ -89,9 +91,10 @@ def mod_learn(table: Table, rates: Rates, n: int, text: Tokens, before: int, aft
 
 @dataclass(frozen=True)
 class ModSettings:
-    """How many tokens are hashed, and how many entries the table of a tenant has, of 4 bytes each.
+    """The number of tokens that are hashed, and the entries of a tenant's table, of 4 bytes each.
 
-    Raises RequestError for what makes no table.
+    Raises:
+        RequestError: a number is less than 1.
     """
 
     n: int = MOD_MATCH
@@ -99,7 +102,9 @@ class ModSettings:
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.entries < 1:
-            raise RequestError(f"a table of {self.entries} entries by {self.n} tokens makes no sense")
+            raise RequestError(
+                f"ngram-mod has {self.entries} entries by {self.n} tokens; both must be at least 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -112,15 +117,15 @@ class ModFacts:
 
     @property
     def occupancy(self) -> float:
-        """The share that is filled."""
+        """The share of used entries."""
         return self.filled / self.entries if self.entries else 0.0
 
 
 class ModTable:
-    """The memory of one tenant."""
+    """The table of one tenant."""
 
     def __init__(self, settings: ModSettings) -> None:
-        """Pages of the table that were never written to take no memory."""
+        """Begin empty; the table's pages take no memory before they are written."""
         self.n = settings.n
         self.table: Table = np.zeros(settings.entries, np.int32)
         self.rates = fresh_rates([0.5])
@@ -128,20 +133,20 @@ class ModTable:
         self.emptied = 0
 
     def insert(self, text: GrowingText, first: int) -> int:
-        """Put in a text from place `first` on; from where to go on later."""
+        """Insert a text from place `first` on; return the place from which to insert later."""
         self.filled += mod_insert(self.table, text.tokens, first, text.length, self.n)
         return max(first, text.length - self.n)
 
     def empty(self, why: str) -> None:
-        """Forget all."""
-        _log.info("ngram-mod: %d of %d entries are given up: %s", self.filled, len(self.table), why)
+        """Clear all entries; `why` is logged."""
+        _log.info("ngram-mod: %d of %d entries are cleared: %s", self.filled, len(self.table), why)
         self.table[:] = 0
         self.filled = 0
         self.emptied += 1
 
 
 class ModGuesser:
-    """Guesses for one sequence from its tenant's table."""
+    """A guesser for one sequence from its tenant's table."""
 
     name = "mod"
     wants_top = 0
@@ -152,39 +157,39 @@ class ModGuesser:
         self._low_rounds = 0
 
     def begin(self, text: GrowingText) -> None:
-        """Put in the prompt, into an empty table where it has become too full."""
+        """Insert the prompt, after clearing the table if it is too full."""
         learnt = self._learnt
-        if learnt.filled > FULLEST * len(learnt.table):
-            learnt.empty(f"more than {FULLEST:.0%} are filled")
+        if learnt.filled > MAX_FILLED * len(learnt.table):
+            learnt.empty(f"more than {MAX_FILLED:.0%} are filled")
         self._inserted = learnt.insert(text, 0)
         _log.info("ngram-mod: %d of %d entries are filled", learnt.filled, len(learnt.table))
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """Return the token that last followed the last n tokens, or other tokens with the same hash."""
+        """Guess the token that last followed the last n tokens, or n other tokens with the same hash."""
         learnt = self._learnt
         count = mod_candidates(learnt.table, learnt.rates, learnt.n, tokens, length, found, chances)
         return count, learnt.n
 
     def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
-        """Put in what is new once it is long enough; give up the table where it is wrong again and again."""
+        """Insert new text once it is long enough; clear the table after LOW_ROUNDS bad drafts in a row."""
         learnt = self._learnt
         mod_learn(learnt.table, learnt.rates, learnt.n, text.tokens, before, text.length)
         if self._inserted + CHUNK < text.length:
             self._inserted = learnt.insert(text, self._inserted)
         proposed = len(outcome.proposed.tokens)
         if proposed:
-            self._low_rounds = self._low_rounds + 1 if outcome.accepted < LOW * proposed else 0
+            self._low_rounds = self._low_rounds + 1 if outcome.accepted < LOW_ACCEPTANCE * proposed else 0
             if self._low_rounds == LOW_ROUNDS:
                 self._low_rounds = 0
-                learnt.empty(f"{LOW_ROUNDS} rounds in a row were wrong for the most part")
+                learnt.empty(f"{LOW_ROUNDS} drafts in a row were mostly wrong")
 
     def end(self, text: GrowingText) -> None:
-        """Put in what is left."""
+        """Insert the rest of the text."""
         self._inserted = self._learnt.insert(text, self._inserted)
 
 
 class ModSource(ChainSource[ModTable]):
-    """Sessions of one tenant share a table."""
+    """A source whose sessions share their tenant's table."""
 
     name = "mod"
     cost = DraftCost(microseconds=20)
@@ -195,7 +200,7 @@ class ModSource(ChainSource[ModTable]):
 
     @property
     def facts(self) -> ModFacts:
-        """How full the tables are."""
+        """The use of all tables."""
         tables = self._tenants.all
         return ModFacts(
             sum(len(each.table) for each in tables),
@@ -204,7 +209,7 @@ class ModSource(ChainSource[ModTable]):
         )
 
     def guesser(self, learnt: ModTable, reference: Sequence[int] | None) -> ModGuesser:
-        """A reference, as another text, is put in before the prompt."""
+        """Return a session's guesser, after inserting the reference as a text of its own."""
         if reference:
             learnt.insert(GrowingText(reference), 0)
         return ModGuesser(learnt)

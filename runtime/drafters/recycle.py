@@ -1,9 +1,9 @@
-"""Token Recycling: draft the tokens that the verifier itself ranked likely when the token last occurred.
+"""Draft by Token Recycling: guess the tokens that the verifier ranked likely after the same token before.
 
-Luo et al., "Turning Trash into Treasure" (arXiv 2408.08696): a table of each token's successors, taken from
-the likeliest tokens of every row that ran, also those behind a wrong guess, the latest replacing earlier
-ones. A smaller table by the last two tokens is used first. Guesses form a chain here, not a tree. A guess's
-probability is how often tokens with such a share of the verifier's probability were right.
+Luo et al., "Turning Trash into Treasure" (arXiv 2408.08696). A table stores the successors of each token: the
+likeliest tokens of its latest row, also of a row behind a wrong guess. A smaller table by the last two tokens
+is used first. Guesses form a chain here, not a tree. The probability of a guess is the share of right guesses
+among those with a similar share of the verifier's probability.
 """
 
 from collections.abc import Sequence
@@ -30,25 +30,27 @@ from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, Tops
 
 SUCCESSORS = 8
 PAIRS = 1 << 15
-"""Rows of the table by two tokens; a pair that falls on another's row replaces it."""
+"""Rows of the table by two tokens; a pair replaces another pair in the same row."""
 
 MOST_OWNERS = 16
 _SHARES = 16
-"""Guesses are counted by table and by the share that the verifier gave them, in so many steps."""
+"""The number of bins of shares; the accuracy of guesses is counted by table and by the bin of the share that
+the verifier gave the token."""
 
 _SHARE_BITS = 7
 _TOKEN_BITS = 31 - _SHARE_BITS
 MOST_TOKENS = (1 << _TOKEN_BITS) - 1
-"""The largest vocabulary: a successor is one int32, its share above its token + 1; 0 is none."""
+"""The largest vocabulary. A successor is one int32: its share in the high bits, its token + 1 in the low
+bits; 0 is none."""
 
 Table = NDArray[np.int32]
-"""[vocabulary, SUCCESSORS], or [PAIRS, SUCCESSORS + 2]: a row's successors, and then the pair that it is of,
-+ 1 each."""
+"""[vocabulary, SUCCESSORS], or [PAIRS, SUCCESSORS + 2]: the successors of a token, or of a pair of tokens and
+then the pair, + 1 each."""
 
 
 @compiled_lean("int64(int32[::1], int64, int64, int32[::1], int64[::1])")
 def _take(row: Table, kind: int, count: int, found: Tokens, kinds: Kinds) -> int:
-    """Append a row's successors that are not among those found yet; how many there are then."""
+    """Append those successors of a row that are not yet among the `count` candidates; return their number."""
     for place in range(SUCCESSORS):
         packed = row[place]
         if packed == 0:
@@ -60,7 +62,7 @@ def _take(row: Table, kind: int, count: int, found: Tokens, kinds: Kinds) -> int
 
 @compiled_lean("void(int32[::1], int32[::1], float64[::1])")
 def _keep(row: Table, top: Tokens, shares: Chances) -> None:
-    """Replace a row's successors."""
+    """Replace a row's successors by the tokens `top` with their `shares`."""
     for place in range(SUCCESSORS):
         row[place] = 0
         if place < len(top) and top[place] >= 0:
@@ -72,7 +74,10 @@ def _keep(row: Table, top: Tokens, shares: Chances) -> None:
 def _look_up(
     table: Table, pairs: Table, text: Tokens, length: int, found: Tokens, kinds: Kinds
 ) -> tuple[int, int]:
-    """Candidates and of which kind each is; how many, and how many tokens the first rests on."""
+    """Write the candidates after `text[:length]` and their kinds to `found` and `kinds`.
+
+    Return their number, and the number of context tokens that the first one is based on.
+    """
     if length < 1:
         return 0, 0
     count = 0
@@ -95,8 +100,11 @@ def _look_up(
 def recycle_guess(
     table: Table, pairs: Table, rates: Rates, text: Tokens, length: int, found: Tokens, chances: Chances
 ) -> tuple[int, int]:
-    """Candidates for what follows `text[:length]`: how many, at most MOST_CANDIDATES, and on how many tokens
-    the first rests."""
+    """Write the candidates after `text[:length]` and their probabilities to `found` and `chances`.
+
+    Return their number, at most MOST_CANDIDATES, and the number of context tokens that the first one is based
+    on.
+    """
     kinds = np.empty(MOST_CANDIDATES, np.int64)
     count, order = _look_up(table, pairs, text, length, found, kinds)
     chances_of(rates, count, kinds, chances)
@@ -118,7 +126,7 @@ def recycle_learn(
     tops: Tops,
     shares: Chances,
 ) -> None:
-    """Learn from a pass after which the text has gone on from `before` tokens to `after`: see SeenRows.
+    """Learn from a pass with which the text grew from `before` tokens to `after`; see SeenRows for its rows.
 
     The accuracy of guesses is counted before the update. Rows behind a wrong guess are stored before the
     others, so that the others may replace them.
@@ -145,7 +153,7 @@ def recycle_learn(
 
 @dataclass(frozen=True)
 class Recycled:
-    """The memory of one tenant: the tables by one and by two tokens, and how often guesses were right."""
+    """The memory of one tenant: the tables by one token and by two, and the rates of right guesses."""
 
     table: Table
     pairs: Table
@@ -153,7 +161,7 @@ class Recycled:
 
     @classmethod
     def fresh(cls, vocabulary: int) -> "Recycled":
-        """Empty tables. Pages of them that were never written to take no memory."""
+        """Return empty tables. Their pages take no memory before they are written."""
         shares = [(step + 0.5) / _SHARES for step in range(_SHARES)]
         return cls(
             np.zeros((vocabulary, SUCCESSORS), np.int32),
@@ -163,7 +171,7 @@ class Recycled:
 
 
 class RecycleGuesser:
-    """Guesses for one sequence from what was learnt of its tenant."""
+    """A guesser for one sequence from its tenant's tables."""
 
     name = "recycle"
     wants_top = SUCCESSORS
@@ -172,15 +180,15 @@ class RecycleGuesser:
         self._recycled = recycled
 
     def begin(self, text: GrowingText) -> None:
-        """A prompt's rows are not seen."""
+        """Do nothing: the results of a prompt's rows are not available."""
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """Successors of the last two tokens, then of the last."""
+        """Guess the successors of the last two tokens, then those of the last token."""
         learnt = self._recycled
         return recycle_guess(learnt.table, learnt.pairs, learnt.rates, tokens, length, found, chances)
 
     def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
-        """Keep what the verifier held likely."""
+        """Store the likeliest tokens of the rows of a pass."""
         learnt = self._recycled
         recycle_learn(
             learnt.table, learnt.pairs, learnt.rates, text.tokens, before, text.length,
@@ -188,19 +196,19 @@ class RecycleGuesser:
         )  # fmt: skip
 
     def end(self, text: GrowingText) -> None:
-        """All is kept already."""
+        """Do nothing: everything was learnt at each pass."""
 
 
 class RecycleSource(ChainSource[Recycled]):
-    """Sessions of one tenant share what they learn."""
+    """A source whose sessions share their tenant's tables."""
 
     name = "recycle"
     cost = DraftCost(microseconds=20)
 
     def __init__(self, vocabulary: int, most_owners: int = MOST_OWNERS) -> None:
-        """`vocabulary` is how many tokens the verifier knows."""
+        """Take the size of the verifier's vocabulary, and the number of tenants whose tables are kept."""
         super().__init__(lambda: Recycled.fresh(vocabulary), most_owners)
 
     def guesser(self, learnt: Recycled, reference: Sequence[int] | None) -> RecycleGuesser:
-        """A reference says nothing of what the verifier holds likely."""
+        """Return a session's guesser; it makes no use of a reference."""
         return RecycleGuesser(learnt)

@@ -1,4 +1,4 @@
-"""The registry of draft sources by name. Compiled code is imported when a source is opened."""
+"""Open draft sources by name. Compiled code is imported only when a source is opened."""
 
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
@@ -18,10 +18,10 @@ from anespec.system.errors import RequestError
 
 
 class LateLearner:
-    """Stand for a learner whose name and version are known (see learner.Learner)."""
+    """A learner that is made when it is first needed (see learner.Learner)."""
 
     def __init__(self, name: str, version: int, make: Callable[[], Learner]) -> None:
-        """Have `make` called once, by the first method that needs the learner."""
+        """Take the learner's name and version; `make` is called once, by the first method that needs it."""
         self.name = name
         self.version = version
         self._make = make
@@ -35,34 +35,34 @@ class LateLearner:
         return self._learner.fresh(size)
 
     def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> Iterator[None]:
-        """Learn a finished request, in steps."""
+        """Learn a finished request, one step at each iteration."""
         return self._learner.fold(image, text, answer)
 
     def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the part of an image that is learnt at every pass."""
+        """Return the part of an image that changes at every pass."""
         return self._learner.weights(image)
 
     def is_sound(self, image: NDArray[np.uint8]) -> bool:
-        """Return whether an image can be gone on from."""
+        """Return whether an image is valid and can be used."""
         return self._learner.is_sound(image)
 
     def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
-        """Return what an image holds."""
+        """Return the facts about an image's content."""
         return self._learner.facts(image)
 
 
 REMEMBERING = ("auto", "mix")
-"""Sources that have a memory."""
+"""The sources with a draft memory."""
 
 
 def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
-    """Return the draft source that the options select for this vocabulary; a source with a memory opens it.
+    """Open the draft source that the options select for this vocabulary; return None for the drafter none.
 
-    None for none.
+    A source with a memory calls `open_memory`.
 
     Raises:
-        RequestError: options make no sense together, or a file of them is unusable.
-        StorageError: a file of them cannot be read.
+        RequestError: options contradict each other, or the datastore is not usable.
+        StorageError: the datastore cannot be read.
     """
     start = _prepared(options, tokenizer, lambda: open_memory(learner_of(tokenizer)))
     if start is None:
@@ -74,8 +74,11 @@ def open_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMem
 
 
 def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMemory) -> DraftSource | None:
-    """Return the same without waiting: slow parts start on a separate thread, and lookup drafts until they
-    are ready. The memory is open from the first request on."""
+    """Open the draft source as `open_source` does, without waiting for slow parts.
+
+    They start on another thread, and lookup drafts until they are ready. The memory is open from the first
+    request on.
+    """
     from anespec.runtime.drafters.starting import StartingSource
 
     memory = cache(lambda: open_memory(learner_of(tokenizer)))
@@ -86,7 +89,7 @@ def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMe
 
 
 def learner_of(tokenizer: Tokenizer) -> Learner:
-    """Return the learner of requests for this vocabulary: the same for all sources with a memory.
+    """Return the learner of requests for this vocabulary; all sources with a memory share it.
 
     Its compiled code is imported when the first request is learnt.
     """
@@ -113,7 +116,7 @@ def _prepared(
         case "datastore":
             if options.datastore is None:
                 raise RequestError(
-                    "--drafter datastore needs a --datastore; make one with `anespec datastore build`"
+                    "--drafter datastore needs --datastore FILE; make one with `anespec datastore build`"
                 )
             corpus = Datastore.open(options.datastore, tokenizer.vocabulary_hash)
             return lambda: _datastore(corpus)

@@ -1,4 +1,5 @@
-"""A source that takes its time to start: it is compiled once per machine, and loaded in every process."""
+"""Start a draft source in the background. Its code is compiled once per machine, and loaded by each
+process."""
 
 import logging
 import subprocess
@@ -25,16 +26,15 @@ from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_env
 
 _log = logging.getLogger(__name__)
 
-_BETWEEN_LOOKS = 0.1
-"""Seconds."""
+_POLL_SECONDS = 0.1
 
-MOST_UNTOLD = 64
-"""Requests that wait for a source without a memory to learn them."""
+MAX_PENDING_REQUESTS = 64
+"""The most requests that are kept for a source without a memory to learn them."""
 
 
 @dataclass
 class Ended:
-    """A request that lookup guessed for: whose it was, its prompt, and the tokens that followed."""
+    """A request that lookup drafted for: its tenant, its prompt, and its output."""
 
     tenant: str
     prompt: list[int]
@@ -42,59 +42,53 @@ class Ended:
 
 
 class _InterimSession:
-    """A session of lookup that hands over its text at its end."""
+    """A session of lookup that passes its request to a callback at its end."""
 
-    def __init__(self, session: DraftSession, about: Ended, tell: Callable[[Ended], None]) -> None:
+    def __init__(self, session: DraftSession, request: Ended, on_end: Callable[[Ended], None]) -> None:
         self._session = session
-        self._about = about
-        self._tell = tell
+        self._request = request
+        self._on_end = on_end
 
     @property
     def wants_top(self) -> int:
-        """As lookup's."""
         return self._session.wants_top
 
     def propose(self, budget: int) -> Draft:
-        """As lookup does."""
         return self._session.propose(budget)
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """As lookup does, and note what came."""
-        self._about.output.extend(committed)
+        self._request.output.extend(committed)
         self._session.observe(committed, outcome, rows)
 
     def close(self) -> None:
-        """The request has ended."""
         self._session.close()
-        self._tell(self._about)
+        self._on_end(self._request)
 
 
 class StartingSource:
-    """Start a source on a separate thread.
+    """A source that starts on another thread; until it is ready, or if it fails, lookup drafts.
 
-    Until it is ready, or if it fails, lookup drafts.
-
-    Code that is not compiled yet is compiled by another process, which the exit of this one does not wait
-    for. A session keeps its source. The source also learns the requests that lookup drafted for: from its
-    memory, which keeps every finished request, or, if it has no memory, when it is ready. Calls come one at a
-    time.
+    Code that is not compiled yet is compiled by another process; the exit of this one does not wait for it. A
+    session never changes its source. The source also learns the requests that lookup drafted for: a source
+    with a memory from the memory, which keeps every finished request, another one when it is ready. Calls
+    come one at a time.
     """
 
     def __init__(self, name: str, start: Callable[[], DraftSource], memory: Memory | None = None) -> None:
-        """`start` opens the source that is called so, with this memory; it is called on the thread.
+        """Call `start` on the thread, which opens the source `name` with this memory.
 
-        The memory is closed with it.
+        The memory is closed with this source.
         """
         self.name = name
         self._memory = memory
         self._lookup = LookupSource()
         self._start = start
         self._source: DraftSource | None = None
-        self._untold: deque[Ended] = deque(maxlen=MOST_UNTOLD)
+        self._pending: deque[Ended] = deque(maxlen=MAX_PENDING_REQUESTS)
         self._given_up = False
-        self._telling = threading.Lock()
+        self._learning = threading.Lock()
         self._ending = threading.Event()
-        # No daemon: a process that ended in the midst of loading might crash.
+        # This is no daemon thread: a process that exits while the thread loads code might crash.
         self._thread = threading.Thread(target=self._run, name="anespec drafts")
         self._thread.start()
 
@@ -110,16 +104,16 @@ class StartingSource:
         source = self._source
         if source is None:
             session = self._lookup.open(tenant, prompt, reference)
-            return _InterimSession(session, Ended(tenant, list(prompt), []), self._note)
-        self._tell(source)
+            return _InterimSession(session, Ended(tenant, list(prompt), []), self._keep)
+        self._learn_pending(source)
         return source.open(tenant, prompt, reference)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
+        """Ask the sessions one after another."""
         return propose_each(asks)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when the source is ready or has failed, or after the given seconds."""
+        """Wait until the source is ready or has failed, at most the given seconds."""
         self._thread.join(seconds)
 
     @property
@@ -128,35 +122,37 @@ class StartingSource:
         return self._source is None and not is_compiled(self.name)
 
     def close(self) -> None:
-        """Close it, or give it up; called again it does nothing."""
+        """Close the source, or stop its start; a second call does nothing."""
         self._ending.set()
         self.wait()
         source, self._source = self._source, None
         if source is not None:
-            self._tell(source)
+            self._learn_pending(source)
             source.close()
         if self._memory is not None:
             self._memory.close()
 
-    def _note(self, ended: Ended) -> None:
-        """See to it that the source learns a request."""
+    def _keep(self, ended: Ended) -> None:
+        """Keep a request for the source to learn, in its memory or in `_pending`."""
         if self._given_up:
             return
         if self._memory is not None:
             text = np.array([*ended.prompt, *ended.output], np.int32)
             self._memory.keep(ended.tenant, text, len(ended.prompt))
             return
-        if len(self._untold) == MOST_UNTOLD - 1:
+        if len(self._pending) == MAX_PENDING_REQUESTS - 1:
             _log.info(
-                "drafts by %s will know the last %d of the requests that end before", self.name, MOST_UNTOLD
+                "%s will learn only the last %d of the requests that end before it is ready",
+                self.name,
+                MAX_PENDING_REQUESTS,
             )
-        self._untold.append(ended)
+        self._pending.append(ended)
 
-    def _tell(self, source: DraftSource) -> None:
+    def _learn_pending(self, source: DraftSource) -> None:
         """Let the source learn the requests that ended before it was ready."""
-        with self._telling:
-            while self._untold:
-                ended = self._untold.popleft()
+        with self._learning:
+            while self._pending:
+                ended = self._pending.popleft()
                 session = source.open(ended.tenant, ended.prompt)
                 try:
                     if ended.output:
@@ -170,17 +166,19 @@ class StartingSource:
                 return
             source = self._start()
             note_compiled(self.name)
-            # Most of it now, since the source is not used yet.
-            self._tell(source)
+            # Most requests are learnt now, while no session waits for the source.
+            self._learn_pending(source)
             self._source = source
         except Exception as error:
             self._given_up = True
-            _log.warning("drafts by %s cannot be had, lookup drafts in its place: %r", self.name, error)
+            _log.warning("%s cannot start, so lookup drafts in its place: %r", self.name, error)
 
     def _compiled(self) -> bool:
-        """Compile in another process; return False if the result is no longer needed. If it fails, this
-        process compiles."""
-        _log.info("drafts by %s are compiled for this processor, once; lookup drafts meanwhile", self.name)
+        """Compile in another process; return False if this source was closed meanwhile.
+
+        If the other process fails, this process compiles when it imports the code.
+        """
+        _log.info("%s is compiled for this processor, once; lookup drafts meanwhile", self.name)
         compiling = subprocess.Popen(
             [*child_command("anespec.runtime.drafters.compiling"), self.name],
             cwd=NEUTRAL_FOLDER,
@@ -191,6 +189,6 @@ class StartingSource:
             start_new_session=True,
         )
         while compiling.poll() is None:
-            if self._ending.wait(_BETWEEN_LOOKS):
+            if self._ending.wait(_POLL_SECONDS):
                 return False
         return True

@@ -1,4 +1,4 @@
-"""A text that compiled functions look at: an array with spare room behind it, where a chain is tried out."""
+"""Hold texts and the rows of a pass in arrays, as compiled functions read them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,22 +9,20 @@ from numpy.typing import NDArray
 
 from anespec.runtime.drafters import Outcome, TopKLogits
 
-# The rows that a pass ran for a sequence, as arrays: what compiled functions learn from.
-
 Tops = NDArray[np.int32]
-"""[rows, count]: the likeliest tokens behind each row, likeliest first; -1 where nothing is known."""
+"""[rows, count]: the likeliest tokens after each row, likeliest first; -1 if unknown."""
 
-_LEAST = -1e9
+_MIN_LOGIT = -1e9
 """Less than any logit."""
 
 
 @dataclass(frozen=True)
 class SeenRows:
-    """The input and output of the rows of a pass.
+    """The input and output of the rows that a pass ran for a sequence.
 
-    `inputs[i]` is the token of row i; row 0 is that of the last token before what was committed. `tops[i]`
-    are the likeliest tokens behind it, and `shares[i]` what each has of all their probability. Rows from the
-    number of committed tokens on stand behind a wrong guess.
+    `inputs[i]` is the token of row i; row 0 has the last token before the committed ones. `tops[i]` are the
+    likeliest tokens after it, and `shares[i]` are their probabilities, normalized to a sum of 1. Rows whose
+    index is at least the number of committed tokens follow a wrong guess.
     """
 
     inputs: NDArray[np.int32]
@@ -35,12 +33,13 @@ class SeenRows:
 def seen_rows(
     last: int, committed: Sequence[int], outcome: Outcome, rows: TopKLogits, count: int
 ) -> SeenRows:
-    """The rows of a pass with the `count` likeliest tokens of each.
+    """Return the rows of a pass with the `count` likeliest tokens of each.
 
-    `last` is the last token before what was committed. A row whose logits are not finite counts as unknown.
+    `last` is the last token before the committed ones. A row whose logits are not finite counts as unknown.
     """
     guessed = outcome.proposed.tokens
-    # What a grammar forced ran before any draft, and is a part of what is said to be proposed, if any is.
+    # Forced tokens ran before the draft. If there is a proposal, it begins with them; else they are
+    # committed.
     behind = len(rows) - 1
     inputs = np.array([last, *guessed[:behind], *committed[len(guessed) : behind]], np.int32)[: len(rows)]
     tops = np.full((len(rows), count), -1, np.int32)
@@ -50,7 +49,7 @@ def seen_rows(
         if top and all(isfinite(candidate.logit) for candidate in top):
             tops[place, : len(top)] = [candidate.token for candidate in top]
             logits[place, : len(top)] = [candidate.logit for candidate in top]
-    powers = np.exp(logits - logits.max(axis=1, initial=_LEAST, keepdims=True))
+    powers = np.exp(logits - logits.max(axis=1, initial=_MIN_LOGIT, keepdims=True))
     return SeenRows(inputs, tops, powers / np.maximum(powers.sum(axis=1, keepdims=True), 1.0))
 
 
@@ -62,7 +61,8 @@ Tokens = NDArray[np.int32]
 class GrowingText:
     """The tokens of a sequence, `tokens[:length]`.
 
-    Entries behind them may be overwritten. `tokens` is replaced by another array when the text grows.
+    Entries behind them are spare room, where a chain may write its guesses. `tokens` is replaced by a larger
+    array when the text grows beyond it.
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
@@ -71,13 +71,13 @@ class GrowingText:
         self.append(tokens)
 
     def append(self, more: Sequence[int]) -> None:
-        """Let the text go on."""
+        """Append tokens to the text."""
         self.make_room(len(more))
         self.tokens[self.length : self.length + len(more)] = more
         self.length += len(more)
 
     def make_room(self, count: int) -> None:
-        """See to it that `count` tokens fit behind the text."""
+        """Grow the array if fewer than `count` tokens fit behind the text."""
         if self.length + count > len(self.tokens):
             grown = np.zeros(2 * (self.length + count) + SPARE, np.int32)
             grown[: self.length] = self.tokens[: self.length]

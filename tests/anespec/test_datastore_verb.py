@@ -45,14 +45,14 @@ def test_its_default_name_and_its_refusals_are_one_sentence_each(
     for arguments, code, words in (
         (("build", "a.txt", "--vocab", "a.txt", "-o", "b"), 5, "no GGUF"),
         (("build", "missing.txt", "--vocab", gguf, "-o", "b"), 6, "missing.txt"),
-        (("show", "a.txt"), 7, "no datastore"),
+        (("show", "a.txt"), 7, "not a datastore"),
         (("show", "missing"), 6, "missing"),
     ):
         outcome = run("datastore", *arguments, cwd=tmp_path)
         assert outcome.code == code, outcome.err
         assert words in outcome.err and outcome.ends_in_one_sentence()
     asked = run("generate", artifact, "-p", "hello", "--drafter", "datastore", "--threads", 1)
-    assert asked.code == 7 and "needs a --datastore" in asked.err
+    assert asked.code == 7 and "needs --datastore FILE" in asked.err
 
 
 def test_what_it_is_built_of_is_never_replaced_by_it(gguf: Path, tmp_path: Path) -> None:
@@ -90,5 +90,5 @@ def test_a_file_of_nothing_but_its_size_is_refused_before_it_is_read(gguf: Path,
     os.truncate(tmp_path / "a.txt", 3 << 40)
     outcome = run("datastore", "build", "a.txt", "--vocab", gguf, "-o", "out", cwd=tmp_path)
     assert outcome.code == 7 and outcome.ends_in_one_sentence()
-    assert "a.txt: is no text" in outcome.err
+    assert "a.txt: is not text" in outcome.err
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

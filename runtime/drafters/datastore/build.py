@@ -1,4 +1,4 @@
-"""Writing a datastore: in bounded memory, and so that a reader sees a whole file or none."""
+"""Write a datastore in bounded memory; a reader sees the complete file or none."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,21 +25,21 @@ from anespec.system.errors import RequestError, StorageError
 from anespec.system.safe_files import Folder
 
 PIECE = 8_000_000
-"""Entries that are sorted at a time; it takes 15 bytes of memory for each."""
+"""The most entries that are sorted at a time; each takes 15 bytes of memory."""
 
 _BUFFERED = 256
 _BETWEEN = np.array([SEPARATOR], np.int32)
 
 
 class Report(Protocol):
-    """Hears what is being done, and the share done where that is known."""
+    """A callback that gets the name of the current step, and the share that is done if it is known."""
 
     def __call__(self, note: str, share: float | None = None, /) -> None: ...
 
 
 @dataclass(frozen=True)
 class TokenPart:
-    """A part of a document as tokens; `begins` says whether it is its first."""
+    """A part of a document as tokens; `begins` says whether it is the document's first part."""
 
     tokens: Sequence[int]
     begins: bool
@@ -47,7 +47,7 @@ class TokenPart:
 
 @dataclass(frozen=True)
 class StoredVocabulary:
-    """Whose tokens are stored: the hash of all, and how many there are."""
+    """The vocabulary of the stored tokens: its hash, and its size in tokens."""
 
     hash: str
     size: int
@@ -60,13 +60,15 @@ def build_datastore(
     report: Report,
     piece: int = PIECE,
 ) -> Header:
-    """Write a datastore of these documents; an existing file at `target` stays until the new one is complete.
+    """Write a datastore of these documents, and return its header.
 
-    Meanwhile the folder also holds a hidden file of that size, and unnamed files of half that size.
+    An existing file at `target` stays until the new one is complete. Until then the folder also holds a
+    hidden file of the datastore's size, and unnamed files of half that size. `piece` is the number of entries
+    to sort at a time.
 
     Raises:
-        StorageError: the file system refuses, for example for lack of space.
-        RequestError: there is nothing to store, or too much.
+        StorageError: the file cannot be written, for example for lack of space.
+        RequestError: the documents have no tokens, or more than a datastore holds.
     """
     try:
         with (
@@ -93,7 +95,7 @@ def _write(
         writer.add(part)
     writer.end()
     if not writer.tokens:
-        raise RequestError("the files hold no text; pass some that do")
+        raise RequestError("the files contain no text; pass files with text")
     stream.flush()
     text = map_array(stream.fileno(), "<i4", writer.entries, text_begin(vocabulary.size))
     lengths = []
@@ -132,9 +134,10 @@ def _write(
 
 
 class _TextWriter:
-    """Appends entries to a file and knows where pieces may be cut: between documents alone.
+    """A writer that appends the entries of documents to a file, and cuts them into pieces.
 
-    A document that is longer than a piece is cut there, as if another began.
+    `bounds` are the entries at which pieces begin and end. Pieces are cut between documents. A document that
+    is longer than a piece is split, as if another document began.
     """
 
     def __init__(self, stream: BinaryIO, piece: int) -> None:
@@ -149,7 +152,7 @@ class _TextWriter:
         self._put(_BETWEEN)
 
     def add(self, part: TokenPart) -> None:
-        """A document goes on, or another begins."""
+        """Append a part of the current document, or the first part of the next one."""
         if part.begins:
             self._separate()
         tokens = np.array(part.tokens, np.int32)
@@ -165,7 +168,7 @@ class _TextWriter:
             tokens = tokens[room:]
 
     def end(self) -> None:
-        """That was all; a bound is where the text ends."""
+        """Write the rest, and add the last bound at the end of the text."""
         self._separate()
         if self.bounds[-1] != self.entries - 1:
             self.bounds.append(self.entries - 1)
@@ -180,7 +183,7 @@ class _TextWriter:
 
     def _put(self, entries: NDArray[np.int32]) -> None:
         if self.entries + len(entries) > MOST_ENTRIES:
-            raise RequestError(f"a datastore holds {MOST_ENTRIES} tokens at most; pass fewer files")
+            raise RequestError(f"a datastore holds at most {MOST_ENTRIES:,} tokens; pass fewer files")
         self._unwritten.append(entries)
         self.entries += len(entries)
         if len(self._unwritten) > _BUFFERED:

@@ -1,4 +1,4 @@
-"""The documents of the files that a datastore is built from."""
+"""Read the documents of the files that a datastore is built from, and estimate the datastore's size."""
 
 import json
 import os
@@ -15,10 +15,10 @@ from anespec.system.formatting import bytes_text, printable
 from anespec.system.safe_files import open_file
 
 BLOCK = 1 << 16
-"""Characters of a text that are read, and turned into tokens, at a time."""
+"""The number of characters that are read and tokenized at a time."""
 
 LONGEST_LINE = 1 << 26
-"""Characters of one line of JSONL."""
+"""The most characters of one line of JSONL."""
 
 _LINES = (".jsonl", ".ndjson")
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
@@ -26,7 +26,11 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a document. `begins` says whether it is its first; `read` are the bytes of the file read."""
+    """A part of a document.
+
+    `begins` says whether it is the document's first part; `read` is the number of bytes of the file read so
+    far.
+    """
 
     text: str
     begins: bool
@@ -34,14 +38,14 @@ class Part:
 
 
 def parts_of(path: Path) -> Iterator[Part]:
-    """The documents of a file, in parts.
+    """Yield the documents of a file, in parts.
 
-    JSONL has documents in every line: a text, or an object with `text`, `content` or `messages`, each of
-    which is one. Any other file is one document.
+    Each line of a JSONL file is one document, a JSON string or an object with `text` or `content`, or an
+    object with `messages`, each of which is one document. Any other file is one document.
 
     Raises:
-        StorageError: it cannot be read.
-        RequestError: it is no text in UTF-8, or a line of it is no document.
+        StorageError: the file cannot be read.
+        RequestError: the file is not UTF-8 text, or a line of it is not a document.
     """
     try:
         with open_file(path) as raw, TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
@@ -49,21 +53,25 @@ def parts_of(path: Path) -> Iterator[Part]:
             for text, begins in parts:
                 yield Part(text, begins, raw.tell())
     except UnicodeDecodeError:
-        raise RequestError(f"{path}: is no text in UTF-8; pass text, source code or JSONL") from None
+        raise RequestError(f"{path}: is not UTF-8 text; pass text, source code or JSONL") from None
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def require_text(piece: str, path: Path) -> None:
-    """Raise RequestError where a piece of a file has a zero byte: a program, or a hole of a sparse file."""
+    """Check that a piece of a file has no NUL byte, as a program or the hole of a sparse file has.
+
+    Raises:
+        RequestError: the piece has one.
+    """
     if "\0" in piece:
         raise RequestError(
-            f"{path}: is no text, since it holds NUL bytes (a program, or a sparse file?); leave it out"
+            f"{path}: is not text, since it has NUL bytes (a program, or a sparse file?); leave it out"
         )
 
 
 def _blocks(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
-    """A text in parts that end with a line where they can."""
+    """Yield a text in parts that end at line ends if possible, and whether each is the first."""
     begins, kept = True, ""
     while block := stream.read(BLOCK):
         require_text(block, path)
@@ -82,19 +90,19 @@ def _lines(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
         number += 1
         require_text(line, path)
         if len(line) == LONGEST_LINE:
-            raise RequestError(f"{path}: line {number} is longer than {LONGEST_LINE} characters; cut it up")
+            raise RequestError(f"{path}: line {number} has {LONGEST_LINE} characters or more; split it")
         if not line.strip():
             continue
         texts = _texts(line)
         if texts is None:
             raise RequestError(
-                f"{path}: line {number} ({printable(line.strip(), 40)}) is no document; it must be a JSON "
+                f"{path}: line {number} ({printable(line.strip(), 40)}) is not a document; it must be a JSON "
                 'string, or an object with "text", "content" or "messages"'
             )
         if any(map(_HALF_PAIR.search, texts)):
             raise RequestError(
-                f"{path}: line {number} holds half a surrogate pair (\\ud800 to \\udfff), which is no text; "
-                "take it out"
+                f"{path}: line {number} has half a surrogate pair (\\ud800 to \\udfff), which is not text; "
+                "remove it"
             )
         for text in texts:
             for start in range(0, len(text), BLOCK):
@@ -102,7 +110,7 @@ def _lines(stream: TextIOWrapper, path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _texts(line: str) -> list[str] | None:
-    """The documents of a line; None where it is none."""
+    """Return the documents of a line; None if the line is not valid."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -115,22 +123,23 @@ def _texts(line: str) -> list[str] | None:
     return [value] if isinstance(value, str) else None
 
 
-# Estimate the disk space of a datastore before hours of work are spent on it.
+# The disk space of a datastore is estimated before hours of work are spent on it.
 
-SPOTS = 16
-"""Places, spread evenly over all bytes, at which the tokens per byte are measured."""
+NUM_SAMPLES = 16
+"""The number of samples, spread evenly over all bytes, from which the tokens per byte are measured."""
 
 SPOT_BYTES = 1 << 13
+"""The size of a sample."""
 
-KEPT_BYTES, WORKING_BYTES = 8, 4
+STORED_BYTES, WORKING_BYTES = 8, 4
 """Bytes of disk per token: of the datastore, and of the temporary files while it is built."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Files to be read, their bytes, and an estimate of their tokens.
+    """The number of files to read, their bytes, and an estimate of their tokens.
 
-    `beginning` is the bytes of the datastore's file before the text, which follow from the vocabulary.
+    `beginning` is the size of the datastore's part before the text, which depends on the vocabulary.
     """
 
     files: int
@@ -140,16 +149,16 @@ class Survey:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the finished datastore."""
-        return self.beginning + self.tokens * KEPT_BYTES
+        """The size of the finished datastore."""
+        return self.beginning + self.tokens * STORED_BYTES
 
     @property
     def building_bytes(self) -> int:
-        """Bytes that are needed while it is built."""
+        """The disk space that is needed while the datastore is built."""
         return self.disk_bytes + self.tokens * WORKING_BYTES
 
     def require_room(self, target: Path) -> None:
-        """Do nothing where a datastore of these files fits its format and the disk.
+        """Check that a datastore of these files fits its format and the disk.
 
         Raises:
             RequestError: the files have more tokens than a datastore holds.
@@ -158,7 +167,7 @@ class Survey:
         if self.tokens > MOST_ENTRIES:
             raise RequestError(
                 f"the files have {bytes_text(self.bytes)}, about {self.tokens:,} tokens, and a datastore "
-                f"holds {MOST_ENTRIES:,} at most; pass fewer files"
+                f"holds at most {MOST_ENTRIES:,}; pass fewer files"
             )
         try:
             free = shutil.disk_usage(target.parent).free
@@ -166,23 +175,23 @@ class Survey:
             raise StorageError(f"{target}: cannot be written ({error.strerror})") from error
         if self.building_bytes > free:
             raise StorageError(
-                f"{target}: takes about {bytes_text(self.building_bytes)} of disk while it is built, and "
-                f"{bytes_text(free)} are free; pass fewer files, or another -o"
+                f"{target}: takes about {bytes_text(self.building_bytes)} of disk while it is built, but "
+                f"only {bytes_text(free)} are free; pass fewer files, or choose another disk with -o"
             )
 
 
 def survey(paths: Sequence[Path], count_tokens: Callable[[str], int], vocabulary_size: int) -> Survey:
-    """Open every file, and estimate from samples how many tokens all have together.
+    """Open every file, and estimate from samples how many tokens all files have together.
 
     Raises:
-        StorageError: one of them cannot be read.
-        RequestError: a sample is no text.
+        StorageError: a file cannot be read.
+        RequestError: a sample is not text.
     """
     sizes = [_size(path) for path in paths]
     whole = sum(sizes)
     read = tokens = 0
-    for spot in range(SPOTS):
-        place = whole * (2 * spot + 1) // (2 * SPOTS)
+    for spot in range(NUM_SAMPLES):
+        place = whole * (2 * spot + 1) // (2 * NUM_SAMPLES)
         for path, size in zip(paths, sizes, strict=True):
             if place < size:
                 data = _sample(path, place, size)
@@ -205,7 +214,7 @@ def _size(path: Path) -> int:
 
 
 def _sample(path: Path, place: int, size: int) -> bytes:
-    """Bytes around a place in a file of this size."""
+    """Return SPOT_BYTES bytes from a place in a file of this size, or the last ones of the file."""
     try:
         with open_file(path) as stream:
             stream.seek(max(0, min(place, size - SPOT_BYTES)))

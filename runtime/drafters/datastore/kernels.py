@@ -1,7 +1,7 @@
-"""Looking for contexts in a datastore, compiled.
+"""Search a datastore for the end of a text, with compiled functions.
 
-A context is looked for from its last token backwards. So the places of all its shorter forms lie around those
-of its longest one, and one binary search finds them all.
+Places are sorted by their tokens read backwards. So the places of all shorter forms of a context lie around
+the places of its longest form, and one binary search finds them all.
 """
 
 import numpy as np
@@ -12,17 +12,17 @@ from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.texts import Tokens
 
-LONGEST = 16
-"""Tokens of a context that are compared."""
+MAX_CONTEXT = 16
+"""The most tokens of a context that are compared."""
 
 STEPS = 16
-"""Places on either side of the nearest that are looked at."""
+"""The number of places that are sampled on either side of the nearest one."""
 
-CLOSE = 4
-"""So many of them follow one another; each later one is twice as far away as the one before."""
+UNIT_STEPS = 4
+"""The number of these places that are adjacent; each further one is twice as far away as the one before."""
 
 ORDERS = 3
-"""Lengths of context that candidates are taken from, the longest first, then each half of the one before."""
+"""The number of context lengths that candidates are taken from: the longest match, then half as long each."""
 
 READ_ONLY = "Array(int64, 1, 'C', readonly=True), " + 2 * "Array(int32, 1, 'C', readonly=True), "
 """The types of a datastore's starts, text and order, as signatures write them."""
@@ -31,9 +31,11 @@ _STORE = "Array(int32, 1, 'C', readonly=True), "
 
 
 @compiled_lean(f"int64({_STORE}int64, int32[::1], int64, int64, int64)")
-def _alike(store: Text, place: int, text: Tokens, length: int, alike: int, most: int) -> int:
-    """Return how many tokens before and at a place match the text's end, up to `most`; the first `alike` are
-    known to match."""
+def _match_length(store: Text, place: int, text: Tokens, length: int, alike: int, most: int) -> int:
+    """Return how many tokens up to and including a place match the end of `text[:length]`, at most `most`.
+
+    The first `alike` of them are known to match.
+    """
     while alike < most and 0 <= place - alike < len(store):
         if store[place - alike] != text[length - 1 - alike]:
             break
@@ -45,15 +47,17 @@ def _alike(store: Text, place: int, text: Tokens, length: int, alike: int, most:
 def _nearest(
     store: Text, order: Order, text: Tokens, length: int, first: int, end: int, most: int
 ) -> tuple[int, int]:
-    """The index, from `first` to before `end`, where all places have the text's last token, of a place that
-    has most of its last tokens; and how many."""
+    """Return an index in `order` of a place with the longest match of the text's end, and its length.
+
+    The places from index `first` to before `end` are searched; all of them have the text's last token.
+    """
     low, high = first, end
-    # As many tokens as places just outside of both sides are alike, all between them are.
+    # All places between two that match so many tokens match at least as many as the worse of the two.
     alike_low = alike_high = 1
     while low < high:
         middle = (low + high) // 2
         place = order[middle]
-        alike = _alike(store, place, text, length, min(alike_low, alike_high), most)
+        alike = _match_length(store, place, text, length, min(alike_low, alike_high), most)
         beyond = place - alike
         if alike < most and (not 0 <= beyond < len(store) or store[beyond] < text[length - 1 - alike]):
             low = middle + 1
@@ -61,7 +65,7 @@ def _nearest(
         else:
             high = middle
             alike_high = alike
-    # Where a side was never moved, nothing stands outside of it.
+    # A side that never moved has no place outside of it.
     if high < end and (low == first or alike_high >= alike_low):
         return high, alike_high
     return low - 1, alike_low
@@ -77,20 +81,22 @@ def _sample(
     followers: Tokens,
     alikes: NDArray[np.int64],
 ) -> int:
-    """Write the followers of the places around the nearest, and the length of each match, the longest first
-    on either side; return their number."""
+    """Sample places around the nearest one: write the token after each, and the length of its match.
+
+    Return the number of samples.
+    """
     last = text[length - 1]
     if not 0 <= last < len(starts) - 1:
         return 0
     first, end = starts[last], starts[last + 1]
     if first == end:
         return 0
-    nearest, longest = _nearest(store, order, text, length, first, end, min(LONGEST, length))
+    nearest, longest = _nearest(store, order, text, length, first, end, min(MAX_CONTEXT, length))
     count = 0
     for step in range(-STEPS, STEPS + 1):
         distance = abs(step)
-        if distance > CLOSE:
-            distance = CLOSE << (distance - CLOSE)
+        if distance > UNIT_STEPS:
+            distance = UNIT_STEPS << (distance - UNIT_STEPS)
         index = nearest + (distance if step > 0 else -distance)
         if not first <= index < end:
             continue
@@ -98,7 +104,7 @@ def _sample(
         if not 0 <= place < len(store) - 1 or store[place + 1] < 0:
             continue
         followers[count] = store[place + 1]
-        alikes[count] = _alike(store, place, text, length, 1, longest)
+        alikes[count] = _match_length(store, place, text, length, 1, longest)
         count += 1
     return count
 
@@ -107,10 +113,11 @@ def _sample(
 def datastore_guess(
     starts: Starts, store: Text, order: Order, text: Tokens, length: int, found: Tokens, chances: Chances
 ) -> tuple[int, int]:
-    """Candidates for what follows `text[:length]`: how many, at most MOST_CANDIDATES, and the longest match.
+    """Write the candidates after `text[:length]` and their probabilities to `found` and `chances`.
 
-    A chance is what shares of the places of several orders come to: an order of n places with d different
-    followers leaves d / (n + d) to the next shorter one (escape method C of PPM).
+    Return their number, at most MOST_CANDIDATES, and the length of the longest match. A probability is mixed
+    from several orders (lengths of context). An order of n places with d different followers passes the
+    probability d / (n + d) on to the next shorter order (escape method C of PPM).
     """
     if length < 1 or len(order) == 0:
         return 0, 0

@@ -1,4 +1,4 @@
-"""The order of a datastore's places: pieces that fit into memory are sorted by a library, then merged."""
+"""Sort a datastore's places: a library sorts pieces that fit into memory, then they are merged."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 
-DEEPEST = 32
-"""Tokens after which places of different pieces count as equal; no longer context is ever looked for."""
+MAX_COMPARED = 32
+"""Tokens after which places of different pieces count as equal; searches never use a longer context."""
 
-MERGED = 1 << 20
-"""Places that are merged at a time."""
+MERGE_BATCH = 1 << 20
+"""The number of places that are merged at a time."""
 
 _KEY_TOKENS = 3
 _KEY_BITS = 21
@@ -27,7 +27,8 @@ Keys = NDArray[np.uint64]
 
 @compiled("void(Array(int32, 1, 'C', readonly=True), int64, int64, int64, uint8[::1])")
 def _pack_backwards(text: Text, begin: int, end: int, width: int, packed: NDArray[np.uint8]) -> None:
-    """A piece of text read backwards, each entry + 1 as `width` bytes, the highest first."""
+    """Write a piece of text backwards to `packed`, each entry + 1 as `width` bytes, the highest byte
+    first."""
     at = 0
     for place in range(end - 1, begin - 1, -1):
         entry = text[place] + 1
@@ -38,8 +39,10 @@ def _pack_backwards(text: Text, begin: int, end: int, width: int, packed: NDArra
 
 @compiled("int64(Array(int32, 1, 'C', readonly=True), int64, int64, int32[::1])")
 def _keep_places(text: Text, end: int, width: int, order: Order) -> int:
-    """Turn the suffix array of packed bytes into that of places, in place: those at which a token begins that
-    another of its document follows; how many they are."""
+    """Turn the suffix array of packed bytes into the sorted places, in the same array; return their number.
+
+    Only places remain where a token begins that another token of the same document follows.
+    """
     kept = 0
     for at in range(len(order)):
         if order[at] % width == 0:
@@ -51,7 +54,7 @@ def _keep_places(text: Text, end: int, width: int, order: Order) -> int:
 
 
 def interruptible(work: Callable[[], Result]) -> Result:
-    """Return what `work` returns. It runs in a thread of its own, so that ^C ends the wait at once."""
+    """Return what `work` returns; run it in another thread, so that ^C ends the wait at once."""
     done: Future[Result] = Future()
 
     def run() -> None:
@@ -65,23 +68,23 @@ def interruptible(work: Callable[[], Result]) -> Result:
 
 
 def sorted_places(text: Text, begin: int, end: int, vocabulary: int) -> Order:
-    """The places of `text[begin:end]`, which begins and ends with a separator, in their order.
+    """Return the sorted places of `text[begin:end]`, which begins and ends with a separator.
 
-    It takes 10 bytes of memory an entry, 15 where the vocabulary has more than 65534 tokens.
+    This takes 10 bytes of memory per entry, or 15 if the vocabulary has more than 65534 tokens.
     """
     from pydivsufsort import divsufsort
 
     width = 1 if vocabulary < 1 << 8 else 2 if vocabulary < (1 << 16) - 1 else 3
     packed = np.empty((end - begin) * width, np.uint8)
     _pack_backwards(text, begin, end, width, packed)
-    # The library sorts for seconds and hears no ^C, but lets other threads run.
+    # The library sorts for seconds without a reaction to ^C, but other threads run meanwhile.
     order = interruptible(lambda: cast(Order, divsufsort(packed)))
     return order[: _keep_places(text, end, width, order)]
 
 
 @compiled("uint64(Array(int32, 1, 'C', readonly=True), int64)")
 def _key(text: Text, place: int) -> np.uint64:
-    """The last tokens before and at a place as one number that sorts as they do."""
+    """Return the last tokens up to and including a place as one number that sorts as they do."""
     key = np.uint64(0)
     for back in range(_KEY_TOKENS):
         key <<= np.uint64(_KEY_BITS)
@@ -95,7 +98,7 @@ def _key(text: Text, place: int) -> np.uint64:
 @compiled("boolean(Array(int32, 1, 'C', readonly=True), int64, int64)")
 def _comes_before(text: Text, one: int, other: int) -> bool:
     """Return whether a place comes before another place with the same key."""
-    for back in range(DEEPEST):
+    for back in range(MAX_COMPARED):
         mine, theirs = text[one - back], text[other - back]
         if mine != theirs:
             return bool(mine < theirs)
@@ -111,7 +114,7 @@ def _comes_before(text: Text, one: int, other: int) -> bool:
 def _merge(
     text: Text, runs: Order, heads: Runs, ends: Runs, keys: Keys, merged: Order, starts: Starts
 ) -> int:
-    """Merge as many places as there is room for, and count them by token; how many they were."""
+    """Merge as many places as fit into `merged`, and count them by token; return their number."""
     for run in range(len(heads)):
         if heads[run] < ends[run]:
             keys[run] = _key(text, runs[heads[run]])
@@ -142,14 +145,14 @@ def _merge(
 def merge_runs(
     text: Text, runs: Order, lengths: Sequence[int], vocabulary: int, write: Callable[[Order], object]
 ) -> Starts:
-    """Merge runs of places, which lie one after another, and hand what is merged to `write`, in parts.
+    """Merge sorted runs of places, which lie one after another in `runs`, and pass them to `write` in parts.
 
-    Returns where the places of each token begin, [vocabulary + 1].
+    Return the index at which the places of each token begin, [vocabulary + 1].
     """
     ends = np.cumsum(np.array(lengths, np.int64))
     heads = ends - np.array(lengths, np.int64)
     keys = np.zeros(len(lengths), np.uint64)
-    merged = np.empty(MERGED, np.int32)
+    merged = np.empty(MERGE_BATCH, np.int32)
     starts = np.zeros(vocabulary + 1, np.int64)
     while count := _merge(text, runs, heads, ends, keys, merged, starts):
         write(merged[:count])

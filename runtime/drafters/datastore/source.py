@@ -1,6 +1,6 @@
-"""Draft from a corpus on disk: what followed there after the longest match of the text's end.
+"""Draft from a corpus on disk: guess the tokens that follow there after the longest match of the text's end.
 
-He et al., "REST: Retrieval-Based Speculative Decoding" (arXiv 2311.08252), with a chain in place of a tree.
+He et al., "REST: Retrieval-Based Speculative Decoding" (arXiv 2311.08252), with a chain instead of a tree.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens
 
 
 class DatastoreGuesser:
-    """Guesses for one sequence; it learns nothing."""
+    """A guesser for one sequence from a datastore; it learns nothing."""
 
     name = "datastore"
     wants_top = 0
@@ -23,24 +23,27 @@ class DatastoreGuesser:
         self._store = store
 
     def begin(self, text: GrowingText) -> None:
-        """The text is looked at when it is asked for."""
+        """Do nothing."""
 
     def guess(self, tokens: Tokens, length: int, found: Tokens, chances: Chances) -> tuple[int, int]:
-        """Return the followers of the text's end in the corpus. Raises StorageError if the file was
-        truncated."""
+        """Guess the tokens that follow the text's end in the corpus.
+
+        Raises:
+            StorageError: the file was truncated.
+        """
         store = self._store
         store.require_whole()
         return datastore_guess(store.starts, store.text, store.order, tokens, length, found, chances)
 
     def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
-        """The corpus stays as it is."""
+        """Do nothing: the corpus never changes."""
 
     def end(self, text: GrowingText) -> None:
-        """Nothing is kept."""
+        """Do nothing: the corpus never changes."""
 
 
 class DatastoreSource:
-    """Sessions that look up one datastore. It is the same for all tenants, and learns of none."""
+    """A source whose sessions search one datastore, which serves all tenants and learns from none."""
 
     name = "datastore"
     cost = DraftCost(microseconds=100)
@@ -51,12 +54,12 @@ class DatastoreSource:
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> ChainSession:
-        """A session; a reference is no part of the corpus."""
+        """Open a session; it makes no use of a reference."""
         return ChainSession(DatastoreGuesser(self._store), prompt)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
+        """Ask the sessions one after another."""
         return propose_each(asks)
 
     def close(self) -> None:
-        """The file is let go of with the last session."""
+        """Do nothing: the file is unmapped with the last session."""

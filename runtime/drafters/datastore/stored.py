@@ -1,12 +1,12 @@
-"""A datastore's file: tokens of many documents, and where in them which context stands.
+"""Read a datastore's file: the tokens of many documents, and an index of their contexts.
 
-    header    4096 bytes: magic, version, length and sha256 of a JSON object, that object
-    starts    int64 [vocabulary + 1]: where in `order` the places of each token begin
-    text      int32 [entries]: the documents' tokens; -1 before, between and behind documents
-    order     int32 [places]: places in `text` that a token of the same document follows, sorted by the token
-              there, then by the one before it, and so on (a suffix array of the text read backwards)
+    header    4096 bytes: magic, version, length and sha256 of a JSON object, then this object
+    starts    int64 [vocabulary + 1]: the index in `order` at which the places of each token begin
+    text      int32 [entries]: the documents' tokens; -1 before, between and after documents
+    order     int32 [places]: the places in `text` that a token of the same document follows, sorted by the
+              token there, then by the one before it, and so on (a suffix array of the text read backwards)
 
-All numbers are little-endian. The file is mapped, so opening it reads next to nothing.
+All numbers are little-endian. The file is mapped, so opening it reads almost nothing.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ Starts = NDArray[np.int64]
 
 
 def text_begin(vocabulary_size: int) -> int:
-    """The byte at which the text begins."""
+    """Return the byte at which the text begins."""
     return HEADER_BYTES + 8 * (vocabulary_size + 1)
 
 
 def map_array(descriptor: int, kind: str, count: int, offset: int) -> NDArray[Any]:
-    """So many numbers of an open file, mapped, not to be written to."""
+    """Map `count` numbers of type `kind` of an open file, read-only, from byte `offset` on."""
     if not count:
         return np.empty(0, kind)
     mapped = mmap.mmap(descriptor, offset + count * np.dtype(kind).itemsize, access=mmap.ACCESS_READ)
@@ -50,14 +50,14 @@ def map_array(descriptor: int, kind: str, count: int, offset: int) -> NDArray[An
 
 
 def let_go(array: NDArray[Any]) -> None:
-    """Have a mapped array take no memory until it is looked at again."""
+    """Free the memory of a mapped array's pages; they are read from the file again when they are used."""
     mapped = array.base.obj if isinstance(array.base, memoryview) else array.base
     if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
 class Header(BaseModel):
-    """The facts in a file's header. `vocabulary` is the hash of its tokens, `made_with` a version."""
+    """The facts in a file's header. `vocabulary` is its hash, `made_with` the version of anespec."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,53 +85,53 @@ class Header(BaseModel):
         return self.order_at + 4 * self.places
 
     def packed(self) -> bytes:
-        """The first bytes of a file."""
-        said = self.model_dump_json().encode()
-        packed = _PREFIX.pack(_MAGIC, _VERSION, len(said), hashlib.sha256(said).digest()) + said
+        """Return the header's bytes in a file."""
+        facts = self.model_dump_json().encode()
+        packed = _PREFIX.pack(_MAGIC, _VERSION, len(facts), hashlib.sha256(facts).digest()) + facts
         if len(packed) > HEADER_BYTES:
             raise ValueError("the header is too long")
         return packed.ljust(HEADER_BYTES, b"\0")
 
 
 def read_header(path: Path) -> Header:
-    """Return the facts in a file's header.
+    """Read the header of a datastore's file.
 
     Raises:
-        StorageError: it cannot be read.
-        RequestError: it is no datastore, of another version, damaged or not whole.
+        StorageError: the file cannot be read.
+        RequestError: the file is not a datastore, or is of another version, damaged or truncated.
     """
     try:
         with open_file(path) as stream:
-            begun = stream.read(HEADER_BYTES)
+            beginning = stream.read(HEADER_BYTES)
             size = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    if not begun.startswith(_MAGIC):
-        raise RequestError(f"{path}: is no datastore; make one with `anespec datastore build`")
+    if not beginning.startswith(_MAGIC):
+        raise RequestError(f"{path}: is not a datastore; make one with `anespec datastore build`")
     again = "build it again with `anespec datastore build`"
-    if len(begun) < HEADER_BYTES:
+    if len(beginning) < HEADER_BYTES:
         raise RequestError(f"{path}: the datastore is cut short, at {size} bytes; {again}")
-    _, version, length, digest = _PREFIX.unpack_from(begun)
+    _, version, length, digest = _PREFIX.unpack_from(beginning)
     if version != _VERSION:
-        raise RequestError(f"{path}: the datastore is of version {version}, not {_VERSION}; {again}")
-    said = begun[_PREFIX.size : _PREFIX.size + length]
+        raise RequestError(f"{path}: the datastore has version {version}, not {_VERSION}; {again}")
+    facts = beginning[_PREFIX.size : _PREFIX.size + length]
     try:
-        if hashlib.sha256(said).digest() != digest:
+        if hashlib.sha256(facts).digest() != digest:
             raise ValueError
-        header = Header.model_validate_json(said)
+        header = Header.model_validate_json(facts)
     except (ValidationError, ValueError):
         raise RequestError(f"{path}: the datastore's header is damaged; {again}") from None
     if size != header.file_bytes:
         raise RequestError(
-            f"{path}: the datastore has {size} bytes instead of {header.file_bytes}; it is cut short or "
-            f"damaged, {again}"
+            f"{path}: the datastore has {size} bytes instead of {header.file_bytes}, so it is cut short or "
+            f"damaged; {again}"
         )
     return header
 
 
 @dataclass(frozen=True)
 class Datastore:
-    """An open datastore. The arrays are those of the file, mapped, and cannot be written to."""
+    """An open datastore. Its arrays map the file, and are read-only."""
 
     path: Path
     header: Header
@@ -142,11 +142,11 @@ class Datastore:
 
     @classmethod
     def open(cls, path: Path, vocabulary: str) -> "Datastore":
-        """Map a file of the vocabulary with this hash.
+        """Map the file of a datastore, whose tokens must be of the vocabulary with this hash.
 
         Raises:
-            StorageError: it cannot be read.
-            RequestError: it is no whole datastore of this version, or of another vocabulary.
+            StorageError: the file cannot be read.
+            RequestError: the file is not a complete datastore of this version and vocabulary.
         """
         header = read_header(path)
         if header.vocabulary != vocabulary:
@@ -160,9 +160,9 @@ class Datastore:
         except (OSError, ValueError) as error:
             raise StorageError(f"{path}: cannot be mapped ({error})") from error
         if hasattr(mmap, "MADV_WILLNEED"):
-            mapped.madvise(mmap.MADV_WILLNEED)  # what is looked up lies anywhere
+            mapped.madvise(mmap.MADV_WILLNEED)  # searches read everywhere in the file
         starts = np.frombuffer(mapped, "<i8", header.vocabulary_size + 1, HEADER_BYTES)
-        # Compared, not subtracted: a difference of hostile numbers wraps around, and would let them pass.
+        # The numbers are compared, not subtracted: the difference of hostile numbers could wrap around.
         if starts[0] != 0 or starts[-1] != header.places or (starts[1:] < starts[:-1]).any():
             raise RequestError(
                 f"{path}: the datastore is damaged; build it again with `anespec datastore build`"
@@ -177,13 +177,15 @@ class Datastore:
         )
 
     def require_whole(self) -> None:
-        """To be asked before each look-up: reading behind the end of a mapped file ends the process (SIGBUS).
+        """Check that the file has not been truncated; call this before each search.
+
+        Reading a mapping beyond the end of its file kills the process (SIGBUS).
 
         Raises:
-            StorageError: the file was cut short since it was opened.
+            StorageError: the file was truncated since it was opened.
         """
         if self.mapped.size() < self.header.file_bytes:
             raise StorageError(
                 f"{self.path}: the datastore was cut short while it was in use; build it again with "
-                "`anespec datastore build`, and start anew"
+                "`anespec datastore build`, and start again"
             )

@@ -19,7 +19,7 @@ from anespec.runtime.drafters.auto import AutoSource
 from anespec.runtime.drafters.candidates import MOST_CANDIDATES
 from anespec.runtime.drafters.datastore.build import StoredVocabulary, TokenPart, build_datastore
 from anespec.runtime.drafters.datastore.documents import BLOCK, parts_of
-from anespec.runtime.drafters.datastore.kernels import CLOSE, LONGEST, datastore_guess
+from anespec.runtime.drafters.datastore.kernels import MAX_CONTEXT, UNIT_STEPS, datastore_guess
 from anespec.runtime.drafters.datastore.source import DatastoreSource
 from anespec.runtime.drafters.datastore.stored import HEADER_BYTES, Datastore, read_header
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
@@ -60,7 +60,9 @@ def searched(documents: Sequence[Sequence[int]], text: Sequence[int]) -> dict[in
     for document in documents:
         for place in range(len(document) - 1):
             alike = 0
-            while alike < min(LONGEST, len(text), place + 1) and document[place - alike] == text[-1 - alike]:
+            while (
+                alike < min(MAX_CONTEXT, len(text), place + 1) and document[place - alike] == text[-1 - alike]
+            ):
                 alike += 1
             for length in range(1, alike + 1):
                 found.setdefault(length, []).append(document[place + 1])
@@ -104,7 +106,7 @@ def test_guesses_are_those_of_a_search_however_many_pieces_were_sorted(
     longest = expected.get(order, [])
     if longest:
         assert set(found) & set(longest)
-    if len(longest) <= CLOSE and len(set(longest)) <= MOST_CANDIDATES:
+    if len(longest) <= UNIT_STEPS and len(set(longest)) <= MOST_CANDIDATES:
         assert set(longest) <= set(found)
 
 
@@ -240,7 +242,7 @@ def spoiled(content: bytes, how: str) -> bytes:
         ("short header", "cut short"),
         ("cut", "cut short or damaged"),
         ("longer", "instead of"),
-        ("foreign", "no datastore"),
+        ("foreign", "not a datastore"),
         ("version", "version 9"),
         ("header", "header is damaged"),
         ("length", "header is damaged"),
@@ -349,8 +351,8 @@ def test_long_texts_are_read_in_parts_that_lose_nothing(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.txt", b"\xff\xfe", "no text in UTF-8"),
-        ("a.jsonl", b'"fine"\n{"prompt": 3}\n', "line 2 .* is no document"),
+        ("a.txt", b"\xff\xfe", "not UTF-8 text"),
+        ("a.jsonl", b'"fine"\n{"prompt": 3}\n', "line 2 .* is not a document"),
         ("a.jsonl", b"not json", "line 1"),
         ("a.jsonl", b'{"text": 5}', "line 1"),
         ("a.jsonl", b'"fine"\n"\\ud800 lone"', r"a.jsonl: line 2 holds half a surrogate pair"),

@@ -53,7 +53,7 @@ def test_what_comes_before_the_text_is_counted(tmp_path: Path) -> None:
 
 
 def test_more_tokens_than_the_format_holds_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"about 2,147,483,648 tokens.*2,147,483,647 at most; pass fewer"):
+    with pytest.raises(RequestError, match=r"about 2,147,483,648 tokens.*at most 2,147,483,647; pass fewer"):
         Survey(1, 10**10, MOST_ENTRIES + 1).require_room(tmp_path / "out")
 
 
@@ -61,7 +61,7 @@ def test_more_than_the_disk_has_room_for_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(survey_module.shutil, "disk_usage", lambda _: Usage(10**9, 0, 12_000))
     Survey(1, 10**4, 1000).require_room(tmp_path / "out")
     with pytest.raises(
-        StorageError, match=r"about 12\.0 kB of disk while it is built, and 12\.0 kB are free"
+        StorageError, match=r"about 12\.0 kB of disk while it is built, but only 12\.0 kB are free"
     ):
         Survey(1, 10**4, 1001).require_room(tmp_path / "out")
 
@@ -77,7 +77,7 @@ def test_a_sparse_file_is_no_text(tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     os.truncate(path, 3 << 40)
-    with pytest.raises(AnespecError, match=f"{name}: is no text, since it holds NUL bytes"):
+    with pytest.raises(AnespecError, match=f"{name}: is not text, since it has NUL bytes"):
         survey([path], words, VOCABULARY)
 
 

@@ -13,7 +13,7 @@ from toy_memory import SIZE
 import anespec.runtime.drafters.starting as starting_module
 from anespec.runtime.drafters import Outcome, TopKLogits
 from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
-from anespec.runtime.drafters.starting import MOST_UNTOLD, StartingSource
+from anespec.runtime.drafters.starting import MAX_PENDING_REQUESTS, StartingSource
 
 NO_ROWS = TopKLogits(())
 
@@ -102,21 +102,29 @@ def test_what_ends_before_it_stands_is_on_disk_at_its_end_and_learnt_once(tmp_pa
     source, start, may_stand = waiting_source()
     starting = StartingSource("learning", start, memory)
     late = starting.open("late", [4, 4])
-    for _ in range(MOST_UNTOLD + 36):
+    for _ in range(MAX_PENDING_REQUESTS + 36):
         session = starting.open("one", [1, 2])
         session.observe([3], Outcome(), NO_ROWS)
         session.close()
     starting.open("two", [5, 6]).close()
     # A process that was killed now would have left these.
-    assert [requests(tmp_path, tenant) for tenant in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 0]
+    assert [requests(tmp_path, tenant) for tenant in ("one", "two", "late")] == [
+        MAX_PENDING_REQUESTS + 36,
+        1,
+        0,
+    ]
     may_stand.set()
     starting.wait()
     late.close()
     assert requests(tmp_path, "late") == 1
-    assert ToyLearner().facts(memory.of("one").image).requests == MOST_UNTOLD + 36
+    assert ToyLearner().facts(memory.of("one").image).requests == MAX_PENDING_REQUESTS + 36
     starting.close()
     assert source.learnt == [] and source.is_closed
-    assert [requests(tmp_path, tenant) for tenant in ("one", "two", "late")] == [MOST_UNTOLD + 36, 1, 1]
+    assert [requests(tmp_path, tenant) for tenant in ("one", "two", "late")] == [
+        MAX_PENDING_REQUESTS + 36,
+        1,
+        1,
+    ]
 
 
 def test_nothing_is_kept_for_a_source_that_cannot_be_had(tmp_path: Path) -> None:
@@ -136,9 +144,9 @@ def test_a_source_without_a_memory_says_of_how_many_requests_it_will_know(
     source, start, may_stand = waiting_source()
     starting = StartingSource("learning", start)
     with caplog.at_level(logging.INFO):
-        for _ in range(3 * MOST_UNTOLD):
+        for _ in range(3 * MAX_PENDING_REQUESTS):
             starting.open("one", [1]).close()
     may_stand.set()
     starting.close()
-    assert len(source.learnt) == MOST_UNTOLD
-    assert [f"the last {MOST_UNTOLD} of the requests" in said for said in caplog.messages] == [True]
+    assert len(source.learnt) == MAX_PENDING_REQUESTS
+    assert [f"the last {MAX_PENDING_REQUESTS} of the requests" in said for said in caplog.messages] == [True]
