@@ -1,1 +1,1 @@
-"""The memory of drafting across requests, separate for each tenant, and its files."""
+"""Keep what drafting learns from requests, for each tenant separately, in RAM and on disk."""

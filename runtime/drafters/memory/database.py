@@ -1,13 +1,14 @@
-"""The draft memory of one vocabulary on disk: an SQLite file with the requests and images of all tenants.
+"""Store the draft memory of one vocabulary in an SQLite file: the requests and images of all tenants.
 
-    VOCABULARY/memory.sqlite    beside it SQLite's own -wal and -shm
+    VOCABULARY/memory.sqlite    with SQLite's own files -wal and -shm
 
-Every process appends the requests that end in it, and an image says up to which request it has learnt. So any
-process can go on from the last image and the requests after it, whatever ended the one before. An image is
-written in parts, a transaction each, so that nobody waits long; it counts when all parts are there.
+Every process appends its finished requests, and an image records up to which request it has learnt. So any
+process can continue from the last image and the requests after it, however the earlier process ended. An
+image is written in parts, each in its own transaction, so that no other process waits long. It is used only
+once all parts are written.
 
-The file may hold anything: its schema is compared before it is used, values are checked, and nothing in it is
-run. It is opened by SQLite alone: to close another descriptor of it would drop its locks.
+The file is not trusted: its schema is compared before use, its values are checked, and nothing in it is
+executed. Only SQLite may open it: closing another descriptor of the file would drop SQLite's locks.
 """
 
 import errno
@@ -52,35 +53,36 @@ from anespec.system.safe_files import Folder
 NAME = "memory.sqlite"
 LOG_NAME = f"{NAME}-wal"
 FILES = (NAME, LOG_NAME, f"{NAME}-shm", f"{NAME}-journal")
-MOST_UNLEARNT = 16 << 20
-"""Bytes of the requests behind an image that are read."""
+MAX_UNLEARNT_BYTES = 16 << 20
+"""The most bytes of requests after an image that are read."""
 
 PAGE_BYTES = 1 << 16
 PART_BYTES = 1 << 19
-BETWEEN_PARTS = 0.001
-"""Seconds in which the end of a request gets its turn."""
+PART_PAUSE_SECONDS = 0.001
+"""The pause after each part, in which a finished request can be written."""
 
-LARGEST_VALUE = 1 << 22
-"""Bytes of one value: the file may claim any length."""
+MAX_VALUE_BYTES = 1 << 22
+"""The largest value that is read, since the file may claim any length."""
 
-LONGEST_LOG = 1 << 22
-"""Bytes of the log that are left to the next process."""
+MAX_LOG_BYTES = 1 << 22
+"""The largest log that is left to the next process."""
 
 SETTINGS = (
     "trusted_schema = OFF", "synchronous = NORMAL", "secure_delete = FAST", "wal_autocheckpoint = 2000",
 )  # fmt: skip
-"""A log of 2,000 pages is moved to the file by the request that makes it so long. NORMAL: what a process has
-written outlives it; a crash of the system may lose the latest requests."""
+"""`wal_autocheckpoint`: a request that makes the log longer than 2,000 pages moves it to the file.
+`synchronous` NORMAL: written requests survive the end of the process; a crash of the system may lose the
+latest ones."""
 
 BUSY_SECONDS = 1.0
-"""How long a write waits for another process."""
+"""Seconds that a write waits for another process."""
 
-LONGEST_STATEMENT = 10.0
-"""Seconds: in a damaged file the pages may lead in circles."""
+STATEMENT_SECONDS = 10.0
+"""The limit for a statement. In a damaged file, the links between pages may form a circle."""
 
 MOST_TENANTS = 100_000
-_STEPS = 100_000
-"""Of SQLite's machine between two looks at the clock."""
+_STEPS_PER_CHECK = 100_000
+"""Steps of SQLite's virtual machine between two checks of the time limit."""
 
 _DAMAGED = {
     sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT
@@ -98,18 +100,18 @@ def unix_seconds() -> int:
 
 
 class UnusableDatabaseError(StorageError):
-    """A file that is damaged, or no draft memory of this version; no later try will find it usable."""
+    """The file is damaged, or is not a draft memory of this version; trying again will not help."""
 
 
 class MemoryDatabase:
     """The file of one vocabulary. Safe for use from several threads and processes.
 
-    Every method raises StorageError, with a sentence that names the file, where it is damaged or busy or the
-    disk is full, and OSError where the file system refuses.
+    Every method raises StorageError, whose message names the file, if the file is damaged or busy or the disk
+    is full, and OSError if the file system refuses an operation.
     """
 
     def __init__(self, folder: Folder) -> None:
-        """Open the file in a folder, or make it. A file that cannot be written is only read."""
+        """Open or create the file in a folder. A file that cannot be written is opened read-only."""
         self._folder = folder
         self._path = folder.path / NAME
         self._lock = threading.RLock()
@@ -123,14 +125,15 @@ class MemoryDatabase:
         self._connection = self._opened()
 
     def close(self) -> None:
-        """Close the file; called again it does nothing.
+        """Close the file; a second call does nothing.
 
-        SQLite would flush the log to the disk, which the next process reads in a millisecond. The last
-        connection to be closed decides that, and one that only reads cannot.
+        The last connection that SQLite closes moves the log to the file and waits for the disk. For a short
+        log this is not worth the time, since the next process reads it in a millisecond. So a read-only
+        connection, which cannot move the log, is closed last.
         """
         reader = None
         with self._lock, suppress(sqlite3.Error, OSError):
-            if self._folder.status(LOG_NAME).st_size < LONGEST_LOG:
+            if self._folder.status(LOG_NAME).st_size < MAX_LOG_BYTES:
                 reader = self._connect("mode=ro")
                 reader.execute("SELECT 1 FROM info").fetchall()
         with self._lock, suppress(sqlite3.Error):
@@ -139,13 +142,18 @@ class MemoryDatabase:
                 reader.close()
 
     def require_there(self) -> None:
-        """Raise OSError or StorageError if the file was removed or replaced since it was opened."""
+        """Check that the file was not removed or replaced since it was opened.
+
+        Raises:
+            OSError, StorageError: it was.
+        """
         if not os.path.samestat(self._folder.status(NAME), self._file):
-            raise StorageError(f"{self._path}: is another file than before")
+            raise StorageError(f"{self._path}: was replaced by another file while it was in use")
 
     @contextmanager
     def at_once(self, kind: str = "IMMEDIATE") -> Iterator[None]:
-        """Have all that is written in the block be kept, or nothing of it; `DEFERRED` for reading alone."""
+        """Run the block as one transaction, which writes all or nothing; `kind` is DEFERRED if it only
+        reads."""
         with self._lock, self._faults_named():
             if self._connection.in_transaction:
                 yield
@@ -165,13 +173,14 @@ class MemoryDatabase:
         return Position(self._number(rows[0][0]) if rows else 0)
 
     def image(self, at: Position) -> StoredImage | None:
-        """Return the facts of a tenant's latest whole image."""
+        """Return the facts of a tenant's latest complete image; None if there is none."""
         names = ", ".join(StoredImage.model_fields)
         rows = self._rows(f"SELECT {names} FROM images WHERE tenant = ? AND whole = 1 LIMIT 1", at.tenant)
         return self._record(StoredImage, rows[0]) if rows else None
 
     def read_image(self, stored: StoredImage, into: NDArray[np.uint8]) -> bool:
-        """Read an image into an array of its size; return False, with nonsense in it, if it is damaged."""
+        """Read an image into an array of its size; return False if it is damaged, and leave the array
+        invalid."""
         view, checksum = into.data, 0
         with self._lock, self._faults_named():
             for number, start in enumerate(range(0, into.nbytes, PART_BYTES)):
@@ -186,11 +195,11 @@ class MemoryDatabase:
                 except sqlite3.OperationalError as error:
                     if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
                         raise
-                    return False  # the part is missing, or holds a number
+                    return False  # the part is missing, or is not a blob
         return checksum == stored.crc
 
     def weights(self, at: Position) -> Weights | None:
-        """Return the weights that were stored after a tenant's image."""
+        """Return the weights that were stored after a tenant's image; None if there are none."""
         for learner, version, content in self._rows(
             "SELECT learner, version, weights FROM tenants WHERE id = ?", at.tenant
         ):
@@ -199,11 +208,12 @@ class MemoryDatabase:
         return None
 
     def requests(
-        self, at: Position, upto: int = LARGEST_NUMBER, most: int = MOST_UNLEARNT
+        self, at: Position, upto: int = LARGEST_NUMBER, most: int = MAX_UNLEARNT_BYTES
     ) -> tuple[list[RequestRecord], Position]:
-        """Return the requests after a place up to a number, the oldest first, and the place after them.
+        """Return the requests after a place up to number `upto`, the oldest first, and the place after them.
 
-        Of more than `most` bytes of tokens these are the last ones. Rows that hold no request are left out.
+        If they have more than `most` bytes of tokens, only the last ones are returned. Rows that are no valid
+        request are left out.
         """
         found: list[RequestRecord] = []
         last = at.number
@@ -223,9 +233,9 @@ class MemoryDatabase:
     def add(
         self, tenant: Tenant, records: Sequence[RequestRecord], after: Position | None = None
     ) -> tuple[Position, list[RequestRecord]]:
-        """Append requests; return the place after them, and the requests of other processes before them.
+        """Append requests; return the place after them, and the requests that other processes added before.
 
-        These begin at the place `after`; without one they are not looked for.
+        The latter are those after the place `after`; without it none are returned.
         """
         with self.at_once():
             self._rows(
@@ -249,7 +259,7 @@ class MemoryDatabase:
         return replace(here, number=number), others
 
     def save_weights(self, tenant: Tenant, weights: Weights) -> bool:
-        """Store the weights of a tenant's learner; return True."""
+        """Store the weights of a tenant's learner; return True, as DatabaseAccess.write expects a result."""
         self._rows(
             "UPDATE tenants SET learner = ?, version = ?, weights = ? WHERE key = ?",
             weights.learner, weights.version, weights.content, tenant.key,
@@ -259,12 +269,13 @@ class MemoryDatabase:
     def save_image(
         self, image: NDArray[np.uint8], at: Position, learner: str, version: int, facts: MemoryFacts
     ) -> bool:
-        """Replace a tenant's image by one that has learnt the requests up to a place.
+        """Replace a tenant's image by one that has learnt the requests up to a place; return success.
 
-        Requests beyond the latest TEXT_BYTES, which only older images lacked, are removed. Return False, and
-        leave the earlier image, if the tenant was removed or another process wrote an image meanwhile.
+        Learnt requests beyond the latest TEXT_BYTES are removed. Return False, and keep the earlier image, if
+        the tenant was removed, or another process that saved an image removed the parts of this one.
         """
-        # Facts of an untrusted image may be out of range, and must not invalidate the memory.
+        # The facts of an untrusted image may be out of range. Stored as they are, they would make the whole
+        # memory count as damaged.
         counts = [min(max(int(value), 0), LARGEST_NUMBER) for value in asdict(facts).values()]
         checksum = zlib.crc32(image.data)
         with self._lock, self._faults_named():
@@ -277,7 +288,7 @@ class MemoryDatabase:
         for start in range(0, image.nbytes, PART_BYTES):
             part = image[start : start + PART_BYTES].data
             self._rows("INSERT INTO parts VALUES(?, ?)", first + start // PART_BYTES, part)
-            time.sleep(BETWEEN_PARTS)
+            time.sleep(PART_PAUSE_SECONDS)
         with self.at_once():
             ((written,),) = self._rows(
                 "SELECT total(length(content)) FROM parts WHERE id >= ? AND id < ?",
@@ -297,11 +308,11 @@ class MemoryDatabase:
         return is_saved
 
     def tenants(self) -> list[TenantFacts]:
-        """Return what is kept of each tenant, in any order."""
+        """Return the facts about each tenant, in any order."""
         return [self._record(TenantFacts, row) for row in self._rows(TENANTS, MOST_TENANTS)]
 
     def remove(self, key: str) -> None:
-        """Remove a tenant, by its key, with all that is kept of it."""
+        """Remove the tenant with this key, and all data of it."""
         tenant = self.position(Tenant(key, "")).tenant
         with self.at_once():
             self._rows("DELETE FROM requests WHERE tenant = ?", tenant)
@@ -309,15 +320,15 @@ class MemoryDatabase:
         self._drop_images(tenant)
 
     def shrink(self) -> None:
-        """Return the room of what was removed to the file system."""
+        """Give the space of removed data back to the file system."""
         with self._lock, self._faults_named():
-            self._deadline = time.monotonic() + 60 * LONGEST_STATEMENT
-            # A script, since each page is a step of its own.
+            self._deadline = time.monotonic() + 60 * STATEMENT_SECONDS
+            # The vacuum of each page is one step of the statement; a script runs all steps.
             self._connection.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
 
     @property
     def models(self) -> str:
-        """The text that was noted last about the models of this vocabulary."""
+        """The stored text about the models of this vocabulary (see used_models)."""
         rows = self._rows("SELECT models FROM info LIMIT 1")
         return rows[0][0] if rows and isinstance(rows[0][0], str) else ""
 
@@ -326,8 +337,8 @@ class MemoryDatabase:
         self._rows("UPDATE info SET models = ?", text)
 
     def _opened(self) -> sqlite3.Connection:
-        """Return a connection to a file with the right schema, for reading alone if it cannot be written."""
-        # The last one is for a file without a log, where none can be made.
+        """Return a connection to a file with the right schema, read-only if it cannot be written."""
+        # The last mode is for a file without a log, in a folder where none can be made.
         modes = ["mode=rw", "mode=ro", "mode=ro&immutable=1"]
         deadline = time.monotonic() + BUSY_SECONDS
         with self._faults_named():
@@ -336,7 +347,7 @@ class MemoryDatabase:
                     return self._checked(self._connect(modes[0]))
                 except sqlite3.OperationalError as error:
                     if _code(error) == sqlite3.SQLITE_BUSY and time.monotonic() < deadline:
-                        time.sleep(BUSY_SECONDS / 100)  # another process makes the file
+                        time.sleep(BUSY_SECONDS / 100)  # another process creates the file
                     elif _code(error) in _NOT_WRITABLE and len(modes) > 1:
                         del modes[0]
                     else:
@@ -347,18 +358,18 @@ class MemoryDatabase:
             f"file:{quote(os.fsencode(self._path))}?{mode}",
             uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False,
         )  # fmt: skip
-        # The folder may have been replaced by another one of its path.
+        # The folder at this path may have been replaced meanwhile.
         if not os.path.samestat(os.lstat(self._path), self._file):
             connection.close()
             raise StorageError(f"{self._path}: was moved; try again")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         connection.text_factory = lambda data: data.decode(errors="replace")
-        self._deadline = time.monotonic() + LONGEST_STATEMENT
-        connection.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS)
+        self._deadline = time.monotonic() + STATEMENT_SECONDS
+        connection.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS_PER_CHECK)
         return connection
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Make the schema of an empty file, and compare that of any other one before it is used."""
+        """Create the schema in an empty file; check the schema of any other file before it is used."""
         try:
             for setting in SETTINGS:
                 connection.execute(f"PRAGMA {setting}").fetchall()
@@ -367,7 +378,7 @@ class MemoryDatabase:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if (version, _schema(connection)) != (SCHEMA_VERSION, _right_schema()):
                 raise UnusableDatabaseError(
-                    f"{self._path}: is no draft memory, or one of another version of anespec; remove it"
+                    f"{self._path}: is not a draft memory, or is one of another version of anespec; remove it"
                 )
         except BaseException:
             connection.close()
@@ -392,7 +403,7 @@ class MemoryDatabase:
         connection.execute("COMMIT")
 
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        self._deadline = time.monotonic() + LONGEST_STATEMENT
+        self._deadline = time.monotonic() + STATEMENT_SECONDS
         return self._connection.execute(statement, values)
 
     def _rows(self, statement: str, *values: object) -> list[Any]:
@@ -400,7 +411,7 @@ class MemoryDatabase:
             return self._execute(statement, *values).fetchall()
 
     def _number(self, value: object) -> int:
-        """Return a number of a row or a tenant. Raises StorageError where it is none."""
+        """Return a value of a row that must be a valid number; raise StorageError if it is not."""
         if not isinstance(value, int) or not 0 <= value <= LARGEST_NUMBER:
             raise self._damaged()
         return value
@@ -412,19 +423,18 @@ class MemoryDatabase:
             raise self._damaged() from None
 
     def _drop_images(self, tenant: int, kept: int = 0) -> None:
-        """Remove a tenant's images except for one, also those that an ended process has not completed."""
+        """Remove a tenant's images except `kept`, also incomplete ones of processes that have ended."""
         for (image,) in self._rows("SELECT id FROM images WHERE tenant = ? AND id != ?", tenant, kept):
             first = self._number(image) << PART_BITS
             for (part,) in self._rows(
                 "SELECT id FROM parts WHERE id >= ? AND id < ?", first, first + (1 << PART_BITS)
             ):
                 self._rows("DELETE FROM parts WHERE id = ?", part)
-                time.sleep(BETWEEN_PARTS)
+                time.sleep(PART_PAUSE_SECONDS)
             self._rows("DELETE FROM images WHERE id = ?", image)
 
     def _move_log(self) -> None:
-        """Move the log to the file, on another connection: requests are written while it waits for the
-        disk."""
+        """Move the log to the file on another connection, so that requests can be written meanwhile."""
         with self._faults_named():
             connection = self._connect("mode=rw")
             try:
@@ -449,15 +459,16 @@ class MemoryDatabase:
 
 
 def _make_private(folder: Folder, name: str) -> None:
-    """Remove all permissions of other users on a file, if it is there, without opening it.
+    """Remove all permissions of other users on a file, if it exists, without opening it.
 
-    Raises StorageError if it belongs to another user than this one or root, or is no file.
+    Raises:
+        StorageError: the file belongs to a user who is neither this one nor root, or is not a regular file.
     """
     if folder.mode(name) is None:
         return
     status, path = folder.status(name), folder.path / name
     if not stat.S_ISREG(status.st_mode):
-        raise StorageError(f"{path}: is a link, or no file; remove it")
+        raise StorageError(f"{path}: is a link, or not a regular file; remove it")
     if status.st_uid not in (0, os.geteuid()):
         raise StorageError(f"{path}: belongs to another user; remove it")
     if stat.S_IMODE(status.st_mode) & 0o077:
@@ -465,7 +476,7 @@ def _make_private(folder: Folder, name: str) -> None:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code, or 0 for an error of its Python module."""
+    """Return SQLite's primary result code, or 0 for an error of Python's sqlite3 module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 

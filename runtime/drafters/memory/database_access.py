@@ -1,4 +1,4 @@
-"""The database of a vocabulary while a process uses it: opened when needed, and again after a fault."""
+"""Use the database of a vocabulary: open it when it is needed, and again after an error."""
 
 import logging
 import threading
@@ -16,10 +16,10 @@ from anespec.system.safe_files import Folder
 from anespec.system.user_folders import private_folder
 
 SECONDS_BETWEEN_TRIES = 5.0
-"""After a fault, so that a full disk does not cost every request a failed write."""
+"""The pause after an error, so that not every request tries to write to a full disk."""
 
-LONGEST_WAIT = 0.2
-"""Seconds for a process that is alone in the folder, and usually soon done."""
+LOCK_SECONDS = 0.2
+"""Seconds to wait for a process that has locked the folder; it usually ends soon."""
 
 IN_USE = "another anespec (`anespec ps` shows the daemons)"
 
@@ -31,24 +31,26 @@ _log = logging.getLogger(__name__)
 def prepare(folder: Folder) -> None:
     """Move the files of earlier versions in a vocabulary's folder to its database.
 
-    Raises OSError and StorageError.
+    Raises:
+        OSError, StorageError: a file cannot be read, or the database cannot be written.
     """
     if old_tenants(folder):
-        with folder.alone(IN_USE, wait=LONGEST_WAIT), closing(MemoryDatabase(folder)) as database:
+        with folder.alone(IN_USE, wait=LOCK_SECONDS), closing(MemoryDatabase(folder)) as database:
             take_over(folder, database)
 
 
 class DatabaseAccess:
-    """Do work on a vocabulary's database. Safe for use from several threads.
+    """The access to a vocabulary's database, which never raises an error of it. Safe for several threads.
 
-    A fault is logged once when it begins and once when writing works again, and never raised: the work is not
-    done, and the database is opened anew SECONDS_BETWEEN_TRIES later or at the end. A damaged one is not.
+    After an error the work is not done, and the database is opened again SECONDS_BETWEEN_TRIES later, or at
+    the end; a damaged database is not. An error is logged once when it begins, and once when writing works
+    again.
     """
 
     def __init__(
         self, path: Path | None, model: Model | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Open nothing yet. `path` is the vocabulary's folder, None for none; `clock` gives seconds."""
+        """Open nothing yet. `path` is the vocabulary's folder or None; `clock` returns seconds."""
         self._path = path
         self._model = model
         self._clock = clock
@@ -60,7 +62,7 @@ class DatabaseAccess:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a database; False after the end, and once it is known to be damaged."""
+        """Whether there is a database; False after `close`, and once it was found damaged."""
         return self._path is not None
 
     @property
@@ -69,7 +71,10 @@ class DatabaseAccess:
         return self._database is not None
 
     def read(self, work: Callable[[MemoryDatabase], ResultT], *, now: bool = False) -> ResultT | None:
-        """Return the result of reading, or None if that failed; `now`: also soon after a fault."""
+        """Return the result of `work` on the database, or None if it failed.
+
+        Soon after an error nothing is tried, and the result is None, unless `now` is true.
+        """
         if self._path is None or (not now and self._clock() < self._next_try):
             return None
         try:
@@ -81,17 +86,17 @@ class DatabaseAccess:
         return done
 
     def write(self, work: Callable[[MemoryDatabase], ResultT], *, now: bool = False) -> ResultT | None:
-        """Return the result of writing, as `read` does."""
+        """Return the result of `work`, which writes to the database; otherwise the same as `read`."""
         done = self.read(work, now=now)
         if done is not None and self.is_failing:
             self.is_failing = False
-            _log.warning("%s: the draft memory is written again", self._path)
+            _log.warning("%s: the draft memory can be written again", self._path)
         return done
 
     def close(self) -> None:
-        """Close the database for good; called again it does nothing."""
+        """Close the database for good; a second call does nothing."""
         with self._guard:
-            self._let_go()
+            self._close_database()
             self._path = None
 
     def _opened(self) -> MemoryDatabase:
@@ -100,21 +105,21 @@ class DatabaseAccess:
                 assert self._path is not None
                 folder = self._stack.enter_context(private_folder(self._path))
                 prepare(folder)
-                self._stack.enter_context(folder.alone(IN_USE, wait=LONGEST_WAIT, shared=True))
+                self._stack.enter_context(folder.alone(IN_USE, wait=LOCK_SECONDS, shared=True))
                 self._database = MemoryDatabase(folder)
                 self._stack.callback(self._database.close)
                 note_model(self._database, self._model)
             self._database.require_there()
             return self._database
 
-    def _let_go(self) -> None:
+    def _close_database(self) -> None:
         self._stack.close()
         self._database = None
 
     def _fail(self, error: OSError | StorageError) -> None:
         with self._guard:
             self._next_try = self._clock() + SECONDS_BETWEEN_TRIES
-            self._let_go()
+            self._close_database()
             if self._path is None:
                 return
             reason = f"{self._path}: {error.strerror}" if isinstance(error, OSError) else error
@@ -124,5 +129,5 @@ class DatabaseAccess:
             elif not self.is_failing:
                 self.is_failing = True
                 _log.warning(
-                    "%s; what drafting learns is kept in memory alone, and written when that works", reason
+                    "%s; what drafting learns is kept in memory alone until it can be written", reason
                 )

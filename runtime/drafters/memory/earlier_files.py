@@ -1,11 +1,11 @@
-"""The files of the draft memory before it was a database, which are read once and then removed.
+"""Import the draft memory's files of earlier versions into the database, and remove them.
 
     VOCABULARY/models.json          see used_models
     VOCABULARY/TENANT/snapshot      head, image, the latest requests
-    VOCABULARY/TENANT/journal-N     head, and the requests that ended since, in the order of their numbers
+    VOCABULARY/TENANT/journal-N     head, and the later requests; journals are read in the order of N
 
-Each file is MAGIC and records: kind (1 byte), size of the content and a CRC-32 over all the rest (4 bytes
-each, little endian), and the content. What follows a damaged record is not read.
+Each file is MAGIC and records. A record is its kind (1 byte), the size of its content and a CRC-32 of all its
+other bytes (4 bytes each, little endian), and its content. Reading ends at a damaged record.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from anespec.manifests.schema import Index, Record
-from anespec.runtime.drafters.memory.database import MOST_UNLEARNT, MemoryDatabase
+from anespec.runtime.drafters.memory.database import MAX_UNLEARNT_BYTES, MemoryDatabase
 from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.request_record import TEXT_BYTES, LatestRequests, RequestRecord
 from anespec.runtime.drafters.memory.tables import NAME_LENGTH, Number, Tenant, Weights
@@ -30,8 +30,8 @@ from anespec.system.safe_files import Folder
 MODELS_NAME = "models.json"
 
 MAGIC = b"anespec memory 1\n"
-LARGEST_FILE = 1 << 31
-"""Bytes that are read of one."""
+MAX_FILE_BYTES = 1 << 31
+"""The most bytes that are read of a file."""
 
 _FRAME = struct.Struct("<BII")
 _TENANT = re.compile(r"[0-9a-f]{32}")
@@ -66,10 +66,13 @@ def old_tenants(folder: Folder) -> list[str]:
 
 
 def take_over(folder: Folder, database: MemoryDatabase) -> None:
-    """Move what the files of a vocabulary's folder hold to its database, and remove them.
+    """Move the content of the files in a vocabulary's folder to its database, and remove the files.
 
-    A tenant that the database has was moved before, by a process that ended before it removed the files.
-    Raises OSError and StorageError, after which nothing is lost.
+    If the database already has a tenant, only its files are removed: an earlier process was ended between the
+    two steps.
+
+    Raises:
+        OSError, StorageError: a file or the database failed; nothing is lost.
     """
     for key in old_tenants(folder):
         with folder.folder(key) as files, database.at_once():
@@ -85,7 +88,7 @@ def _move(key: str, files: Folder, database: MemoryDatabase) -> None:
     head, rest = _opened(_content(files, "snapshot"))
     heads = [] if head is None else [head]
     size, generation = (0, 0) if head is None else (head.image_bytes, head.generation)
-    contained, since, weights = LatestRequests(TEXT_BYTES), LatestRequests(MOST_UNLEARNT), None
+    contained, since, weights = LatestRequests(TEXT_BYTES), LatestRequests(MAX_UNLEARNT_BYTES), None
     for kind, content in _records(rest[size:]):
         if kind is _Kind.REQUEST and (request := _request(content)) is not None:
             contained.add(request)
@@ -113,15 +116,15 @@ def _move(key: str, files: Folder, database: MemoryDatabase) -> None:
 
 
 def _content(folder: Folder, name: str) -> bytes:
-    """Return the bytes of a file; none where it is missing, or is no file."""
+    """Return the bytes of a file; no bytes if it is missing or is not a regular file."""
     try:
-        return folder.read(name, LARGEST_FILE)
+        return folder.read(name, MAX_FILE_BYTES)
     except (FileNotFoundError, IsADirectoryError, StorageError):
         return b""
 
 
 def _opened(data: bytes) -> tuple[_Head | None, memoryview]:
-    """Return the head of a file, None where it is damaged, and what follows it."""
+    """Return the head of a file, None if it is damaged, and the bytes after it."""
     rest = memoryview(data)[len(MAGIC) :]
     if data.startswith(MAGIC):
         for kind, content in _records(rest):

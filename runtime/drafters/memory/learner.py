@@ -1,4 +1,4 @@
-"""The memory of a draft source for one tenant: an image of bytes, and the learner that interprets it."""
+"""Define the memory of a draft source: an image of bytes per tenant, and the learner that interprets it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 64
-"""Bytes. Where an image begins in memory and in a file: a cache line."""
+"""The alignment of an image in bytes: a cache line."""
 
 
 @dataclass(frozen=True)
 class MemoryFacts:
-    """The content of an image: `nodes` of `room` are used, learnt from `requests` requests of `tokens`
-    tokens."""
+    """The content of an image: `nodes` of `room` nodes are used.
+
+    It was learnt from `requests` requests with `tokens` tokens in total.
+    """
 
     nodes: int
     room: int
@@ -24,25 +26,28 @@ class MemoryFacts:
 
     @property
     def occupancy(self) -> float:
-        """The share of its room that is used, from 0 to 1."""
+        """The share of used nodes, from 0 to 1."""
         return self.nodes / self.room if self.room else 0.0
 
 
 class Learner(Protocol):
-    """Lays an image out and learns into it. An image of another name or version is not used."""
+    """A learner defines the layout of an image, and learns requests into it.
+
+    An image that was written by a learner of another name or version is not used.
+    """
 
     @property
     def name(self) -> str:
-        """The learner that interprets the image."""
+        """The learner's name, which is stored with an image."""
         ...
 
     @property
     def version(self) -> int:
-        """Of the image's layout and of what its numbers mean."""
+        """The version of the image's layout and of the meaning of its numbers."""
         ...
 
     def fresh(self, size: int) -> NDArray[np.uint8]:
-        """An empty image of at most `size` bytes, aligned to ALIGNMENT.
+        """Return an empty image of at most `size` bytes, aligned to ALIGNMENT.
 
         Raises:
             RequestError: `size` is too small for any memory.
@@ -52,29 +57,29 @@ class Learner(Protocol):
     def fold(self, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> Iterator[None]:
         """Learn a finished request in place: its prompt and, from index `answer` on, its output.
 
-        Each step of about a millisecond ends with a yield; the image is sound there, and others may use it.
+        The iterator yields after each step of about a millisecond. At these points the image is valid, and
+        other users may read or change it.
         """
         ...
 
     def weights(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the part of an image that is learnt at every pass, as a view; few bytes, or none.
+        """Return the part of an image that changes at every pass, as a view; few bytes, or none.
 
         Finished requests cannot restore this part, so it is stored in addition to them.
         """
         ...
 
     def is_sound(self, image: NDArray[np.uint8]) -> bool:
-        """Return whether learning can continue from an image: values that are not finite, for example, cannot
-        recover."""
+        """Return whether learning can continue from an image; from values that are not finite it cannot."""
         ...
 
     def facts(self, image: NDArray[np.uint8]) -> MemoryFacts:
-        """Return the content of the image."""
+        """Return the facts about the content of an image."""
         ...
 
 
 def fold_whole(learner: Learner, image: NDArray[np.uint8], text: NDArray[np.int32], answer: int) -> None:
-    """Let an image that has no other user learn a request."""
+    """Learn a request at once, into an image that has no other user."""
     for _ in learner.fold(image, text, answer):
         pass
 
@@ -84,40 +89,41 @@ class TenantMemoryView(Protocol):
 
     @property
     def image(self) -> NDArray[np.uint8]:
-        """Shared by all sessions of the tenant, and learnt in place; the same array as long as it is open."""
+        """The image, which all sessions of the tenant share and change in place; always the same array."""
         ...
 
     @property
     def lock(self) -> AbstractContextManager[object]:
-        """The lock for reading or changing the image; `fold` acquires it itself.
+        """The lock to hold while reading or changing the image; `fold` acquires it itself.
 
-        Models of one vocabulary share the image, each on a thread of its own, and it is copied to be written.
+        Models of one vocabulary share the image, each on its own thread, and another thread copies it to
+        write it to disk.
         """
         ...
 
     def fold(self, text: NDArray[np.int32], answer: int) -> None:
-        """Learn a finished request, and keep it."""
+        """Learn a finished request and store it; for `text` and `answer` see Memory.keep."""
         ...
 
 
 class Memory(Protocol):
-    """The memory, separate for each tenant. Safe for use from several threads."""
+    """The memories of all tenants, which share nothing. Safe for use from several threads."""
 
     def of(self, tenant: str) -> TenantMemoryView:
         """Return the memory of `tenant`, initially empty."""
         ...
 
     def keep(self, tenant: str, text: NDArray[np.int32], answer: int) -> None:
-        """Keep a finished request, which is learnt before `tenant` is next asked for.
+        """Store a finished request; it is learnt at the latest when the memory of `tenant` is next opened.
 
         `text` is its prompt and, from index `answer` on, its output.
         """
         ...
 
     def close(self) -> None:
-        """Write what is to last, and let go of all images; called again it does nothing."""
+        """Write everything to disk, and release all images; a second call does nothing."""
         ...
 
 
 OpenMemory = Callable[[Learner], Memory]
-"""Open the memory of the loaded model for a learner; nothing is read yet."""
+"""A function that opens the memory of the loaded model for a learner; it reads nothing yet."""

@@ -1,4 +1,4 @@
-"""The memories of a process: models of one vocabulary draw from one."""
+"""Open the draft memories of a process; models of one vocabulary share a memory."""
 
 import threading
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
 
 @dataclass(frozen=True)
 class Place:
-    """The requested memory: its vocabulary, its folder (None: in RAM only) and its size.
+    """The memory to open: its vocabulary, its folder (None: in RAM only) and its size.
 
-    `vocabulary` is its key (store.vocabulary_key), a tenant's image has at most `size` bytes, `model` is the
-    one that draws from it.
+    `vocabulary` is the vocabulary's key (store.vocabulary_key). A tenant's image has at most `size` bytes.
+    `model` is the model that uses the memory.
     """
 
     vocabulary: str
@@ -28,7 +28,7 @@ class Place:
 
 
 _Key = tuple[Place, str, int]
-"""What models that share a memory have in common: the place without the model, and the learner."""
+"""The key that models with a shared memory have in common: the place without the model, and the learner."""
 
 
 @dataclass
@@ -38,14 +38,14 @@ class _Shared:
 
 
 class Memories:
-    """Opens each memory once, for all callers. Safe for use from several threads."""
+    """The open memories of a process, each opened once. Safe for use from several threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._open: dict[_Key, _Shared] = {}
 
     def open(self, place: Place, learner: Learner) -> Memory:
-        """The memory of a place, whose close ends this use of it; the last one closes it for all."""
+        """Return the memory of a place. Closing it ends this use; the last user's close closes the memory."""
         key = (replace(place, model=None), learner.name, learner.version)
         with self._guard:
             if key not in self._open:
@@ -55,37 +55,34 @@ class Memories:
                 self._open[key] = _Shared(memory)
             shared = self._open[key]
             shared.users += 1
-        return _Use(shared.memory, lambda: self._let_go(key))
+        return _Use(shared.memory, lambda: self._release(key))
 
-    def _let_go(self, key: _Key) -> None:
+    def _release(self, key: _Key) -> None:
         with self._guard:
             shared = self._open[key]
             shared.users -= 1
             if not shared.users:
                 del self._open[key]
-                # Closed before it is opened again, which then reads all of it.
+                # The lock is held: another `open` must read the memory after all of it is written.
                 shared.memory.close()
                 return
         shared.memory.flush()
 
 
 class _Use:
-    """One user's hold on a memory (see learner.Memory)."""
+    """One user's share of a memory (see learner.Memory)."""
 
-    def __init__(self, memory: VocabularyMemory, let_go: Callable[[], None]) -> None:
+    def __init__(self, memory: VocabularyMemory, release: Callable[[], None]) -> None:
         self._memory = memory
-        self._let_go: Callable[[], None] | None = let_go
+        self._release: Callable[[], None] | None = release
 
     def of(self, tenant: str) -> TenantMemoryView:
-        """Return the memory of a tenant."""
         return self._memory.of(tenant)
 
     def keep(self, tenant: str, text: NDArray[np.int32], answer: int) -> None:
-        """Keep a finished request (see learner.Memory)."""
         self._memory.keep(tenant, text, answer)
 
     def close(self) -> None:
-        """End this use of it; called again it does nothing."""
-        let_go, self._let_go = self._let_go, None
-        if let_go is not None:
-            let_go()
+        release, self._release = self._release, None
+        if release is not None:
+            release()

@@ -1,4 +1,4 @@
-"""A finished request as the draft memory keeps it, and the requests that wait to be written."""
+"""Define a finished request as the draft memory stores it, and a bounded list of the latest requests."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from anespec.manifests.schema import MOST_TOKENS
 
 LONGEST_TEXT = 1 << 16
-"""Tokens of a request that are kept, the last ones: more than most contexts hold."""
+"""The most tokens of a request that are stored, the last ones; most contexts are shorter."""
 
 TOKEN_BYTES = 4
 
 TEXT_BYTES = 4 << 20
-"""Of a tenant's latest requests, which are kept so that another learner, or another vocabulary, can learn
+"""Bytes of a tenant's latest requests that are kept, so that another learner or another vocabulary can learn
 them."""
 
 
@@ -28,13 +28,13 @@ class RequestRecord:
 
     @classmethod
     def of(cls, text: NDArray[np.int32], answer: int) -> Self:
-        """Return the part of a request that is kept."""
+        """Return a record of a request's last LONGEST_TEXT tokens."""
         left_out = max(0, len(text) - LONGEST_TEXT)
         return cls(text[left_out:], max(0, answer - left_out))
 
     @classmethod
     def of_bytes(cls, tokens: object, answer: object) -> Self | None:
-        """Return a request from its stored tokens (int32, little endian), or None where they are not one."""
+        """Return a request from its stored tokens (int32, little endian), or None if they are invalid."""
         if not isinstance(tokens, bytes) or not isinstance(answer, int) or len(tokens) % TOKEN_BYTES:
             return None
         text = np.frombuffer(tokens, "<i4").astype(np.int32)
@@ -44,15 +44,15 @@ class RequestRecord:
 
     @property
     def tokens(self) -> bytes:
-        """The tokens in the form that is stored."""
+        """The tokens in their stored form."""
         return self.text.astype("<i4").tobytes()
 
 
 class LatestRequests:
-    """The latest requests, of at most `most` bytes of tokens altogether."""
+    """A list of the latest requests, whose tokens have a limited size in bytes."""
 
     def __init__(self, most: int) -> None:
-        """Begin empty."""
+        """Begin empty; the tokens have at most `most` bytes altogether."""
         self._most = most
         self._bytes = 0
         self._records: deque[RequestRecord] = deque()
@@ -66,7 +66,7 @@ class LatestRequests:
         return list(self._records)
 
     def add(self, record: RequestRecord) -> bool:
-        """Add one; return False if the oldest were dropped to make room."""
+        """Add a request; return False if the oldest ones were dropped to make room."""
         self._records.append(record)
         self._bytes += record.text.nbytes
         if self._bytes <= self._most:
@@ -76,6 +76,6 @@ class LatestRequests:
         return False
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all requests."""
         self._records.clear()
         self._bytes = 0

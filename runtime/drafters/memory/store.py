@@ -1,8 +1,8 @@
-"""The draft memories on disk, of all vocabularies and tenants: their limit, listing and removal.
+"""List, remove and limit the draft memories on disk, of all vocabularies and tenants.
 
     MEMORY/VOCABULARY/memory.sqlite    see database
 
-VOCABULARY is the beginning of the SHA-256 over the tokens (Tokenizer.vocabulary_hash).
+VOCABULARY is the beginning of the SHA-256 of the tokens (Tokenizer.vocabulary_hash).
 """
 
 import re
@@ -29,7 +29,7 @@ from anespec.system.safe_files import Folder
 from anespec.system.user_folders import private_folder
 
 STORE_BYTES = 2 << 30
-"""Limit of all memories together; beyond it the tenant written longest ago is removed."""
+"""The limit of all memories together; beyond it the least recently written tenants are removed."""
 
 VOCABULARY_LETTERS = 16
 
@@ -37,7 +37,7 @@ _VOCABULARY = re.compile(r"[0-9a-f]{16}")
 
 
 class StoredTenant(TenantFacts):
-    """What is kept of a tenant for one vocabulary; of a database that cannot be read, only its bytes."""
+    """The facts about a tenant's memory for one vocabulary; only the size if the database cannot be read."""
 
     vocabulary: str
 
@@ -47,7 +47,7 @@ class StoredTenant(TenantFacts):
         return datetime.fromtimestamp(self.written, UTC).astimezone()
 
     def is_of(self, tenant: str) -> bool:
-        """Return whether a text names its tenant: by the whole name, or by the name of the key alone."""
+        """Return whether a text is this tenant's name, or the first word of it (the name of its API key)."""
         return tenant in (self.name, self.name.partition(" ")[0])
 
 
@@ -65,18 +65,18 @@ def vocabulary_key(vocabulary_hash: str) -> str:
 
 
 class DraftMemoryStore:
-    """The folder of all vocabularies. Raises StorageError where one cannot be read or written."""
+    """The folder of all vocabularies. Methods raise StorageError if a database cannot be read or written."""
 
     def __init__(self, root: Path) -> None:
         """Open nothing; the folder need not exist."""
         self.root = root
 
     def vocabularies(self) -> list[str]:
-        """Return the keys of the vocabularies that something is kept for."""
+        """Return the keys of the vocabularies that have a memory."""
         if not self.root.is_dir():
             return []
         found: list[str] = []
-        # A person may have named any folder: it is looked into, and left as it is.
+        # The user may have given any folder, so this only reads it.
         with Folder.open(self.root) as root:
             for name in filter(_VOCABULARY.fullmatch, root.names()):
                 if stat.S_ISDIR(root.mode(name) or 0):
@@ -92,7 +92,7 @@ class DraftMemoryStore:
         return ()
 
     def kept(self) -> list[StoredTenant]:
-        """Return all that is kept, what was written last first."""
+        """Return the facts about all tenants of all vocabularies, the most recently written first."""
         found = [kept for vocabulary in self.vocabularies() for kept in self._kept(vocabulary)]
         return sorted(found, key=lambda each: each.written, reverse=True)
 
@@ -102,10 +102,13 @@ class DraftMemoryStore:
             return database.requests(database.position(Tenant(kept.key, kept.name)))[0]
 
     def add(self, vocabulary: str, tenant: str, texts: Iterable[RequestRecord]) -> Added:
-        """Have a tenant's memory learn requests when it is opened next; all are looked at before any is.
+        """Store requests, which the tenant's memory learns when it is next opened.
 
-        Of more than TEXT_BYTES the last ones are taken. Raises StorageError also if another process uses the
-        vocabulary.
+        All texts are read before the first is stored. If they have more than TEXT_BYTES, the last ones are
+        stored.
+
+        Raises:
+            StorageError: the database cannot be written, or another process uses the vocabulary.
         """
         taken, requests = LatestRequests(TEXT_BYTES), 0
         for record in texts:
@@ -117,9 +120,10 @@ class DraftMemoryStore:
         return Added(requests, sum(len(record.text) for record in taken.records))
 
     def remove(self, kept: StoredTenant) -> None:
-        """Remove what is kept of a tenant; with the last one, or from a damaged file, the whole file.
+        """Remove a tenant's memory; remove the whole file with its last tenant, or if it is damaged.
 
-        Raises StorageError also if another process uses the vocabulary.
+        Raises:
+            StorageError: the file cannot be changed, or another process uses the vocabulary.
         """
         with _storage_errors(self.root / kept.vocabulary) as where, private_folder(where) as folder:
             if kept.key:
@@ -135,10 +139,10 @@ class DraftMemoryStore:
                     folder.remove(name)
 
     def trim(self, most: int, mine: MemoryDatabase, vocabulary: str, in_use: set[str]) -> None:
-        """Remove the tenants written longest ago until all memories together have at most `most` bytes.
+        """Remove the least recently written tenants until all memories together have at most `most` bytes.
 
-        `mine` is the open database of a vocabulary, of which the tenants with the keys `in_use` stay. A
-        vocabulary that another process uses is not touched.
+        `mine` is the open database of `vocabulary`; its tenants with the keys `in_use` stay. A vocabulary
+        that another process uses is not changed.
         """
         if self._file_bytes(*self.vocabularies()) <= most:
             return
@@ -156,7 +160,7 @@ class DraftMemoryStore:
                 total -= each.bytes
 
     def _file_bytes(self, *vocabularies: str) -> int:
-        """Return the size of databases, which is at least that of their content."""
+        """Return the size of the databases' files, which is at least the size of their content."""
         size = 0
         for path in (self.root / vocabulary / name for vocabulary in vocabularies for name in FILES):
             with suppress(FileNotFoundError):
@@ -176,7 +180,7 @@ class DraftMemoryStore:
 
     @contextmanager
     def _database(self, vocabulary: str, *, alone: bool = False) -> Iterator[MemoryDatabase]:
-        """The database of a vocabulary, `alone` without any other process that uses it."""
+        """Open the database of a vocabulary; with `alone` only if no other process uses it."""
         with _storage_errors(self.root / vocabulary) as where, private_folder(where) as folder:
             prepare(folder)
             with ExitStack() as stack:

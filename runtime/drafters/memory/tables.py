@@ -1,4 +1,4 @@
-"""The tables of a draft memory's database, and the values of their rows."""
+"""Define the tables of a draft memory's database, and the values of their rows."""
 
 import hashlib
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ DELETE FROM requests WHERE tenant = ?1 AND number <= min(?2, (
 
 LARGEST_NUMBER = 1 << 53
 LAST_SECOND = 253_402_000_000
-"""In the year 9999."""
+"""The latest valid time in seconds since 1970: in the year 9999."""
 
 PART_BITS = 20
-"""A part's number in its image is so much of its key; the rest is the image's."""
+"""The low bits of a part's id are its number in its image; the other bits are the image's id."""
 
 NAME_LENGTH = 255
 
@@ -55,7 +55,7 @@ Number = Annotated[int, Field(ge=0, le=LARGEST_NUMBER)]
 
 
 class StoredImage(Record):
-    """An image in the file: it has learnt the requests up to number `upto`, by this learner."""
+    """The facts about an image in the file, into which this learner has learnt the requests up to `upto`."""
 
     id: Annotated[int, Field(ge=1, le=LARGEST_NUMBER >> PART_BITS)]
     upto: Number
@@ -69,14 +69,15 @@ class StoredImage(Record):
     tokens: Number
 
     def is_of(self, learner: Learner, size: int) -> bool:
-        """Return whether a learner can use it in an image of `size` bytes."""
+        """Return whether the image is of this learner and has `size` bytes."""
         return (self.learner, self.version, self.size) == (learner.name, learner.version, size)
 
 
 class TenantFacts(Record):
-    """What is kept of a tenant, in bytes; `requests` were learnt, `nodes` of `room` are used in its image.
+    """The facts about a tenant's memory, of `bytes` bytes.
 
-    `written` is in seconds since 1970.
+    `requests` were learnt; `nodes` of `room` nodes are used in its image. `written` is the time of its last
+    request in seconds since 1970.
     """
 
     key: str
@@ -90,14 +91,14 @@ class TenantFacts(Record):
 
 @dataclass(frozen=True)
 class Tenant:
-    """Whose requests are kept: a key for any name of the tenant, and the name in the form for display."""
+    """A tenant in the database: a key made from its name, and the name in a form for display."""
 
     key: str
     name: str
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Return the tenant of a name, which may hold any characters."""
+        """Return the tenant of a name, which may have any characters."""
         return cls(tenant_key(name), name.encode("utf-8", "backslashreplace").decode()[:NAME_LENGTH])
 
 
@@ -108,13 +109,16 @@ def tenant_key(name: str) -> str:
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a tenant's requests: after `number`. In a new file, or once removed, a tenant is another."""
+    """A place in a tenant's requests: the place after `number`.
+
+    A tenant gets another id `tenant` in a new file, and after it was removed.
+    """
 
     tenant: int = 0
     number: int = 0
 
     def is_elsewhere(self, other: "Position") -> bool:
-        """Return whether the numbers of `other` mean other requests."""
+        """Return whether the same numbers mean other requests in `other`, since the tenant's id changed."""
         return self.number > 0 and self.tenant != other.tenant
 
 

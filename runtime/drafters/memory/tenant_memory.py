@@ -1,4 +1,4 @@
-"""The memory of one tenant: an image in RAM, learnt in place, and what restores it from the database."""
+"""Hold the memory of one tenant: an image in RAM, which the database restores after a restart."""
 
 import logging
 import threading
@@ -16,19 +16,19 @@ from anespec.runtime.drafters.memory.request_record import LatestRequests, Reque
 from anespec.runtime.drafters.memory.tables import Position, StoredImage, Tenant, Weights
 
 SNAPSHOT_TOKENS = 1 << 13
-"""Tokens of requests after an image from which on another is due: learning them takes some 20 ms."""
+"""Tokens of requests after an image from which on another image is due: learning them takes some 20 ms."""
 
 SNAPSHOT_SECONDS = 300.0
-"""Between two images, so that a busy daemon does not write all the time."""
+"""The least time between two images, so that a busy daemon does not write all the time."""
 
-MOST_UNSAVED_TOKENS = 1 << 20
-"""Tokens of requests after an image that are never exceeded by much."""
+MAX_UNSAVED_TOKENS = 1 << 20
+"""Tokens of requests after an image from which on another image is written at once."""
 
-MOST_WAITING = 4 << 20
-"""Bytes of requests that wait to be written."""
+MAX_WAITING_BYTES = 4 << 20
+"""The most bytes of requests that wait to be written."""
 
-MOST_RELEARNT = 1 << 19
-"""Bytes of the latest requests that are learnt where an image cannot be used."""
+MAX_RELEARNT_BYTES = 1 << 19
+"""The most bytes of the latest requests that are learnt again if an image cannot be used."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _ENDED = object()
 class TenantMemory:
     """One tenant's memory (see TenantMemoryView). Safe for use from several threads.
 
-    Faults of the database are never raised (see DatabaseAccess); requests wait in RAM meanwhile.
+    Errors of the database are never raised (see DatabaseAccess); requests wait in RAM meanwhile.
     """
 
     def __init__(
@@ -51,9 +51,12 @@ class TenantMemory:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Learn what the database holds, and requests that wait to be written to it.
+        """Load the image and requests from the database, then learn the `waiting` requests.
 
-        Raises RequestError if `size` bytes are too few for the learner. `clock` gives seconds.
+        `size` is the most bytes of the image; `clock` returns seconds.
+
+        Raises:
+            RequestError: `size` is too small for the learner.
         """
         self.lock = threading.Lock()
         self.image = learner.fresh(size)
@@ -62,7 +65,7 @@ class TenantMemory:
         self._size = size
         self._access = access
         self._clock = clock
-        self._waiting = LatestRequests(MOST_WAITING)
+        self._waiting = LatestRequests(MAX_WAITING_BYTES)
         for record in waiting:
             self._waiting.add(record)
         self._position = Position()
@@ -77,7 +80,7 @@ class TenantMemory:
         self._load()
 
     def fold(self, text: NDArray[np.int32], answer: int) -> None:
-        """Write a finished request to the database, and learn it; the lock is released between steps."""
+        """Write a finished request to the database, then learn it; the lock is released between steps."""
         with self.lock:
             if not self._is_loaded:
                 self._load()
@@ -100,7 +103,7 @@ class TenantMemory:
             self._saver.start()
 
     def flush(self) -> None:
-        """Write all that was learnt; it takes as long as the disk does."""
+        """Write everything that is not yet written; this waits for the disk."""
         if (saver := self._saver) is not None:
             saver.join()
         with self.lock:
@@ -112,9 +115,9 @@ class TenantMemory:
         self.save()
 
     def save(self) -> None:
-        """Write the image. The lock is held while it is copied, a few milliseconds for 32 MB."""
+        """Write the image. The lock is held while the image is copied, a few milliseconds for 32 MB."""
         with self._saving:
-            # This copy is thrown away: it brings all pages of both into memory.
+            # This first copy is only made to load all pages of both arrays, before the lock is held.
             image = self.image.copy()
             with self.lock:
                 if not (self._access.is_kept and self._write_all()):
@@ -134,12 +137,12 @@ class TenantMemory:
                     self._has_news = self._needs_image = True
 
     def _load(self, now: bool = False) -> None:
-        """Learn what the database holds, and after that the requests that wait."""
+        """Load the image and requests from the database, then learn the requests that wait."""
         try:
             is_read = bool(self._access.read(self._read, now=now))
         except Exception as error:
-            # What is stored makes the learner fail. The next image takes its place.
-            _log.warning("the draft memory cannot be learnt (%s), so drafting learns anew", error)
+            # The learner fails on the stored data. The next image replaces it.
+            _log.warning("the draft memory cannot be loaded (%s), so drafting starts without it", error)
             is_read = self._has_news = self._needs_image = True
         if is_read or self._is_blank:
             self._learn(self._waiting.records)
@@ -148,7 +151,8 @@ class TenantMemory:
         self._is_loaded = is_read or not self._access.is_kept
 
     def _read(self, database: MemoryDatabase) -> bool:
-        """Learn what the database holds; where that fails the image is blank."""
+        """Load the image and learn the requests of the database; return True. After an error the image is
+        blank."""
         try:
             self._reset()
             with database.at_once("DEFERRED"):
@@ -158,7 +162,7 @@ class TenantMemory:
                 self._needs_image = stored is not None and not self._use(database, stored)
                 if stored is not None:
                     if self._needs_image:
-                        again, _ = database.requests(place, stored.upto, MOST_RELEARNT)
+                        again, _ = database.requests(place, stored.upto, MAX_RELEARNT_BYTES)
                     place = replace(place, number=stored.upto)
                 since, self._position = database.requests(place)
             self._tokens = 0
@@ -173,18 +177,19 @@ class TenantMemory:
         return True
 
     def _use(self, database: MemoryDatabase, stored: StoredImage) -> bool:
-        """Go on from a stored image; where it is damaged or another learner's, leave a blank one."""
+        """Load a stored image; return False and leave the image blank if it is damaged or another
+        learner's."""
         if not stored.is_of(self._learner, self.image.nbytes):
             return False
         self._is_blank = False
         if database.read_image(stored, self.image) and self._learner.is_sound(self.image):
             return True
-        _log.warning("an image of the draft memory is damaged, so drafting learns the latest requests anew")
+        _log.warning("an image of the draft memory is damaged, so only the latest requests are learnt again")
         self._reset()
         return False
 
     def _reset(self) -> None:
-        """Have nothing be learnt."""
+        """Make the image blank."""
         if not self._is_blank:
             self.image[:] = self._learner.fresh(self._size)
             self._is_blank = True
@@ -195,12 +200,12 @@ class TenantMemory:
             fold_whole(self._learner, self.image, record.text, record.answer)
 
     def _learn_others(self, records: Sequence[RequestRecord]) -> None:
-        """Learn requests after the image of the database."""
+        """Learn requests that the database's image does not contain, and count their tokens."""
         self._tokens += sum(len(record.text) for record in records)
         self._learn(records)
 
     def _take_weights(self, content: bytes) -> None:
-        """Go on with stored weights, if they are sound."""
+        """Use stored weights if they are valid."""
         weights = self._learner.weights(self.image)
         if len(content) == weights.nbytes:
             before = weights.copy()
@@ -210,16 +215,16 @@ class TenantMemory:
                 weights[:] = before
 
     def _drop(self) -> None:
-        """Note that learnt requests were dropped that are not written."""
+        """Record that learnt requests were dropped before they were written, so an image must be written."""
         if not self._needs_image:
             self._needs_image = True
             _log.warning(
                 "more than %d MB of requests wait to be written to the draft memory; the oldest are dropped",
-                MOST_WAITING >> 20,
+                MAX_WAITING_BYTES >> 20,
             )
 
     def _write(self, now: bool = False) -> list[RequestRecord]:
-        """Write the requests that wait; return those of other processes that came before."""
+        """Write the requests that wait; return the requests that other processes wrote before them."""
         if not self._is_loaded:
             return []
         records, before = self._waiting.records, self._position
@@ -228,12 +233,14 @@ class TenantMemory:
             return []
         self._waiting.clear()
         self._position, others = added
-        # A new file, or a tenant that was removed, lacks what was learnt before.
+        # The image holds requests that a new file, or a tenant that was removed and added again, does not
+        # have.
         self._needs_image |= before.is_elsewhere(self._position)
         return others
 
     def _write_all(self) -> bool:
-        """Write the requests that wait, and learn those of other processes; return whether none waits now."""
+        """Write the requests that wait, and learn those of other processes; return whether all are
+        written."""
         if not self._is_loaded:
             self._load(now=True)
         self._learn_others(self._write(now=True))
@@ -251,7 +258,7 @@ class TenantMemory:
             return False
         if self._saver is not None and self._saver.is_alive():
             return False
-        is_long = self._tokens >= MOST_UNSAVED_TOKENS and not self._access.is_failing
+        is_long = self._tokens >= MAX_UNSAVED_TOKENS and not self._access.is_failing
         return is_long or self._clock() - self._saved >= SNAPSHOT_SECONDS
 
     @property

@@ -1,4 +1,4 @@
-"""The names of the models that have used a vocabulary, noted in its database for display."""
+"""Record the names of the models that used a vocabulary in its database, for display."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,14 +14,14 @@ MOST_MODELS = 16
 
 
 class Model(Record):
-    """A model that used a vocabulary: what it is called, and where it is."""
+    """The name and the path of a model that used a vocabulary."""
 
     name: Name
     path: str = Field(pattern=r"^[^\x00]+$")
 
     @classmethod
     def of(cls, name: str, path: Path) -> Self | None:
-        """Return the model of this name there; None where it has none, or its path is no text."""
+        """Return the model of this name and path; None if one of them is invalid."""
         try:
             return cls(name=name, path=str(path.absolute()))
         except ValidationError:
@@ -29,13 +29,13 @@ class Model(Record):
 
 
 class Models(Record):
-    """Those that used one vocabulary, the latest first."""
+    """The models that used one vocabulary, the latest first."""
 
     models: tuple[Model, ...] = ()
 
 
 def note_model(database: MemoryDatabase, model: Model | None) -> None:
-    """Note that a model uses a vocabulary, unless the database cannot be written."""
+    """Record that a model uses a vocabulary, unless the database cannot be written."""
     known = noted_models(database)
     if model is None or known[:1] == (model,):
         return
@@ -45,7 +45,7 @@ def note_model(database: MemoryDatabase, model: Model | None) -> None:
 
 
 def noted_models(database: MemoryDatabase) -> tuple[Model, ...]:
-    """Return the models that used a vocabulary, the latest first; none where the note cannot be read."""
+    """Return the models that used a vocabulary, the latest first; none if the record is invalid."""
     try:
         return Models.model_validate_json(database.models).models
     except ValidationError:

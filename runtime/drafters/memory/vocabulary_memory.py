@@ -1,4 +1,4 @@
-"""The memories of all tenants for one vocabulary: the Memory that draft sources get."""
+"""Hold the memories of all tenants for one vocabulary; this implements Memory for draft sources."""
 
 import threading
 import weakref
@@ -14,18 +14,17 @@ from anespec.runtime.drafters.memory.learner import Learner
 from anespec.runtime.drafters.memory.request_record import LatestRequests, RequestRecord
 from anespec.runtime.drafters.memory.store import STORE_BYTES, DraftMemoryStore
 from anespec.runtime.drafters.memory.tables import Tenant, tenant_key
-from anespec.runtime.drafters.memory.tenant_memory import MOST_WAITING, TenantMemory
+from anespec.runtime.drafters.memory.tenant_memory import MAX_WAITING_BYTES, TenantMemory
 from anespec.runtime.drafters.memory.used_models import Model
 
-MOST_IN_RAM = 8
-"""Tenants whose images stay in memory; one more, and the one asked for longest ago is written and let go."""
+MAX_TENANTS_IN_RAM = 8
+"""Tenants whose images stay in memory. For one more, the least recently used one is written and dropped."""
 
 
 class VocabularyMemory:
-    """Tenants' memories in a database under one folder, or in memory alone (see learner.Memory).
+    """The tenants' memories of one vocabulary, in a database or in RAM only (see learner.Memory).
 
-    Safe for use from several threads, and of one folder from several processes. Errors of files are never
-    raised.
+    Safe for use from several threads; several processes may use one folder. Errors of files are never raised.
     """
 
     def __init__(
@@ -36,12 +35,13 @@ class VocabularyMemory:
         folder: Path | None = None,
         *,
         model: Model | None = None,
-        most_in_ram: int = MOST_IN_RAM,
+        most_in_ram: int = MAX_TENANTS_IN_RAM,
         most_on_disk: int = STORE_BYTES,
     ) -> None:
-        """An image has at most `size` bytes; `folder` is that of all vocabularies, None for no files.
+        """Open nothing yet. An image has at most `size` bytes; `most_on_disk` limits all files together.
 
-        `model` is the one that draws from it. Nothing is opened before it is asked for.
+        `folder` is the folder of all vocabularies, None for RAM only. `model` is the model that uses the
+        memory.
         """
         self._learner = learner
         self._size = size
@@ -52,14 +52,14 @@ class VocabularyMemory:
         self._most_on_disk = most_on_disk
         self._guard = threading.Lock()
         self._recent: OrderedDict[str, TenantMemory] = OrderedDict()
-        # What a session uses stays the only one of its tenant, also after it is none of the recent ones.
+        # A memory that a session uses must stay the only one of its tenant, also when it is no recent one.
         self._alive: weakref.WeakValueDictionary[str, TenantMemory] = weakref.WeakValueDictionary()
         self._flushing: list[threading.Thread] = []
-        # Requests of tenants whose memory is not open, which could not be written yet.
+        # Requests that could not be written yet, of tenants whose memory is not open.
         self._waiting: dict[str, LatestRequests] = {}
 
     def of(self, tenant: str) -> TenantMemory:
-        """Return the memory of a tenant. Raises RequestError if an image's size is too small."""
+        """Return the memory of a tenant; raise RequestError if the size of images is too small."""
         with self._guard:
             found = self._alive.get(tenant)
             if found is None:
@@ -71,22 +71,23 @@ class VocabularyMemory:
             self._recent[tenant] = found
             self._recent.move_to_end(tenant)
             if len(self._recent) > self._most_in_ram:
-                self._flush_aside(self._recent.popitem(last=False)[1])
+                self._flush_in_background(self._recent.popitem(last=False)[1])
             return found
 
     def keep(self, tenant: str, text: NDArray[np.int32], answer: int) -> None:
-        """Write a finished request, which is learnt when the tenant's memory is opened, or now if it is."""
+        """Write a finished request; it is learnt now if the tenant's memory is open, else when it is
+        opened."""
         with self._guard:
             found = self._alive.get(tenant)
             if found is None:
-                waiting = self._waiting.setdefault(tenant, LatestRequests(MOST_WAITING))
+                waiting = self._waiting.setdefault(tenant, LatestRequests(MAX_WAITING_BYTES))
                 waiting.add(RequestRecord.of(text, answer))
                 self._write_waiting()
                 return
         found.fold(text, answer)
 
     def flush(self) -> None:
-        """Write all that was learnt."""
+        """Write everything that is not yet written."""
         with self._guard:
             self._write_waiting(now=True)
             alive, flushing = list(self._alive.values()), self._flushing
@@ -97,7 +98,7 @@ class VocabularyMemory:
         self._trim()
 
     def close(self) -> None:
-        """Write all that was learnt; from now on it stays in memory. Called again it does nothing."""
+        """Write everything; what is learnt afterwards stays in RAM. A second call does nothing."""
         self.flush()
         self._access.close()
         with self._guard:
@@ -117,7 +118,7 @@ class VocabularyMemory:
             self._access.write(add_to, now=now)
 
     def _trim(self) -> None:
-        """Keep all memories together within their bound."""
+        """Limit all memories on disk together to their most bytes."""
         with self._guard:
             in_use = {tenant_key(name) for name in (*self._alive, *self._waiting)}
             root = self._root
@@ -127,8 +128,8 @@ class VocabularyMemory:
                 lambda mine: store.trim(self._most_on_disk, mine, self._vocabulary, in_use), now=True
             )
 
-    def _flush_aside(self, memory: TenantMemory) -> None:
-        """Write what is not written of a tenant while the caller goes on."""
+    def _flush_in_background(self, memory: TenantMemory) -> None:
+        """Write a tenant's memory on another thread."""
 
         def flush() -> None:
             memory.flush()

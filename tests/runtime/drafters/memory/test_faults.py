@@ -42,7 +42,7 @@ def test_a_full_disk_is_told_once_and_written_again(
     assert len(stored(vocabulary)[1]) == 2, "not asked again before its time"
     clock.now += SECONDS_BETWEEN_TRIES
     teach(memory, REQUESTS[:1])
-    assert caplog.messages[1:] == [f"{vocabulary}: the draft memory is written again"]
+    assert caplog.messages[1:] == [f"{vocabulary}: the draft memory can be written again"]
     right = learnt([*REQUESTS[:2], LARGE, *REQUESTS[2:], REQUESTS[0], REQUESTS[0]])
     assert opened(vocabulary).image.tobytes() == right, "as kill -9 leaves it"
 
@@ -119,7 +119,7 @@ def test_what_was_removed_is_made_again(
 def test_of_requests_that_wait_the_latest_are_kept_and_that_is_said(
     vocabulary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tenant_memory, "MOST_WAITING", 200)
+    monkeypatch.setattr(tenant_memory, "MAX_WAITING_BYTES", 200)
     vocabulary.write_text("in the way")
     memory = opened(vocabulary)
     teach(memory, 4 * REQUESTS)

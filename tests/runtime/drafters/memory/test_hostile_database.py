@@ -99,7 +99,7 @@ def test_an_empty_file_is_one_that_was_being_made(vocabulary: Path) -> None:
 def test_another_schema_is_not_used(written: Path, statement: str, caplog: pytest.LogCaptureFixture) -> None:
     changed(written, statement)
     (said,) = use(written.parent, caplog)
-    assert "is no draft memory, or one of another version of anespec; remove it" in said
+    assert "is not a draft memory, or is one of another version of anespec; remove it" in said
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_pages_that_lead_in_circles_end_in_time(
     vocabulary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A table whose pages name the same page again and again has more rows than could ever be read."""
-    monkeypatch.setattr(database_module, "LONGEST_STATEMENT", 0.2)
+    monkeypatch.setattr(database_module, "STATEMENT_SECONDS", 0.2)
     memory = opened(vocabulary)
     teach(memory, [(np.arange(1500, dtype=np.int32) + number, 1) for number in range(2000)])
     memory._access.close()

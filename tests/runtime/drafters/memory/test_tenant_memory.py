@@ -113,7 +113,7 @@ def test_another_learner_learns_the_latest_requests_anew(
     larger = opened(vocabulary, ToyLearner(version=2), size=2 * SIZE)
     assert larger.image.nbytes == 2 * SIZE
     assert ToyLearner().facts(larger.image).requests == 6
-    monkeypatch.setattr(tenant_memory, "MOST_RELEARNT", 28)
+    monkeypatch.setattr(tenant_memory, "MAX_RELEARNT_BYTES", 28)
     assert opened(vocabulary, ToyLearner(version=3)).image.tobytes() == learnt([*REQUESTS[3:], REQUESTS[0]])
 
 
