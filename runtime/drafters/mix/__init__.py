@@ -1,5 +1,8 @@
-"""Many contexts, local and remembered, mixed by weights that learn online."""
+"""Draft by context mixing: the predictions of many contexts are mixed with weights that are learnt online.
+
+The contexts come from the current text and from earlier requests. docs/drafting.md describes the method.
+"""
 
 LEARNER = "mix"
 LEARNER_VERSION = 1
-"""One more whenever layout.py, contexts.py or nodes.py give an image's bytes another meaning."""
+"""To be increased whenever layout.py, contexts.py or nodes.py change the meaning of an image's bytes."""

@@ -1,4 +1,4 @@
-"""The candidates for the next token, and their inputs to the mixing; compiled."""
+"""Collect the candidates for the next token, and their inputs to the mixing; compiled."""
 
 import numpy as np
 
@@ -75,9 +75,9 @@ from anespec.runtime.drafters.mix.state import (
 )
 from anespec.runtime.drafters.recycle import recycle_guess
 
-# By what they are of: (the shape of the last token, of this one); (age and count here, shape); the token;
-# (the last two shapes, the token); (the last three shapes, shape); (the last shape, the token without case
-# and space). Each is a number of a table that is hashed into; what falls on the same place shares it.
+# A candidate has a bias for each of: (the shape of the last token, its shape); (its age and count here, its
+# shape); the token; (the last two shapes, the token); (the last three shapes, its shape); (the last shape,
+# the token without case and space). The biases are in one hash table without keys, so some share a number.
 
 BIAS_STEP = np.float32(0.02)
 _TWO_SHAPES = (1 << 2 * SHAPE_BITS) - 1
@@ -105,7 +105,7 @@ def place_biases(candidate: int, token: int, prior: int, state: Longs, traits: W
 
 @compiled_lean("float32(int64, int32[:,::1], float32[::1])")
 def bias_of(candidate: int, places: Words, biases: Numbers) -> np.float32:
-    """The sum of a candidate's biases."""
+    """Return the sum of a candidate's biases."""
     total = np.float32(0)
     for kind in range(BIASES):
         total += biases[places[candidate, kind]]
@@ -114,38 +114,38 @@ def bias_of(candidate: int, places: Words, biases: Numbers) -> np.float32:
 
 @compiled_lean("void(int64, float32, int32[:,::1], float32[::1])")
 def move_biases(candidate: int, error: np.float32, places: Words, biases: Numbers) -> None:
-    """Move a candidate's biases by how far its share was wrong."""
+    """Change a candidate's biases in proportion to the error of its share."""
     for kind in range(BIASES):
         biases[places[candidate, kind]] += BIAS_STEP * error
 
 
-# Logarithms of small counts, as constants of compiled functions.
-
 LOG_HALF = np.log(np.maximum(np.arange(256), 1) - 0.5).astype(np.float32)
-"""ln(c - 0.5)."""
+"""ln(c - 0.5) for counts c from 1 to 255."""
 
 LOG_ONE = np.log(np.arange(256) + 1.0).astype(np.float32)
-"""ln(n + 1)."""
+"""ln(n + 1) for counts n from 0 to 255."""
 
 
 MATCHED_MEMORY, MATCHED_LOCAL = 1, 2
-"""Bits of which tables knew a context of two tokens or more."""
+"""Bits that say which tables have a context of two or more tokens: the memory's, this text's."""
 
 CONTEXT_OFFSET = np.float32(6)
 POINTER_OFFSET = np.float32(4)
 PRIOR_OFFSET = np.float32(3)
-"""Added to what is a logarithm of odds, so that 0 may mean absent and nothing is far below it."""
+"""Added to the logarithms of odds that are inputs. An absent input is 0, and a present one should not be far
+below that."""
 
-LEAST_CHANCE, MOST_CHANCE = 1e-3, 0.999
-"""Of another source's candidate, so that the odds stay finite and near those that contexts give."""
+MIN_CHANCE, MAX_CHANCE = 1e-3, 0.999
+"""The limits of the probability of another source's candidate, so that its odds are in the range of those of
+contexts."""
 
 _AGES, _TIMES = 16, 8
-"""Steps of a candidate's age, powers of two, and of how often it came: see PRIOR_RATES."""
+"""The number of bins of a candidate's age (powers of two) and of its count: see PRIOR_RATES."""
 
 
 @compiled_lean("int64(int64, int64, int32[::1], int64[::1])")
 def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
-    """A token's place among the candidates, `count` where it would be a new one."""
+    """Return a token's place among the candidates, and add a new one at place `count` if there is room."""
     slot = token * 40503 >> 3 & SLOT_COUNT - 1
     while marks[SLOTS + slot] >= 0:
         if found[marks[SLOTS + slot]] == token:
@@ -160,7 +160,7 @@ def _place_of(token: int, count: int, found: Words, marks: Longs) -> int:
 
 @compiled_lean(takes("int64, int64, float32", SCRATCH))
 def _enter(candidate: int, number: int, value: np.float32, scratch: Scratch) -> None:
-    """Give a candidate an input."""
+    """Add an entry: the candidate's input `number` has this value."""
     entry = scratch.marks[ENTRY_COUNT]
     scratch.entries[entry, 0] = candidate
     scratch.entries[entry, 1] = number
@@ -170,14 +170,14 @@ def _enter(candidate: int, number: int, value: np.float32, scratch: Scratch) -> 
 
 @compiled_lean("void(int64, int64[::1])")
 def _activate(number: int, marks: Longs) -> None:
-    """Note that candidates have this input."""
+    """Record that some candidate has this input."""
     marks[ACTIVE + marks[ACTIVE_COUNT]] = number
     marks[ACTIVE_COUNT] += 1
 
 
 @compiled_lean(takes("int32[:,::1], uint8[:,::1], int64, int64, int64", SCRATCH, returns="int64"))
 def _take_context(nodes: Words, octets: Octets, row: int, number: int, count: int, scratch: Scratch) -> int:
-    """Let the followers of a node speak as input `number`; how many candidates there are then."""
+    """Add the followers of a node as candidates with input `number`; return the number of candidates."""
     visits = np.int64(octets[row, VISITS])
     for place in range(FOLLOWERS):
         times = np.int64(octets[row, COUNTS + place])
@@ -200,7 +200,7 @@ def _take_source(number: int, several: int, count: int, scratch: Scratch) -> int
         candidate = _place_of(scratch.others[place], count, scratch.found, scratch.marks)
         if candidate < CANDIDATES:
             count = max(count, candidate + 1)
-            chance = min(max(scratch.chances[place], LEAST_CHANCE), MOST_CHANCE)
+            chance = min(max(scratch.chances[place], MIN_CHANCE), MAX_CHANCE)
             odds = np.float32(np.log(chance / (1.0 - chance))) + CONTEXT_OFFSET
             _enter(candidate, number, odds, scratch)
     if several:
@@ -210,9 +210,9 @@ def _take_source(number: int, several: int, count: int, scratch: Scratch) -> int
 
 @compiled_lean(takes(TEXT, OTHERS, "int64", SCRATCH, returns="int64"))
 def _take_others(text: Text, others: Others, count: int, scratch: Scratch) -> int:
-    """Let the candidates of all other sources speak; how many candidates there are then.
+    """Add the candidates of all other sources; return the number of candidates.
 
-    A source that is added gets an input (layout.py), arrays (others.py) and its lines here.
+    A new source needs an input (layout.py), arrays (others.py) and its lines here.
     """
     tokens, length, found, chances = text.tokens, text.state[LENGTH], scratch.others, scratch.chances
     if len(others.recycled):
@@ -235,7 +235,7 @@ def _take_others(text: Text, others: Others, count: int, scratch: Scratch) -> in
 
 @compiled_lean("int64(int64, int64)")
 def _prior_of(age: int, times: int) -> int:
-    """The rate of candidates that came so often here, the last time so many tokens ago."""
+    """Return the rate of candidates that came `times` times in this text, the last time `age` tokens ago."""
     if times == 0:
         return PRIOR_RATES
     step = 0
@@ -247,8 +247,10 @@ def _prior_of(age: int, times: int) -> int:
 
 @compiled_lean(takes(TEXT, IMAGE, OTHERS, TRAITS, SCRATCH, returns="int64"))
 def gather(text: Text, image: Image, others: Others, traits: Words, scratch: Scratch) -> int:
-    """Write the candidates for the next position, the entries of their inputs, and the indices of their
-    biases; return their number."""
+    """Write the candidates for the next position, their inputs and the indices of their biases to `scratch`.
+
+    Return the number of candidates.
+    """
     state, marks, found = text.state, scratch.marks, scratch.found
     length = state[LENGTH]
     for slot in range(SLOT_COUNT):

@@ -1,4 +1,4 @@
-"""The layout of mix: the numbers of its contexts, inputs and weight sets, and the parts of its image."""
+"""Define the layout of mix: the numbers of its contexts, inputs and weight sets, and its image's parts."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from anespec.runtime.drafters.compiled import structure
 
 CONTEXTS = 16
-"""Kinds of context; each is looked up among the nodes of this text and among those of memory."""
+"""The number of kinds of context. Each is looked up in this text's nodes and in the memory's nodes."""
 
 POINTER = 2 * CONTEXTS
 PRIOR = POINTER + 1
@@ -17,20 +17,23 @@ RECYCLE = FIRST_OTHER
 JACOBI = RECYCLE + 1
 DATASTORE = JACOBI + 1
 INPUTS = DATASTORE + 1
-"""Inputs of a candidate: local contexts, those of memory, the copy pointer, the prior, other sources."""
+"""The number of inputs of a candidate: contexts in this text, contexts in memory, the copy pointer, the
+prior, other sources."""
 
 CANDIDATES = 32
 UNITS = 16
-"""Of the hidden layer."""
+"""The units of the hidden layer."""
 
 ORDERS = 7
-"""Lengths that a context of plain tokens may have, 0 to 6."""
+"""The number of lengths of a context of plain tokens: 0 to 6."""
 
 RUN_STEPS, MISS_STEPS = 8, 4
-"""A copy pointer's run in steps, and its misses among the last three tokens (also: among the five before)."""
+"""The bins of a copy pointer's run, and of its misses among the last three tokens (also: among the five
+tokens before these)."""
 
 SHAPES_OF_TOKENS, TABLES_MATCHED = 16, 4
-"""Shapes (traits.py), and which of the two tables knew a context of two tokens or more."""
+"""The number of shapes (traits.py), and of combinations of the two tables that have a context of two or more
+tokens."""
 
 BY_LOCAL_ORDER = 1
 BY_MEMORY_ORDER = BY_LOCAL_ORDER + ORDERS
@@ -39,40 +42,43 @@ NO_POINTER = BY_POINTER + RUN_STEPS * MISS_STEPS
 BY_SHAPE = NO_POINTER + 1
 SETS = BY_SHAPE + SHAPES_OF_TOKENS * TABLES_MATCHED
 CHOSEN = 5
-"""Weight sets: the global one and, of each kind, the one that a situation chooses."""
+"""The weight sets: the global one, and for each of four properties of the situation one per value. CHOSEN is
+the number of sets in use at a time: the global one and one for each property."""
 
 FIRST_HIDDEN = SETS
 OUTPUT = FIRST_HIDDEN + INPUTS
 WEIGHT_ROWS = OUTPUT + 1
 WEIGHT_COLUMNS = INPUTS + UNITS
-"""A set has a weight per input and a bias per unit; then each input has a weight per unit; then the units
-have their own."""
+"""The rows of the weights' array. First, each weight set has a weight per input and a bias per unit. Then
+each input has a weight per unit. The last row has the units' output weights."""
 
 BIASES = 6
 BIAS_ROOM = 1 << 15
-"""A candidate's score has a learnt bias of each of so many kinds, from a table without keys."""
+"""A candidate's score has BIASES learnt biases, from a hash table of BIAS_ROOM numbers without keys."""
 
 SURE_STEPS = 16
 POINTER_RATES = 0
 PRIOR_RATES = POINTER_RATES + RUN_STEPS * MISS_STEPS * MISS_STEPS
 SURE_RATES = PRIOR_RATES + 136
 RATES = SURE_RATES + SURE_STEPS * TABLES_MATCHED
-"""Measured rates: of the pointer by its state, of a candidate by age and count (129 of the 136), of the best
-by its share."""
+"""The measured rates of being right: of the pointer by its state, of a candidate by age and count (129 of the
+136 are used), of the best candidate by its share."""
 
 RATE, SEEN, LOGIT, RATE_COLUMNS = 0, 1, 2, 4
-"""Of a rate: itself, how often it was moved, and the logarithm of its odds; one column is unused."""
+"""The columns of a rate: its value, the number of its updates, and the logarithm of its odds; one is
+unused."""
 
 HEADER = 64
 FOLDED_ROOM = 24
-"""The header's numbers: see below; the last 2 x FOLDED_ROOM are hashes and lengths of texts learnt last."""
+"""The size of the header in numbers. Its last 2 x FOLDED_ROOM are the hashes and lengths of the texts that
+were learnt last; the first ones are named below."""
 TAKEN, REQUESTS, TOKENS, NEXT_FOLDED = 0, 1, 2, 3
 FIRST_FOLDED = HEADER - 2 * FOLDED_ROOM
 
 NODE_WORDS = 8
 NODE_BYTES = 4 * NODE_WORDS
 BUCKET = 4
-"""Nodes among which a context's is looked for."""
+"""The number of nodes among which a context's node is searched."""
 
 Words = NDArray[np.int32]
 Octets = NDArray[np.uint8]
@@ -99,8 +105,12 @@ IMAGE = structure(
 
 
 class Text(NamedTuple):
-    """One text and what is known of it: its tokens with room behind them, where it stands (state.py), its own
-    nodes twice and its words (nodes.py), and where matches begin (pointer.py)."""
+    """The arrays of one text.
+
+    `tokens` have room after the text. `state` is described in state.py. `nodes` and `octets` are two views of
+    the text's nodes, and `words` is its words table (nodes.py). `heads` are the places of matches
+    (pointer.py).
+    """
 
     tokens: Words
     state: Longs
@@ -121,15 +131,17 @@ FIXED_BYTES = -(-_FIXED // 64) * 64
 
 
 def rows_within(size: int) -> int:
-    """Return how many nodes fit into an image of `size` bytes, in whole buckets."""
+    """Return the number of nodes in whole buckets that fit into an image of `size` bytes."""
     return max(0, (size - FIXED_BYTES) // (BUCKET * NODE_BYTES)) * BUCKET
 
 
 def view_image(image: Octets) -> Image:
-    """The parts of an image. Raises ValueError where it is too small or not aligned."""
+    """Return the parts of an image as views; raise ValueError if it is too small or not aligned."""
     rows = rows_within(len(image))
     if rows < BUCKET or image.ctypes.data % 64:
-        raise ValueError(f"an image of {len(image)} bytes, or where it lies, is none of mix's")
+        raise ValueError(
+            f"an image of {len(image)} bytes is too small for mix, or is not aligned to 64 bytes"
+        )
     parts: list[NDArray[np.generic]] = []
     start = 0
     for kind, shape in (

@@ -1,4 +1,4 @@
-"""Mix as the learner of a tenant's memory: it lays the image out and folds finished requests into it."""
+"""Learn finished requests into a tenant's memory image; this implements Learner for mix."""
 
 from collections.abc import Iterator
 
@@ -31,19 +31,22 @@ from anespec.runtime.drafters.mix.state import STATE
 from anespec.runtime.drafters.mix.walk import fold_text
 from anespec.system.errors import RequestError
 
-LEAST_ROWS = 1024
-MOST_COUNTED = 1 << 53
-"""Nodes of the smallest memory: about one answer's."""
+MIN_ROWS = 1024
+"""The nodes of the smallest memory: enough for about one answer."""
 
-TOKENS_AT_ONCE = 256
-"""Learnt in a step: about a millisecond."""
+MAX_COUNT = 1 << 53
+"""The largest valid count in an image's header."""
+
+STEP_TOKENS = 256
+"""The tokens that are learnt in one step, which takes about a millisecond."""
 
 
 @compiled_lean("int64(int32[::1], int64, int64[::1])")
 def _known_length(text: Words, answer: int, header: Longs) -> int:
-    """Return the length of the text's beginning that was learnt lately; note this text and its prompt.
+    """Return the length of the text's longest beginning that was learnt lately.
 
-    A conversation is sent again with every turn, and must count once.
+    Also record this text and its prompt as learnt. A conversation is sent again with every turn, and each of
+    its tokens must be learnt only once.
     """
     known = 0
     value = 0
@@ -61,26 +64,26 @@ def _known_length(text: Words, answer: int, header: Longs) -> int:
 
 
 class MixLearner:
-    """Understands the images of mix and of what is built on it, for one vocabulary's traits."""
+    """The learner of mix, and of auto, which is built on it, for one vocabulary's traits."""
 
     name = LEARNER
     version = LEARNER_VERSION
 
     def __init__(self, traits: Words) -> None:
-        """`traits`: see traits.py."""
+        """Take the traits of the vocabulary's tokens; see traits.py."""
         self._traits = traits
 
     def fresh(self, size: int) -> Octets:
-        """An empty image of at most `size` bytes.
+        """Return an empty image of at most `size` bytes.
 
         Raises:
             RequestError: `size` is too small for any memory.
         """
         rows = rows_within(size)
-        if rows < LEAST_ROWS:
-            least = FIXED_BYTES + LEAST_ROWS * NODE_BYTES
-            raise RequestError(f"a memory of {size} bytes is too small; give it at least {least}")
-        # Pages that are never written to take no memory.
+        if rows < MIN_ROWS:
+            least = FIXED_BYTES + MIN_ROWS * NODE_BYTES
+            raise RequestError(f"a draft memory of {size} bytes is too small; give it at least {least}")
+        # Pages take no memory before they are written.
         room = np.zeros(FIXED_BYTES + rows * NODE_BYTES + ALIGNMENT, np.uint8)
         skipped = -room.ctypes.data % ALIGNMENT
         image = room[skipped : skipped + FIXED_BYTES + rows * NODE_BYTES]
@@ -90,7 +93,7 @@ class MixLearner:
         return image
 
     def fold(self, image: Octets, text: Words, answer: int) -> Iterator[None]:
-        """Learn a finished request in place, but not again what it has in common with one learnt lately."""
+        """Learn a finished request in place, without the beginning that it shares with one learnt lately."""
         parts = view_image(image)
         text = np.ascontiguousarray(text, np.int32)
         known = _known_length(text, answer, parts.header)
@@ -100,11 +103,11 @@ class MixLearner:
         state = np.zeros(STATE, np.int64)
         parts.header[REQUESTS] += 1
         parts.header[TOKENS] += len(text) - known
-        for first in range(0, len(text), TOKENS_AT_ONCE):
+        for first in range(0, len(text), STEP_TOKENS):
             fold_text(
                 text,
                 first,
-                min(first + TOKENS_AT_ONCE, len(text)),
+                min(first + STEP_TOKENS, len(text)),
                 known,
                 answer,
                 state,
@@ -115,23 +118,25 @@ class MixLearner:
             yield
 
     def weights(self, image: Octets) -> Octets:
-        """Return the parts that are learnt at every pass: the weights and the measured rates."""
+        """Return the parts that change at every pass: the weights and the measured rates."""
         return image[HEADER * 8 : FIXED_BYTES]
 
     def is_sound(self, image: Octets) -> bool:
-        """Return whether all parts that are learnt at every pass are finite, and rates and counts are valid.
-        Nodes may hold any values: they are replaced with time."""
+        """Return whether the parts that change at every pass are finite, and rates and counts are valid.
+
+        Nodes may have any values: they are replaced with time.
+        """
         parts = view_image(image)
         counts, rates = parts.header[:FIRST_FOLDED], parts.rates[:, RATE]
         return bool(
             all(np.isfinite(each).all() for each in (parts.rates, parts.weights, parts.squares, parts.biases))
             and 0 <= rates.min() <= rates.max() <= 1
             and parts.squares.min() >= 0
-            and 0 <= counts.min() <= counts.max() <= MOST_COUNTED
+            and 0 <= counts.min() <= counts.max() <= MAX_COUNT
         )
 
     def facts(self, image: Octets) -> MemoryFacts:
-        """Return the content of the image."""
+        """Return the facts about the content of an image."""
         parts = view_image(image)
         header = parts.header
         return MemoryFacts(int(header[TAKEN]), len(parts.nodes), int(header[REQUESTS]), int(header[TOKENS]))

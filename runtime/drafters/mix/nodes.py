@@ -1,9 +1,10 @@
-"""Nodes: the followers of a context and their counts, in two tables: one text's, and memory's; compiled.
+"""Count the followers of contexts in nodes. There are two tables of nodes: a text's and the memory's;
+compiled.
 
-A node is 32 bytes: its key, five followers, and a byte each for their counts, for the visits, for its worth
-and for nothing. Followers stand by count, ties newest first; a new one replaces the last. Counts halve where
-visits reach MOST_VISITS, so that they follow what changes. A key has BUCKET places; where all are taken
-the least visited node makes room, and its neighbours lose worth.
+A node is 32 bytes: its key and five followers (4 bytes each), their five counts, the number of visits, its
+worth, and an unused byte. Followers are sorted by count, ties newest first; a new follower replaces the last
+one. When visits reach MOST_VISITS, all counts are halved, so that they follow changes. A key has BUCKET
+places. If all are taken, the node of the least worth is replaced, and the others lose worth.
 """
 
 import numpy as np
@@ -11,17 +12,17 @@ import numpy as np
 from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.mix.layout import BUCKET, NODE_WORDS, Octets, Words
 
-# The words table of one text: per token when it came last, how often, and what followed it; compiled.
+# The words table of a text stores for each token its last place, its count, and its latest followers.
 
 WORD, LAST_AT, TIMES, FOLLOWED_LAST, FOLLOWED_BEFORE = 0, 1, 2, 3, 4
 WORD_COLUMNS = 8
-"""Of a row: the token + 1, 0 for none; how long the text was when it had come last; how often it came; and
-the two latest tokens that followed it, + 1. The rest is unused."""
+"""The columns of a row: the token + 1, 0 for an empty row; the length of the text up to its last occurrence;
+its count; and the two latest tokens that followed it, + 1. The other columns are unused."""
 
 
 @compiled_lean("int64(int32[:,::1], int64)")
 def find_word(words: Words, token: int) -> int:
-    """The row of a token, or the empty one where it belongs. At least half of the rows are empty."""
+    """Return the row of a token, or the empty row for it. At least half of the rows are empty."""
     row = token * 0x9E3779B1 >> 7 & len(words) - 1
     while words[row, WORD] != token + 1 and words[row, WORD] != 0:
         row = row + 1 & len(words) - 1
@@ -30,7 +31,7 @@ def find_word(words: Words, token: int) -> int:
 
 @compiled_lean("void(int32[:,::1], int64, int64, int64)")
 def note_word(words: Words, before: int, token: int, at: int) -> None:
-    """Note that `token` came at place `at`, behind the token `before`, -1 for none."""
+    """Record that `token` came after the token `before` (-1 for none), and that the text has `at` tokens."""
     row = find_word(words, token)
     words[row, WORD] = token + 1
     words[row, LAST_AT] = at
@@ -43,7 +44,7 @@ def note_word(words: Words, before: int, token: int, at: int) -> None:
 
 
 def word_rows(tokens: int) -> int:
-    """Rows of a words table for a text of so many tokens: a power of two, twice as many at least."""
+    """Return the rows of a words table for so many tokens: a power of two, at least twice the tokens."""
     return 1 << max(6, int(2 * tokens - 1).bit_length())
 
 
@@ -58,7 +59,7 @@ MOST_WORTH = 255
 
 @compiled_lean("int64(int32[:,::1], int64)")
 def find_node(nodes: Words, key: int) -> int:
-    """The row of a key's node; -1 where it has none. Keys are odd and of 32 bits."""
+    """Return the row of a key's node; -1 if there is none. Keys are odd numbers of 32 bits."""
     first = (key * (len(nodes) // BUCKET) >> 32) * BUCKET
     stored = key - (1 << 32) if key >> 31 else key
     for row in range(first, first + BUCKET):
@@ -71,7 +72,7 @@ def find_node(nodes: Words, key: int) -> int:
 
 @compiled_lean("int64(int32[:,::1], uint8[:,::1], int64)")
 def take_node(nodes: Words, octets: Octets, key: int) -> int:
-    """The row of a key's node, made where it has none; -1 - row where an empty place was taken for it."""
+    """Return the row of a key's node, after adding one if needed; -1 - row if it took an empty place."""
     first = (key * (len(nodes) // BUCKET) >> 32) * BUCKET
     stored = key - (1 << 32) if key >> 31 else key
     worst = first
@@ -94,7 +95,7 @@ def take_node(nodes: Words, octets: Octets, key: int) -> int:
 
 @compiled_lean("int64(int32[:,::1], uint8[:,::1], int64, int64)")
 def count_follower(nodes: Words, octets: Octets, key: int, token: int) -> int:
-    """Count that `token` followed a key's context; 1 where that took an empty place, else 0."""
+    """Count that `token` followed a key's context; return 1 if this took an empty node, else 0."""
     row = take_node(nodes, octets, key)
     taken = 0
     if row < 0:

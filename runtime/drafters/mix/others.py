@@ -1,4 +1,4 @@
-"""The other sources that speak in the mixing, as the arrays that their compiled candidates are made of."""
+"""Hold the arrays of the other sources whose candidates are inputs of the mixing."""
 
 from typing import NamedTuple
 
@@ -12,12 +12,12 @@ from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.layout import DATASTORE, JACOBI, RECYCLE
 from anespec.runtime.drafters.recycle import Table
 
-SPEAKERS = {RECYCLE: "recycle", JACOBI: "jacobi", DATASTORE: "datastore"}
-"""Whose an input is, as statistics call it."""
+INPUT_SOURCES = {RECYCLE: "recycle", JACOBI: "jacobi", DATASTORE: "datastore"}
+"""The name in statistics of the source of each of these inputs."""
 
 
 class Others(NamedTuple):
-    """The data of each other source. Empty arrays stand for a source that is absent."""
+    """The arrays of the other sources. A source that is absent has empty arrays."""
 
     recycled: Table
     recycled_pairs: Table
@@ -37,7 +37,7 @@ OTHERS = structure(
 
 
 def no_others() -> Others:
-    """None of them."""
+    """Return the arrays of no source."""
     return Others(
         np.zeros((0, 0), np.int32),
         np.zeros((0, 0), np.int32),
@@ -50,7 +50,7 @@ def no_others() -> Others:
 
 
 def no_datastore() -> tuple[Starts, Text, Order]:
-    """The arrays of an empty datastore; like those of a mapped one they are not written to."""
+    """Return the arrays of an empty datastore, read-only as those of a mapped one."""
     starts, corpus, order = np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32)
     for array in (starts, corpus, order):
         array.setflags(write=False)

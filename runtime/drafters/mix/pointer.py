@@ -1,9 +1,9 @@
-"""The copy pointer: a place of this text that is being copied, which survives a miss; compiled.
+"""Follow the copy pointer: a place of the text from which the following text is copied; compiled.
 
-After a miss it keeps the place that it left, for a few tokens. It goes on behind that if its token comes,
-else behind the emitted token where that stands close ahead in what is copied, else one further. Too many
-misses, and it is dropped. It is aimed anew at the most recent match of one of LENGTHS tokens, where
-that is longer than its present run.
+The pointer survives a miss (a token that differs from the copied one). After a miss it stores the place that
+it left for some tokens, and continues in this order: after the stored place if its token comes; after the
+next occurrence of the new token within AHEAD tokens; one token further. After too many misses it is dropped.
+It moves to the most recent match of one of LENGTHS tokens if that match is longer than its present run.
 """
 
 from anespec.runtime.drafters.compiled import compiled_lean
@@ -12,27 +12,27 @@ from anespec.runtime.drafters.mix.layout import MISS_STEPS, RUN_STEPS, Longs, Wo
 from anespec.runtime.drafters.mix.state import AT, LENGTH, MISSES, OLD_AT, OLD_LEFT, RUN
 
 LENGTHS = (20, 12, 8, 5, 3)
-"""Tokens of the matches that are noted. The longest is looked for first: it is the likeliest to go on."""
+"""The lengths of matches that are indexed. The longest is searched first: it is the likeliest to continue."""
 
-SHORTEST = 3
-"""Tokens that must really match, in addition to the hashes."""
+MIN_MATCH = 3
+"""Tokens that must really be equal, since different tokens may have equal hashes."""
 
-MOST_COMPARED = 64
-"""Tokens after which a match is long enough."""
+MAX_COMPARED = 64
+"""The most tokens that are compared for a match."""
 
-KEPT = 8
-"""Tokens for which the place that was left at a miss is kept."""
+KEPT_TOKENS = 8
+"""Tokens for which the place that was left at a miss is stored."""
 
 AHEAD = 8
-"""Tokens of what is copied in which the emitted one is looked for, as text that was left out."""
+"""The number of copied tokens in which the new token is searched: the text may leave some out."""
 
-MOST_MISSES = 5
-"""Of the last eight tokens."""
+MAX_MISSES = 5
+"""The most misses among the last eight tokens."""
 
 
 @compiled_lean("int64(int32[::1], int64, int64, int64)")
 def _hash_of(text: Words, length: int, count: int, rows: int) -> int:
-    """Return the row for the last `count` tokens, among a number of rows that is a power of two."""
+    """Return the row of the last `count` tokens; `rows` is a power of two."""
     value = count
     for back in range(1, count + 1):
         value = mixed(value, text[length - back])
@@ -41,7 +41,7 @@ def _hash_of(text: Words, length: int, count: int, rows: int) -> int:
 
 @compiled_lean("int64(int64)")
 def ones(bits: int) -> int:
-    """Return how many of the last eight bits are set."""
+    """Return the number of set bits."""
     count = 0
     while bits:
         count += bits & 1
@@ -51,7 +51,7 @@ def ones(bits: int) -> int:
 
 @compiled_lean("void(int64[::1])")
 def drop_pointer(state: Longs) -> None:
-    """Let it point nowhere."""
+    """Make the pointer point nowhere."""
     state[AT] = -1
     state[RUN] = 0
     state[MISSES] = 0
@@ -61,7 +61,7 @@ def drop_pointer(state: Longs) -> None:
 
 @compiled_lean("void(int64[::1], int32[::1])")
 def step_pointer(state: Longs, text: Words) -> None:
-    """Let it follow the last token of the text, which has just come."""
+    """Move the pointer after a new last token of the text."""
     last = state[LENGTH] - 1
     at = state[AT]
     if at < 0 or at >= last:
@@ -75,7 +75,7 @@ def step_pointer(state: Longs, text: Words) -> None:
     else:
         state[MISSES] = (state[MISSES] << 1 | 1) & 255
         state[RUN] = 0
-        if ones(state[MISSES]) > MOST_MISSES:
+        if ones(state[MISSES]) > MAX_MISSES:
             drop_pointer(state)
             return
         old = state[OLD_AT]
@@ -90,7 +90,7 @@ def step_pointer(state: Longs, text: Words) -> None:
                     break
             if state[OLD_LEFT] == 0:
                 state[OLD_AT] = at
-                state[OLD_LEFT] = KEPT + 1
+                state[OLD_LEFT] = KEPT_TOKENS + 1
         state[AT] = go_on
     if state[OLD_LEFT] > 0:
         state[OLD_LEFT] -= 1
@@ -98,7 +98,7 @@ def step_pointer(state: Longs, text: Words) -> None:
 
 @compiled_lean("void(int64[::1], int32[::1], int32[:,::1])")
 def aim_pointer(state: Longs, text: Words, heads: Words) -> None:
-    """Aim at the most recent longer match, and note where the present ones end."""
+    """Move the pointer to the most recent match if it is longer than its run; index the end of the text."""
     length = state[LENGTH]
     searching = True
     for kind in range(len(LENGTHS)):
@@ -111,11 +111,11 @@ def aim_pointer(state: Longs, text: Words, heads: Words) -> None:
         if not searching or behind == 0:
             continue
         matched = 0
-        while matched < MOST_COMPARED and behind > matched:
+        while matched < MAX_COMPARED and behind > matched:
             if text[behind - 1 - matched] != text[length - 1 - matched]:
                 break
             matched += 1
-        if matched >= SHORTEST:
+        if matched >= MIN_MATCH:
             searching = False
             if behind != state[AT] and (matched > state[RUN] or state[AT] < 0):
                 drop_pointer(state)
@@ -125,7 +125,7 @@ def aim_pointer(state: Longs, text: Words, heads: Words) -> None:
 
 @compiled_lean("int64(int64)")
 def run_step(run: int) -> int:
-    """A run's length in eight steps."""
+    """Return the bin of a run's length, one of RUN_STEPS."""
     for step in range(RUN_STEPS - 1):
         if run < (1, 2, 4, 7, 12, 20, 40)[step]:
             return step
@@ -134,11 +134,11 @@ def run_step(run: int) -> int:
 
 @compiled_lean("int64(int64[::1])")
 def pointer_step(state: Longs) -> int:
-    """The pointer's state in 32 steps: its run, and misses among the last three."""
+    """Return the bin of the pointer's state, one of 32: its run, and misses among the last three tokens."""
     return run_step(state[RUN]) * MISS_STEPS + ones(state[MISSES] & 7)
 
 
 @compiled_lean("int64(int64[::1])")
 def pointer_rate(state: Longs) -> int:
-    """Its state in 128 steps: with earlier misses too."""
+    """Return the bin of the pointer's state, one of 128, which also counts the misses before."""
     return pointer_step(state) * MISS_STEPS + min(ones(state[MISSES] >> 3), MISS_STEPS - 1)

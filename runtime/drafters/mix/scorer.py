@@ -1,9 +1,10 @@
-"""The mixing: a linear part whose weights the situation chooses, and a hidden layer; learnt online; compiled.
+"""Score candidates by mixing their inputs, and learn the weights online; compiled.
 
-A candidate's score is w . x + o . leaky(H x + b) and its biases, with w and b the sums of the chosen weight
-sets; the softmax of the scores gives its share. Only tokens that were among the candidates teach: how often
-the best one is right at all is measured apart. The linear part learns by gradient, the hidden layer by
-Adagrad.
+A candidate's score is w . x + o . leaky(H x + b) plus its biases. Here w and b are the sums of the weight
+sets that the situation chooses, H is the hidden layer, and o are its output weights. The softmax of the
+scores gives a candidate's share. Weights are learnt only if the right token was among the candidates; how
+often the best candidate is right at all is measured separately. The linear part learns by gradient descent,
+the hidden layer by Adagrad.
 """
 
 import numpy as np
@@ -43,21 +44,20 @@ from anespec.runtime.drafters.mix.scratch import (
     Scratch,
 )
 
-# Measured rates: how often something of a kind came true, following what happens; compiled.
-
-LEAST = 1e-4
-"""Of a rate, and of what it lacks to 1, so that the logarithm of its odds stays within 10."""
+MIN_RATE = 1e-4
+"""The least value of a rate and of 1 - rate, so that the logarithm of its odds stays within 10."""
 
 POINTER_SPAN = 500.0
 PRIOR_SPAN = 2000.0
 SURE_SPAN = 1000.0
-"""A rate moves by at least 1 / span towards what happened. A token has one pointer and many candidates."""
+"""A rate moves by at least 1 / span of its distance to each outcome (0 or 1). The spans differ since a token
+has one pointer and many candidates."""
 
 FIRST_PRIOR = 0.05
 
 
 def fresh_rates(rates: Numbers) -> None:
-    """Set rates to what they begin with: even for the pointer, small for a candidate."""
+    """Set rates to their initial values: 0.5 for the pointer, small for a candidate."""
     rates[:, RATE] = FIRST_PRIOR
     rates[POINTER_RATES:PRIOR_RATES, RATE] = 0.5
     for step in range(SURE_STEPS):
@@ -69,18 +69,20 @@ def fresh_rates(rates: Numbers) -> None:
 
 @compiled_lean("void(float32[:,::1], int64, boolean, float64)")
 def move_rate(rates: Numbers, row: int, came: bool, span: float) -> None:
-    """Move a rate towards what happened, by 1 / (n + 0.5) at first."""
+    """Update a rate with an outcome: move it by 1 / (n + 0.5) of the distance at update n, at least 1 /
+    span."""
     rates[row, SEEN] += np.float32(1)
     step = max(1.0 / (rates[row, SEEN] + 0.5), 1.0 / span)
     rate = rates[row, RATE] + ((1.0 if came else 0.0) - rates[row, RATE]) * step
-    rate = min(max(rate, LEAST), 1.0 - LEAST)
+    rate = min(max(rate, MIN_RATE), 1.0 - MIN_RATE)
     rates[row, RATE] = rate
     rates[row, LOGIT] = np.log(rate / (1.0 - rate))
 
 
 @compiled_lean("int64(float32, int64)")
 def sure_row(share: float, matched: int) -> int:
-    """The rate of best candidates that had such a share; `matched` says which tables knew the context."""
+    """Return the row of the rate of best candidates with this share; `matched` are bits (see
+    MATCHED_LOCAL)."""
     step = min(int(share * SURE_STEPS), SURE_STEPS - 1) if share > 0 else 0
     return SURE_RATES + TABLES_MATCHED * step + matched
 
@@ -88,13 +90,13 @@ def sure_row(share: float, matched: int) -> int:
 LINEAR_STEP = np.float32(0.0005)
 HIDDEN_STEP = np.float32(0.06)
 SLOPE = np.float32(0.1)
-"""Of a unit below zero."""
+"""The slope of a unit below zero (leaky ReLU)."""
 
 ONE, ZERO, EPSILON = np.float32(1), np.float32(0), np.float32(1e-3)
 
 
 def fresh_weights(weights: Numbers) -> None:
-    """Set weights to what they begin with; units begin apart from one another, always in the same way."""
+    """Set weights to their initial values; those of the hidden layer are random, with a fixed seed."""
     weights[:] = 0
     weights[0, : 2 * CONTEXTS] = 0.07
     weights[0, POINTER] = 0.2
@@ -107,9 +109,9 @@ def fresh_weights(weights: Numbers) -> None:
 
 @compiled_lean(takes("int64", IMAGE, SCRATCH, returns="int64"))
 def score(count: int, image: Image, scratch: Scratch) -> int:
-    """Write the share of each of `count` candidates, and what their units hold; the best one.
+    """Write the share of each of `count` candidates and the values of its units; return the best candidate.
 
-    Row SUMS of `slopes` then holds what the linear part weighs each input with.
+    Row SUMS of `slopes` then has the linear part's weight of each input.
     """
     marks, entries, values = scratch.marks, scratch.entries, scratch.values
     slopes, units, shares, weights = scratch.slopes, scratch.units, scratch.shares, image.weights
@@ -159,7 +161,10 @@ def score(count: int, image: Image, scratch: Scratch) -> int:
 
 @compiled_lean(takes("int64", SCRATCH, returns="int64"))
 def loudest_input(best: int, scratch: Scratch) -> int:
-    """The input that adds most to the linear part of the best candidate's score, right after `score`."""
+    """Return the input that contributes most to the linear part of the best candidate's score.
+
+    Call this right after `score`.
+    """
     entries, values, sums = scratch.entries, scratch.values, scratch.slopes[SUMS]
     loudest = PRIOR
     most = ZERO
@@ -173,7 +178,7 @@ def loudest_input(best: int, scratch: Scratch) -> int:
 
 @compiled_lean("void(float32[:,::1], float32[:,::1], int64, int64, float32[::1])")
 def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numbers) -> None:
-    """An Adagrad step of the weights of all units in a row, from a column on."""
+    """Do an Adagrad step for the weights of all units in a row, from column `first` on."""
     for unit in range(UNITS):
         square = squares[row, first + unit] + slope[unit] * slope[unit]
         squares[row, first + unit] = square
@@ -182,8 +187,10 @@ def _climb(weights: Numbers, squares: Numbers, row: int, first: int, slope: Numb
 
 @compiled_lean(takes("int64, int64", IMAGE, SCRATCH))
 def teach(came: int, count: int, image: Image, scratch: Scratch) -> None:
-    """Learn that candidate `came` of `count` was right; `units` and `shares` are what `score` wrote, and are
-    used up."""
+    """Learn that candidate `came` of `count` was right.
+
+    This uses `units` and `shares` as `score` wrote them, and overwrites them.
+    """
     marks, entries, values = scratch.marks, scratch.entries, scratch.values
     slopes, units, shares = scratch.slopes, scratch.units, scratch.shares
     weights, squares = image.weights, image.squares

@@ -1,4 +1,4 @@
-"""A session's working memory, which proposals overwrite: 14 KB."""
+"""Define a session's working memory of 14 KB, which every proposal overwrites."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from anespec.runtime.drafters.mix.nodes import FOLLOWERS
 from anespec.runtime.drafters.mix.state import STATE
 
 LONGEST_CHAIN = 64
-"""Tokens of a draft: more than any pass runs of one sequence."""
+"""The most tokens of a draft: more than a pass runs of one sequence."""
 
 CHOSEN_SETS = 0
 CHOSEN_LOCAL, CHOSEN_MEMORY, CHOSEN_POINTER, CHOSEN_SHAPE = (CHOSEN_SETS + kind for kind in range(1, CHOSEN))
@@ -32,33 +32,35 @@ ACTIVE = ACTIVE_COUNT + 1
 SLOTS = ACTIVE + INPUTS
 SLOT_COUNT = 128
 ENTRY_COUNT = SLOTS + SLOT_COUNT
-SPEAKER = ENTRY_COUNT + 1
-BEST = SPEAKER + 1
+TOP_INPUT = ENTRY_COUNT + 1
+BEST = TOP_INPUT + 1
 ORDER = BEST + 1
 MARKS = ORDER + 1
-"""Marks, an array of integers: the chosen weight sets, the global one first, then by longest local order, by
-longest one in memory, by the pointer and by shape; which prior each candidate has; how many inputs any
-candidate has, and which; where a token stands among the candidates; how many entries there are;
-of a chain's first token which input spoke most for it, its place among the candidates, and how many tokens of
-context stood in this text before."""
+"""The places of numbers in the array `marks`. CHOSEN_SETS: the chosen weight sets, the global one first, then
+by the longest order in this text, by the longest order in memory, by the pointer and by shape. PRIORS: the
+prior of each candidate. ACTIVE_COUNT and ACTIVE: the inputs that some candidate has. SLOTS: a hash table from
+tokens to places among the candidates. ENTRY_COUNT: the number of entries. About a chain's first token:
+TOP_INPUT, the input that contributes most to it; BEST, its place among the candidates; ORDER, the tokens of
+the longest context found in this text."""
 
 MOST_ENTRIES = 2 * CONTEXTS * FOLLOWERS + (INPUTS - FIRST_OTHER) * MOST_CANDIDATES + CANDIDATES + 1
-"""An entry says that a candidate has an input, with its value; a candidate has only a few of all inputs."""
+"""The most entries. An entry is an input of a candidate with its value; a candidate has few of all inputs."""
 
 UNIT_BIASES, SUMS = 0, 1
 SLOPE_ROWS = INPUTS + 3
-"""Of the room for sums and slopes. `score` leaves the units' biases and the linear part's weight of each
-input in rows 0 and 1; `teach` then has a row per input, for what its units are to move by, and three more."""
+"""The rows of `slopes`. `score` writes the units' biases to row 0 and the linear part's weight of each input
+to row 1. `teach` then uses a row per input for the slopes of its weights per unit, and three more."""
 
 
 class Scratch(NamedTuple):
-    """What the arrays hold.
+    """The arrays of a session's working memory.
 
-    `state` is where a chain stands; `found` [CANDIDATES] are the tokens that may come, `marks` [MARKS] see
-    above. Entry i is of candidate `entries[i, 0]` and input `entries[i, 1]`, of value `values[i]`. `places`
-    [CANDIDATES, BIASES] are where biases stand; `others` and `chances` [MOST_CANDIDATES] what one source says
-    beside mix; `slopes` sums and slopes (scorer.py); `units` [CANDIDATES, UNITS] what units hold; `shares`
-    [CANDIDATES] the candidates' shares, in (0, 1); `claims` [LONGEST_CHAIN] the chances of a chain's tokens.
+    `state` is the state at the end of a chain. `found` [CANDIDATES] are the candidates' tokens. For `marks`
+    [MARKS] see above. Entry i gives candidate `entries[i, 0]` the input `entries[i, 1]` with value
+    `values[i]`. `places` [CANDIDATES, BIASES] are the indices of the biases. `others` and `chances`
+    [MOST_CANDIDATES] are the candidates of one other source. `slopes` are sums and slopes (scorer.py).
+    `units` [CANDIDATES, UNITS] are the values of the hidden units. `shares` [CANDIDATES] are the candidates'
+    shares, in (0, 1). `claims` [LONGEST_CHAIN] are the probabilities of a chain's tokens.
     """
 
     state: Longs
@@ -83,7 +85,7 @@ SCRATCH = structure(
 
 
 def fresh_scratch() -> Scratch:
-    """Room for one chain at a time."""
+    """Return a new working memory, for one chain at a time."""
     return Scratch(
         state=np.zeros(STATE, np.int64),
         found=np.zeros(CANDIDATES, np.int32),

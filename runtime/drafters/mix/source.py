@@ -1,4 +1,4 @@
-"""Mix as a draft source: what this text and earlier ones say, weighed by what was right."""
+"""Draft with mix: predict from contexts of this text and of earlier requests, weighted by their accuracy."""
 
 from collections.abc import Sequence
 
@@ -25,9 +25,9 @@ from anespec.runtime.drafters.mix.layout import (
     view_image,
 )
 from anespec.runtime.drafters.mix.nodes import WORD_COLUMNS, word_rows
-from anespec.runtime.drafters.mix.others import SPEAKERS, Others, no_others
+from anespec.runtime.drafters.mix.others import INPUT_SOURCES, Others, no_others
 from anespec.runtime.drafters.mix.pointer import LENGTHS
-from anespec.runtime.drafters.mix.scratch import BEST, LONGEST_CHAIN, ORDER, SPEAKER, fresh_scratch
+from anespec.runtime.drafters.mix.scratch import BEST, LONGEST_CHAIN, ORDER, TOP_INPUT, fresh_scratch
 from anespec.runtime.drafters.mix.state import AT, STATE
 from anespec.runtime.drafters.mix.walk import (
     OPENING_TOKENS,
@@ -40,20 +40,21 @@ from anespec.runtime.drafters.mix.walk import (
 from anespec.runtime.drafters.texts import GrowingText
 
 NODES_PER_TOKEN = 20
-"""Rows, of which a token takes a context's each at most: buckets are then seldom full."""
-ROOM = 512
-"""Tokens that a text may grow by at first."""
+"""The nodes that are allocated per token. A token uses at most one for each context, so buckets are seldom
+full."""
+
+INITIAL_ROOM = 512
+"""The least number of tokens that a text may grow by before its arrays are replaced."""
 
 
 class TextTables:
-    """A text, its state, and its nodes, words and matches.
+    """A text with its state, nodes, words and matches.
 
-    If the text outgrows the arrays, they are replaced by arrays of twice the size, and the text is indexed
-    again.
+    If the text outgrows the arrays, they are replaced by larger ones, and the text is indexed again.
     """
 
     def __init__(self, traits: Words, prompt: Sequence[int], reference: Sequence[int]) -> None:
-        """The reference is indexed before the prompt, as text that came before."""
+        """Index the reference, as earlier text, and then the prompt."""
         self._traits = traits
         self._opening = np.array(prompt[:OPENING_TOKENS], np.int32)
         self.reference_end = len(reference)
@@ -67,14 +68,14 @@ class TextTables:
         return self._answer
 
     def make_room(self, tokens: int) -> None:
-        """See to it that the text may go on by so many tokens."""
+        """Replace the arrays by larger ones if the text cannot grow by so many tokens."""
         self.text.make_room(tokens)
         if self.text.length + tokens > self._room:
             self._build()
 
     def _build(self) -> None:
         length = self.text.length
-        self._room = 2 * length if length > self._answer else length + max(ROOM, length // 2)
+        self._room = 2 * length if length > self._answer else length + max(INITIAL_ROOM, length // 2)
         rows = -(-self._room * NODES_PER_TOKEN // BUCKET) * BUCKET
         self._octets = np.zeros((rows, NODE_BYTES), np.uint8)
         self._nodes = self._octets.view(np.int32).reshape(rows, NODE_WORDS)
@@ -88,11 +89,11 @@ class TextTables:
 
     @property
     def arrays(self) -> Text:
-        """As compiled functions take it; others after the text grew, or room was made."""
+        """The arrays for compiled functions; they change when the text grows or room is made."""
         return Text(self.text.tokens, self.state, self._nodes, self._octets, self._words, self._heads)
 
     def index(self, end: int) -> None:
-        """Index the text up to `end`, learning no weights."""
+        """Index the text up to `end`, without learning weights."""
         index_text(self.arrays, end, self._traits)
 
 
@@ -101,25 +102,25 @@ _learn = direct(learn_answer)
 
 
 class MixSource:
-    """Sessions that share their tenant's memory: what followed what, and how to weigh it."""
+    """A source whose sessions share their tenant's memory: the followers of contexts, and the weights."""
 
     name = "mix"
     cost = DraftCost(microseconds=20, opens_aside=True)
 
     def __init__(self, traits: Words, memory: Memory) -> None:
-        """`traits`: see traits.py. The memory is closed with the source."""
+        """Take the tokens' traits (see traits.py) and a memory, which is closed with the source."""
         self._traits = traits
         self._memory = memory
 
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> "MixSession":
-        """A session that has indexed reference and prompt."""
+        """Open a session that has indexed the reference and the prompt."""
         tables = TextTables(self._traits, prompt, reference or ())
         return MixSession(self._traits, self._memory.of(tenant), tables, no_others())
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
+        """Ask the sessions one after another."""
         return propose_each(asks)
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class MixSource:
 
 
 class MixSession:
-    """Proposes the best candidate, then what is best behind it, and so on; learns at every pass."""
+    """A session that proposes chains of best candidates, and learns at every pass."""
 
     wants_top = 0
 
@@ -139,13 +140,13 @@ class MixSession:
         self._remembered = remembered
         self._image = view_image(remembered.image)
         self._tables = tables
-        # A separate one: earlier requests are learnt on any thread that opens a session.
+        # Each session has its own scratch, since sessions may run on several threads.
         self._scratch = fresh_scratch()
         self._others = others
         self._closed = False
 
     def propose(self, budget: int) -> Draft:
-        """At most `budget` tokens; nothing is learnt by it."""
+        """Return a draft of at most `budget` tokens, without learning."""
         budget = min(budget, LONGEST_CHAIN)
         if budget < 1:
             return Draft()
@@ -158,11 +159,11 @@ class MixSession:
             return Draft()
         tokens = tuple(text.tokens[text.length : text.length + count].tolist())
         claims = tuple(scratch.claims[:count].tolist())
-        remembered = CONTEXTS <= int(scratch.marks[SPEAKER]) < 2 * CONTEXTS
-        return Draft(tokens, claims, self._speaker(), int(scratch.marks[ORDER]), remembered)
+        remembered = CONTEXTS <= int(scratch.marks[TOP_INPUT]) < 2 * CONTEXTS
+        return Draft(tokens, claims, self._top_source(), int(scratch.marks[ORDER]), remembered)
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """Let the text go on, and learn from each token."""
+        """Append the committed tokens to the text, and learn from each of them."""
         tables = self._tables
         tables.make_room(len(committed))
         tables.text.append(committed)
@@ -171,7 +172,7 @@ class MixSession:
             _learn(tables.text.length, arrays, self._image, self._others, self._traits, self._scratch)
 
     def close(self) -> None:
-        """Fold the request into its tenant's memory."""
+        """Let the tenant's memory learn the request; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -180,9 +181,9 @@ class MixSession:
         text = tables.text.tokens[begin : tables.text.length].copy()
         self._remembered.fold(text, tables.answer - begin)
 
-    def _speaker(self) -> str:
-        """The input that contributed most to the first token of the last proposal."""
+    def _top_source(self) -> str:
+        """Return the source of the input that contributed most to the first token of the last proposal."""
         marks, at = self._scratch.marks, self._tables.state[AT]
         if 0 <= at < self._tables.reference_end and marks[BEST] == 0:
             return REFERENCE
-        return SPEAKERS.get(int(marks[SPEAKER]), MixSource.name)
+        return INPUT_SOURCES.get(int(marks[TOP_INPUT]), MixSource.name)

@@ -1,4 +1,4 @@
-"""The features of a token's text, per vocabulary, as an array for compiled functions."""
+"""Compute the features of the texts of a vocabulary's tokens, as an array for compiled functions."""
 
 from functools import lru_cache
 
@@ -12,20 +12,23 @@ UNKNOWN, SPACED, SPACED_CAPITAL, JOINED, JOINED_CAPITAL, CAPITALS, DIGITS, LINES
 SPACES, STOP, PAUSE, OPENS, CLOSES, SIGNS, FOREIGN, SPECIAL = range(8, 16)
 """The shapes of tokens."""
 
-LONG = 4
-"""Letters of a word that says what a text is about, more likely than how it is built."""
+MIN_LONG_LETTERS = 4
+"""The least letters of a long word. Long words more likely say what a text is about; short ones only connect
+them."""
 
 
 def no_traits() -> Words:
-    """Return the features for a vocabulary without texts: every token has the same shape and is its own
-    folded form."""
+    """Return the traits of a vocabulary without texts: all tokens have one shape, and none are folded."""
     return np.zeros((0, 2), np.int32)
 
 
 @lru_cache(maxsize=2)
 def traits_of(tokenizer: Tokenizer) -> Words:
-    """[vocabulary, 2]: each token's shape and what it ends (see state.py), and the first token of the same
-    text without case and outer space."""
+    """Return the traits of a vocabulary's tokens, [vocabulary, 2].
+
+    The first column has a token's shape and flags (see state.py). The second has the first token whose text
+    is the same without case and outer space.
+    """
     size = tokenizer.vocabulary_size
     traits = np.zeros((size, 2), np.int32)
     folded: dict[str, int] = {}
@@ -38,15 +41,15 @@ def traits_of(tokenizer: Tokenizer) -> Words:
 
 
 def ends_of(text: str, word: str) -> int:
-    """Return whether a token ends a line or a sentence, and whether it is a long word."""
+    """Return the flags of a token: whether it ends a line or a sentence, and whether it is a long word."""
     if "\n" in text:
         return ENDS_LINE | ENDS_SENTENCE
     ends = ENDS_SENTENCE if word and word[-1] in ".!?:" else 0
-    return ends | (IS_LONG if len(word) >= LONG and word.isalpha() else 0)
+    return ends | (IS_LONG if len(word) >= MIN_LONG_LETTERS and word.isalpha() else 0)
 
 
 def shape_of(text: str) -> int:
-    """The shape of a token of this text, which is not empty."""
+    """Return the shape of a token with this text, which is not empty."""
     word = text.strip()
     if "\n" in text:
         return LINES

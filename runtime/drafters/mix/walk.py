@@ -1,4 +1,5 @@
-"""Walks over a text: index it, propose what follows, learn what came, fold it into memory; compiled."""
+"""Walk over a text: index it, propose the next tokens, learn weights from an answer, fold it into memory;
+compiled."""
 
 from anespec.runtime.drafters.compiled import compiled_lean, takes
 from anespec.runtime.drafters.mix.contexts import mixed, write_keys
@@ -39,7 +40,7 @@ from anespec.runtime.drafters.mix.scratch import (
     ORDER,
     PRIORS,
     SCRATCH,
-    SPEAKER,
+    TOP_INPUT,
     Scratch,
 )
 from anespec.runtime.drafters.mix.state import ANSWER_PLACE, AT, KEYS, LENGTH, OPENING, STATE, step_state
@@ -50,7 +51,7 @@ OPENING_TOKENS = 6
 
 @compiled_lean("void(int64[::1], int32[::1], int64, int32[:,::1], int32[:,::1])")
 def begin_text(state: Longs, opening: Words, count: int, words: Words, traits: Words) -> None:
-    """Set a state to the beginning of a text, of a request that opens with these tokens."""
+    """Set a state to the beginning of a text, whose request begins with the `count` tokens of `opening`."""
     for place in range(STATE):
         state[place] = 0
     state[ANSWER_PLACE] = -1
@@ -71,7 +72,7 @@ def begin_answer(state: Longs) -> None:
 
 @compiled_lean(takes(TEXT, "int64", TRAITS))
 def index_text(text: Text, end: int, traits: Words) -> None:
-    """Let the text go on to `end`, and learn what followed what."""
+    """Advance the text to `end`, and count each token as a follower of its contexts in the text's nodes."""
     tokens, state = text.tokens, text.state
     while state[LENGTH] < end:
         at = state[LENGTH]
@@ -98,8 +99,11 @@ def fold_text(
     image: Image,
     traits: Words,
 ) -> None:
-    """Learn what followed what, of tokens from `first` to `end` those from `begin` on; calls go on from one
-    another. `answer` is where the answer begins."""
+    """Walk over the tokens from `first` to `end`, and count those from `begin` on as followers in memory.
+
+    Each call continues at the end of the call before, with its `state` and `words`. `answer` is the index at
+    which the answer begins.
+    """
     if first == 0:
         begin_text(state, tokens, len(tokens), words, traits)
     for at in range(first, end):
@@ -118,7 +122,7 @@ def fold_text(
 
 @compiled_lean("int64(int64[::1])")
 def _tables_matched(marks: Longs) -> int:
-    """Which tables knew the longer contexts, right after `gather`: see MATCHED_LOCAL."""
+    """Return which tables have a longer context, as bits (see MATCHED_LOCAL). Call this after `gather`."""
     matched: int = (marks[CHOSEN_SHAPE] - BY_SHAPE) % TABLES_MATCHED
     return matched
 
@@ -127,8 +131,11 @@ def _tables_matched(marks: Longs) -> int:
 def propose_chain(
     budget: int, here: Text, image: Image, others: Others, traits: Words, scratch: Scratch
 ) -> int:
-    """Write up to `budget` tokens, at most LONGEST_CHAIN, behind the text, where there is room for them, and
-    the chance of each to `claims`; how many. The text itself stays where it is."""
+    """Write a chain of up to `budget` tokens after the text, and their probabilities to `claims`.
+
+    Return the number of tokens. `budget` is at most LONGEST_CHAIN, and the text has room for it. The text's
+    state does not change.
+    """
     marks, tokens, state = scratch.marks, here.tokens, scratch.state
     for place in range(STATE):
         state[place] = here.state[place]
@@ -140,7 +147,7 @@ def propose_chain(
         best = score(count, image, scratch)
         scratch.claims[step] = image.rates[sure_row(scratch.shares[best], _tables_matched(marks)), RATE]
         if step == 0:
-            marks[SPEAKER] = loudest_input(best, scratch)
+            marks[TOP_INPUT] = loudest_input(best, scratch)
             marks[BEST] = best
             marks[ORDER] = marks[CHOSEN_LOCAL] - BY_LOCAL_ORDER
         token = scratch.found[best]
@@ -154,7 +161,7 @@ def propose_chain(
 
 @compiled_lean(takes("int64", TEXT, IMAGE, OTHERS, TRAITS, SCRATCH))
 def learn_answer(end: int, text: Text, image: Image, others: Others, traits: Words, scratch: Scratch) -> None:
-    """Let the text go on to `end` with tokens of the answer, and learn from each how to mix."""
+    """Advance the text to `end` over tokens of the answer, and learn the weights and rates from each."""
     marks, tokens, state, found, rates = scratch.marks, text.tokens, text.state, scratch.found, image.rates
     while state[LENGTH] < end:
         at = state[LENGTH]
