@@ -1,4 +1,4 @@
-"""The gates without a verdict on a running artifact: the parts of a background check, and their reports."""
+"""The parts of a background check: the gates without a verdict on a running artifact, and their reports."""
 
 from enum import StrEnum
 
@@ -18,7 +18,7 @@ from anespec.validate.residency.compute_plan import neural_engine
 
 
 class Part(StrEnum):
-    """The parts of a check, in this order."""
+    """A part of a check; the parts run in this order."""
 
     GOLDEN = "golden"
     EXACTNESS = "exactness"
@@ -27,12 +27,12 @@ class Part(StrEnum):
 
     @property
     def steps(self) -> int:
-        """The number of steps of a check: exactness has one for each invariance."""
+        """Return the number of steps of the part: exactness has one for each invariance."""
         return len(Invariance) if self is Part.EXACTNESS else 1
 
     @property
     def weight(self) -> int:
-        """About how long it takes, beside the others."""
+        """Return about how long the part takes, relative to the others."""
         return WEIGHTS[self]
 
 
@@ -46,16 +46,16 @@ class CheckAsked(Opening):
 
     @property
     def steps(self) -> int:
-        """Of how many steps it is."""
+        """Return the number of steps of all parts."""
         return sum(part.steps for part in self.parts)
 
 
 class CheckReport(Record):
-    """A line of a check's process: how many steps are behind it, what share of its time that is (0 to 1) and
-    what it does, and what it has found.
+    """A line that a check's process prints: its progress, and what it has found.
 
-    `failure` is how the golden gate failed; with it the check ends. `trouble` is why a part was not
-    asked.
+    `done` is the number of finished steps, `share` their part of the time (0 to 1), and `doing` the current
+    part. `failure` is how the golden gate failed; the check ends with it. `trouble` is why a part could not
+    be run.
     """
 
     done: Index = 0
@@ -68,10 +68,10 @@ class CheckReport(Record):
 
 
 def missing_parts(artifact: Artifact, here: RunEnvironment, shape: VerifierShape) -> tuple[Part, ...]:
-    """The parts that have no verdict here, and can be asked.
+    """Return the parts that have no verdict here and can be run.
 
     Raises:
-        ArtifactError: a verdict is on record, and the files are not those that it is about.
+        ArtifactError: a verdict is recorded, but for other files than the present ones.
     """
     parts = [Part.GOLDEN] if may_ask_golden(artifact, here) else []
     verdict = kept_exactness(artifact, here, "quick")
@@ -85,7 +85,7 @@ def missing_parts(artifact: Artifact, here: RunEnvironment, shape: VerifierShape
 
 
 def may_ask_golden(artifact: Artifact, here: RunEnvironment) -> bool:
-    """Return whether the golden gate has no verdict here, and its GGUF is available."""
+    """Return whether the golden gate has no verdict here and the GGUF is available."""
     if recorded_golden(artifact, here) is not None:
         return False
     size = artifact.manifest.source.bytes
@@ -93,10 +93,10 @@ def may_ask_golden(artifact: Artifact, here: RunEnvironment) -> bool:
 
 
 def require_no_golden_failure(artifact: Artifact, here: RunEnvironment) -> None:
-    """Do nothing where no golden verdict of here says that the artifact computes something else.
+    """Require that no golden verdict recorded here has failed.
 
     Raises:
-        GoldenGateError: one does.
+        GoldenGateError: a verdict says that the artifact does not compute what its GGUF means.
     """
     if (verdict := recorded_golden(artifact, here)) is not None:
         require_golden(verdict)

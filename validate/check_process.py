@@ -2,8 +2,8 @@
 
     python -P -m anespec.validate.check_process DESCRIPTOR CHECK
 
-CHECK is a CheckAsked as JSON; each line that it prints is a CheckReport. Verdicts are recorded in gates/ as
-`validate` does; where they cannot be, the lines have them all the same.
+CHECK is a CheckAsked as JSON. Each printed line is a CheckReport. Verdicts are recorded in gates/ as by
+`validate`; the lines hold them too, in case they cannot be recorded.
 """
 
 import os
@@ -27,43 +27,43 @@ if TYPE_CHECKING:
 MODULE = "anespec.validate.check_process"
 
 
-class _Telling:
-    """Reports how many of the steps are behind, and what share of the time, as parts go on."""
+class _CheckProgress:
+    """Reports the finished steps and their share of the time while parts run."""
 
     def __init__(self, parts: "Sequence[Part]", say: "Callable[[CheckReport], None]") -> None:
         self._say = say
         self._steps = self._weight = 0
         self._whole = sum(part.weight for part in parts)
-        self._told: tuple[int, str, int] | None = None
+        self._last_report: tuple[int, str, int] | None = None
 
     def of_part(self, part: "Part") -> "Progress":
-        """What takes the progress of a part, which comes after those that have ended."""
+        """Return the progress callback of a part that runs after all finished ones."""
         from anespec.validate.check_parts import CheckReport
 
         behind = 0.0
 
         def take(note: str, share: float | None = None, /) -> None:
             nonlocal behind
-            # Notes without a share, or of an estimate that has changed, do not lead back.
+            # The share never falls: notes may lack one, and an estimate may be corrected.
             behind = max(behind, min(share or 0.0, 1.0))
             done = self._steps + min(int(behind * part.steps), max(0, part.steps - 1))
             whole = min((self._weight + behind * part.weight) / self._whole, 1.0)
-            if self._told != (told := (done, part.value, int(100 * whole))):
-                self._told = told
+            if self._last_report != (current := (done, part.value, int(100 * whole))):
+                self._last_report = current
                 self._say(CheckReport(done=done, share=whole, doing=part))
 
         take("")
         return take
 
     def ended(self, part: "Part") -> dict[str, Any]:
-        """The part is behind; what a report says of that."""
+        """Count the part as finished, and return the progress fields of its report."""
         self._steps += part.steps
         self._weight += part.weight
         return {"done": self._steps, "share": min(self._weight / self._whole, 1.0), "doing": part.value}
 
 
 def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[CheckReport], None]") -> None:
-    """Ask the parts in their order; the golden gate's failure ends it.
+    """Run the parts in their order; a failure of the golden gate ends the check.
 
     Raises:
         AnespecError: the artifact does not run.
@@ -76,9 +76,9 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
 
     artifact = Artifact(Path(asked.artifact), KnownHashes(), asked.sequences)
     here = circumstances(artifact, asked.backend, asked.threads)
-    telling = _Telling(asked.parts, say)
+    progress = _CheckProgress(asked.parts, say)
     if Part.GOLDEN in asked.parts:
-        report, trouble = telling.of_part(Part.GOLDEN), None
+        report, trouble = progress.of_part(Part.GOLDEN), None
         try:
             _golden(artifact, asked, report)
         except GoldenGateError as error:
@@ -86,12 +86,12 @@ def check(asked: "CheckAsked", clock: Callable[[], float], say: "Callable[[Check
             return
         except AnespecError as error:
             trouble = str(error)
-        say(CheckReport(**telling.ended(Part.GOLDEN), trouble=trouble))
+        say(CheckReport(**progress.ended(Part.GOLDEN), trouble=trouble))
     if Part.EXACTNESS in asked.parts or Part.COSTS in asked.parts:
-        _measure(artifact, here, asked, clock, telling, say)
+        _measure(artifact, here, asked, clock, progress, say)
     if Part.RESIDENCY in asked.parts:
-        trouble = _residency(artifact, telling.of_part(Part.RESIDENCY))
-        say(CheckReport(**telling.ended(Part.RESIDENCY), trouble=trouble))
+        trouble = _residency(artifact, progress.of_part(Part.RESIDENCY))
+        say(CheckReport(**progress.ended(Part.RESIDENCY), trouble=trouble))
 
 
 def _measure(
@@ -99,10 +99,10 @@ def _measure(
     here: "RunEnvironment",
     asked: "CheckAsked",
     clock: Callable[[], float],
-    telling: _Telling,
+    progress: _CheckProgress,
     say: "Callable[[CheckReport], None]",
 ) -> None:
-    """Ask what passes prove, where that is asked, and what they cost: both of one open verifier."""
+    """Run the exactness gate if asked to and measure the costs of passes, both with one open verifier."""
     from anespec.runtime.backends import open_verifier
     from anespec.runtime.proven import Proven
     from anespec.validate.check_parts import CheckReport, Part
@@ -111,21 +111,21 @@ def _measure(
 
     verdict = None if Part.EXACTNESS in asked.parts else kept_exactness(artifact, here, "quick")
     if verdict is None:
-        report = telling.of_part(Part.EXACTNESS)
-        # Before it is opened here, so that it stands in this process's memory once.
+        report = progress.of_part(Part.EXACTNESS)
+        # This runs before the artifact is opened here, so that memory holds it only once.
         elsewhere, trouble = _elsewhere(artifact, here, asked)
     with closing(open_verifier(artifact, asked.backend, asked.threads, asked.workers)) as verifier:
         if verdict is None:
             verdict = _exactness(artifact, verifier, here, elsewhere, report)
-            say(CheckReport(**telling.ended(Part.EXACTNESS), exactness=verdict, trouble=trouble))
-        report = telling.of_part(Part.COSTS)
+            say(CheckReport(**progress.ended(Part.EXACTNESS), exactness=verdict, trouble=trouble))
+        report = progress.of_part(Part.COSTS)
         proven = Proven.of(verdict, verifier.shape)
         costs = recorded_costs(artifact, verifier, here, proven, report, lambda error: None, clock)
-    say(CheckReport(**telling.ended(Part.COSTS), costs=CostVerdict.of(costs, here)))
+    say(CheckReport(**progress.ended(Part.COSTS), costs=CostVerdict.of(costs, here)))
 
 
 def _residency(artifact: "Artifact", report: "Progress") -> str | None:
-    """Run the residency gate; return the reason if that is not possible. No other gate depends on it."""
+    """Run the residency gate, or return why it could not run; no other gate depends on it."""
     from anespec.system.errors import AnespecError
     from anespec.system.progress import in_steps
     from anespec.validate.residency.compute_plan import neural_engine
@@ -174,7 +174,7 @@ def _exactness(
 
 
 def main() -> None:
-    """Print the reports, or one sentence on standard error."""
+    """Print the reports, or one error message on standard error."""
     clock = yield_to_others(int(sys.argv[1]))
     answers = answer_stream()
     # Heavy libraries are loaded from here on, at the lowest priority.

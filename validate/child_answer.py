@@ -1,6 +1,6 @@
-"""One child, one answer: run a module in a process that a library may end, and read what it prints.
+"""Run a module in a child process that a library may crash, and read the answer that it prints.
 
-`child_answer` is for the process that asks, `answer_parent` for the module that answers.
+The parent calls `child_answer`, the child's module `answer_parent`.
 """
 
 import os
@@ -25,7 +25,8 @@ from anespec.system.formatting import LONGEST_REASON, last_line, printable
 class ChildLostError(AnespecError):
     """The process was ended by a signal, or gave no answer in time.
 
-    `text` says so in the terms of `system.coreml_errors`, after the last line that it said itself.
+    `text` describes that in the terms of `system.coreml_errors`, after the last line that the process
+    printed.
     """
 
     def __init__(self, said: str, end: str) -> None:
@@ -37,9 +38,9 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
     """Run a module in a new process, which ends with this one, and return its standard output.
 
     Raises:
-        ChildLostError: something ended it, or it took more seconds than that.
-        StorageError: it ended with that error's code, as it does where the disk refuses.
-        AnespecError: it failed; the last line of what it said is the reason.
+        ChildLostError: a signal ended the process, or it took more than `longest_wait` seconds.
+        StorageError: the process ended with that error's exit code, for example when the disk is full.
+        AnespecError: the process failed; the reason is the last line that it printed.
     """
     try:
         with lifeline() as held:
@@ -61,15 +62,15 @@ def child_answer(module: str, arguments: Sequence[str], longest_wait: float) -> 
         raise ChildLostError(said, ended_by(-done.returncode))
     if done.returncode:
         kind = StorageError if done.returncode == StorageError.exit_code else AnespecError
-        raise kind(said or f"it ended with {done.returncode}")
+        raise kind(said or f"it ended with exit code {done.returncode}")
     return done.stdout
 
 
 def answer_parent(answer: Callable[[Sequence[str]], bytes]) -> NoReturn:
-    """In a child of `child_answer`: print the answer to its arguments, or an AnespecError on standard error.
+    """Print the answer to this child's arguments, or an AnespecError on standard error, and end the process.
 
-    The process lives no longer than its parent. Nothing is closed at its end: what is printed is not lost to
-    a library's destructors (see anespec.system.process_exit).
+    The process ends when its parent ends. It exits without closing anything, so that a library's destructors
+    cannot lose the answer (see anespec.system.process_exit).
     """
     end_with_parent()
     answers = answer_stream()

@@ -1,4 +1,4 @@
-"""The costs of passes on this machine, stored with the verdicts."""
+"""Measure the costs of passes on this machine, and store them with the verdicts."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -18,7 +18,10 @@ from anespec.system.progress import Progress
 
 
 class WidthFigure(Record):
-    """Seconds of a pass of so many rows that looks at no slots, and what each slot of the first pool adds."""
+    """The seconds of a pass of `width` rows that reads no slots, and the seconds that a slot adds.
+
+    `per_slot` is the time for each slot of the first pool that the pass reads.
+    """
 
     width: Count
     seconds: float = Field(gt=0, le=86400)
@@ -26,15 +29,17 @@ class WidthFigure(Record):
 
 
 class CostVerdict(Verdict):
-    """The cost of every width that was proven then, and the seconds that another width than the last takes
-    more."""
+    """The costs of all widths that were proven when it was measured.
+
+    `change` is how many seconds more a pass takes if its width is not that of the pass before.
+    """
 
     widths: tuple[WidthFigure, ...] = Field(min_length=1)
     change: float = Field(default=0.0, ge=0, le=86400)
 
     @classmethod
     def of(cls, costs: PassCosts, here: RunEnvironment) -> Self:
-        """Return the measured costs."""
+        """Return a verdict of measured costs."""
         figures = [
             WidthFigure(width=cost.width, seconds=max(cost.seconds, 1e-9), per_slot=cost.per_slot)
             for cost in costs.widths
@@ -43,7 +48,7 @@ class CostVerdict(Verdict):
 
     @property
     def costs(self) -> PassCosts:
-        """As the planner takes them."""
+        """Return the costs as the planner takes them."""
         widths = [WidthCost(each.width, each.seconds, each.per_slot) for each in self.widths]
         return PassCosts.of(widths, self.change)
 
@@ -55,7 +60,7 @@ class CostFile(VerdictFile[CostVerdict]):
 
 
 def kept_costs(artifact: Artifact, here: RunEnvironment, proven: Proven) -> PassCosts | None:
-    """What was measured of all widths that are proven; None where that was not done here."""
+    """Return the recorded costs; None unless they were measured here for all proven widths."""
     verdict = artifact.read_verdicts(CostFile).find(here)
     if verdict is None or not {*proven.widths} <= {each.width for each in verdict.widths}:
         return None
@@ -71,7 +76,10 @@ def recorded_costs(
     unkept: Callable[[StorageError], None],
     clock: Callable[[], float] = perf_counter,
 ) -> PassCosts:
-    """Time passes of every width and keep the figures; `unkept` is told where they cannot be written."""
+    """Time passes of every width and record the costs.
+
+    `unkept` is called with the error if the costs cannot be written.
+    """
     costs = measure_pass_costs(verifier, proven, lambda done, of: progress("passes", done / of), clock)
     try:
         artifact.record_verdict(CostFile, CostVerdict.of(costs, here))
@@ -80,17 +88,17 @@ def recorded_costs(
     return costs
 
 
-CHANGED = 0.1
-"""Of a width's cost: what was learned is not written for less."""
+MIN_CHANGE = 0.1
+"""The smallest change for which learned costs are written, as a share of a width's cost."""
 
 
 def keep_learned(artifact: Artifact, here: RunEnvironment, learned: PassCosts | None) -> bool:
-    """Put what use has taught in place of what is recorded; whether it said something else.
+    """Record the costs that were learned in use, if they differ; return whether they were written.
 
-    For a quiet moment: it reads and writes a file, as one step.
+    This reads and writes a file as one step; call it while nothing is generated.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     known = artifact.read_verdicts(CostFile).find(here)
     if learned is None or (known is not None and not _differ(known.costs, learned)):
@@ -102,5 +110,5 @@ def keep_learned(artifact: Artifact, here: RunEnvironment, learned: PassCosts | 
 def _differ(known: PassCosts, learned: PassCosts) -> bool:
     before = {cost.width: cost.seconds for cost in known.widths}
     return before.keys() <= {cost.width for cost in learned.widths} and any(
-        abs(cost.seconds - before.get(cost.width, 0.0)) > CHANGED * cost.seconds for cost in learned.widths
+        abs(cost.seconds - before.get(cost.width, 0.0)) > MIN_CHANGE * cost.seconds for cost in learned.widths
     )

@@ -1,11 +1,11 @@
-"""The findings of a check of a machine, each with a level and, if there is one, a fix."""
+"""The findings of a check of a machine, each with a level and, where there is one, a fix."""
 
 from anespec.manifests.schema import Record
 from anespec.manifests.verdicts import Ranked
 
 
 class Level(Ranked):
-    """How a finding stands. `not here`: it cannot be looked at on this machine, for the reason given."""
+    """The level of a finding. `not here`: it cannot be checked on this machine, for the reason given."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -14,9 +14,10 @@ class Level(Ranked):
 
 
 class Finding(Record):
-    """One thing that was looked at: what was found, in a sentence, and what to do about it.
+    """The result of one check, as a sentence, and what to do about it.
 
-    `subject` is a word or two by which it is found again, in the terminal and by programs.
+    `subject` is a word or two that identifies the finding in the terminal and for programs. `mend` is the
+    fix.
     """
 
     subject: str

@@ -1,4 +1,4 @@
-"""The gates over an artifact on disk: find its source, run, record."""
+"""Run the gates on an artifact on disk: find its source, measure, record the verdict."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -29,21 +29,21 @@ from anespec.validate.sample.prompts import prompt_ids
 if TYPE_CHECKING:
     from anespec.validate.golden.reference import Reference
 
-MOST_MATRICES = 8
-"""Of a layer: seven, and room for what is small."""
+MAX_MATRICES = 8
+"""An upper bound of a layer's weights in matrices: seven, and one for everything small."""
 
 
 def find_source(artifact: Artifact, given: Path | None = None) -> Path:
-    """The GGUF that the artifact was made from, recognised by its hash.
+    """Return the path of the GGUF that the artifact was made from; it is recognised by its hash.
 
-    Looks at `given` alone, or else where it lay at conversion, beside the artifact and here.
+    Only `given` is tried, or without it the path at conversion, the artifact's folder and the current folder.
 
     Raises:
-        ArtifactError: none of these is the very file.
-        StorageError: `given` is no file.
+        ArtifactError: none of these files is the GGUF.
+        StorageError: `given` is not a file.
     """
     if given is not None and not given.is_file():
-        raise StorageError(f"{given}: no such file; --gguf takes the GGUF that was converted")
+        raise StorageError(f"{given}: no such file; give the GGUF that was converted with --gguf PATH")
     source = artifact.manifest.source
     for path in [given] if given else source_places(artifact):
         if (
@@ -53,7 +53,9 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
             and artifact.hashes.file(path) == source.sha256
         ):
             return path
-    where = str(given) if given else "where it was converted from, beside the artifact or here"
+    where = (
+        str(given) if given else "where it was at conversion, beside the artifact or in the current folder"
+    )
     raise ArtifactError(
         f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
         "give the GGUF that was converted, with --gguf PATH"
@@ -61,15 +63,15 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
 
 
 def _has_sizes(path: Path, manifest: Manifest) -> bool:
-    """Whether a file's tables fill it with tensors that a model of the artifact's sizes may have.
+    """Return whether the file has at most as many numbers as a model of the artifact's sizes can have.
 
-    To be asked before the file is hashed, which takes hours for a sparse one that is as long as a forged
-    manifest says.
+    This is checked before the file is hashed: a forged manifest may claim the length of a huge sparse file,
+    and hashing that would take hours.
     """
     sizes = manifest.hyperparameters
-    # Weights of queries, keys and values, or of gates and values, may stand in one tensor.
+    # One tensor may hold the weights of queries, keys and values, or of gates and values.
     widest = max(sizes.d, 2 * sizes.ff, (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim)
-    most = widest * (2 * sizes.vocabulary + MOST_MATRICES * sizes.layers * widest)
+    most = widest * (2 * sizes.vocabulary + MAX_MATRICES * sizes.layers * widest)
     try:
         with GGUFFile(path) as file:
             return sum(tensor.elements for tensor in file) <= most
@@ -78,7 +80,7 @@ def _has_sizes(path: Path, manifest: Manifest) -> bool:
 
 
 def source_places(artifact: Artifact) -> tuple[Path, ...]:
-    """Where an artifact's GGUF is looked for: where it lay at conversion, beside the artifact and here."""
+    """Return where to look for an artifact's GGUF: its path at conversion, beside the artifact, and here."""
     source = artifact.manifest.source
     return Path(source.read_from), artifact.root.resolve().parent / source.name, Path(source.name)
 
@@ -91,14 +93,14 @@ def golden_gate(
     progress: Progress,
     workers: WorkerLimits | None = None,
 ) -> GoldenVerdict:
-    """Run the golden gate and record its verdict in gates/golden.json; a failed one does not raise.
+    """Run the golden gate and record its verdict in gates/golden.json; a failed verdict does not raise.
 
     Raises:
-        GGUFError: the source and the artifact disagree on sizes.
+        GGUFError: the source and the artifact have different sizes.
         ArtifactError: the manifest and the shards disagree.
         StorageError: the verdict cannot be written.
     """
-    # Imported here, since generating uses this module too, and does not need `convert`.
+    # Imported here, since `generate` uses this module too and does not need `convert`.
     from anespec.validate.golden.gate import compare_computed
     from anespec.validate.golden.reference import Reference
     from anespec.validate.golden.steps import golden_weights
@@ -122,9 +124,9 @@ def golden_gate(
             computed = compare_computed(
                 manifest, reference, one, PassInputs(manifest), own, prompt_runs, ids=ids, progress=step
             )
-        step("stored weights: those that no layer has read")
+        step("stored weights that no layer has read")
         stored = tuple(weights.figures())
-    # Within its limits nothing depends on where rows stand.
+    # The figures do not depend on which sequence's region rows are in, within the gate's limits.
     here = circumstances(artifact, backend, threads).with_all_sequences()
     verdict = golden_verdict(here, stored, computed.shards, computed.stack)
     artifact.record_verdict(GoldenFile, verdict)
@@ -139,7 +141,7 @@ def _prompt_runs(
     progress: StepReport,
     workers: WorkerLimits | None,
 ) -> tuple[PromptRun, ...]:
-    """What the whole stack makes of prompts; nothing of it stays in memory beside the shards that follow."""
+    """Run prompts through the whole stack, and close it before shards are opened one by one."""
     progress("opening the whole stack")
     with closing(open_verifier(artifact, backend, threads, workers)) as verifier:
         return run_prompts(verifier, prompts, progress=progress)
@@ -153,14 +155,14 @@ def exactness_of(
     progress: Progress,
     workers: WorkerLimits | None = None,
 ) -> ExactnessVerdict:
-    """`recorded_exactness` of a verifier that is opened for it.
+    """Open a verifier, run `recorded_exactness` on it and return the verdict.
 
     Raises:
         AnespecError: the artifact does not run, here or in a new process.
         StorageError: the verdict cannot be written.
     """
     here = circumstances(artifact, backend, threads)
-    # Before it is opened here, so that it stands in memory once.
+    # This runs before the artifact is opened here, so that memory holds it only once.
     progress("the same pass in a new process")
     elsewhere = run_elsewhere(artifact, here, workers)
     progress("loading the shards")
@@ -177,13 +179,13 @@ def recorded_exactness(
     elsewhere: Elsewhere | None,
     unkept: Callable[[StorageError], None] | None = None,
 ) -> ExactnessVerdict:
-    """Run the exactness gate and record its verdict in gates/exactness.json; a failed one does not raise.
+    """Run the exactness gate and record its verdict in gates/exactness.json; a failed verdict does not raise.
 
-    `elsewhere` is what `run_elsewhere` found; without it `repeat` is not measured. `unkept` is told where the
-    verdict cannot be written.
+    `elsewhere` is the result of `run_elsewhere`; without it `repeat` is not measured. `unkept` is called with
+    the error if the verdict cannot be written.
 
     Raises:
-        StorageError: it cannot be written, and there is no `unkept`.
+        StorageError: the verdict cannot be written, and there is no `unkept`.
     """
     verdict = exactness_gate(
         verifier, here, form=form, prompts=prompt_ids(artifact), elsewhere=elsewhere, progress=progress
@@ -198,10 +200,10 @@ def recorded_exactness(
 
 
 def require_layers(manifest: Manifest, reference: "Reference", source: Path) -> None:
-    """Do nothing where the source has as many layers as the artifact.
+    """Require that the source has as many layers as the artifact.
 
     Raises:
-        GGUFError: it has not.
+        GGUFError: the numbers of layers differ.
     """
     if (layers := len(reference.facts.layers)) != manifest.hyperparameters.layers:
         raise GGUFError(

@@ -1,7 +1,7 @@
-"""Find recorded verdicts that still hold, so that nothing is measured twice; and why others do not.
+"""Find recorded verdicts that still hold, and say why others do not.
 
-A verdict is about files whose hashes are in the manifest. The files are hashed before a verdict is reused, so
-a reused verdict is about the present files. All functions raise ArtifactError otherwise.
+A verdict holds for files with the hashes in the manifest. The files are hashed again before a verdict is
+reused; if they have changed, all these functions raise ArtifactError.
 """
 
 from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerdict
@@ -18,9 +18,9 @@ from anespec.validate.residency.prediction import rule_circumstances
 
 
 def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVerdict | None:
-    """Core ML's plan of this artifact where Core ML can be asked, else the prediction by today's rules.
+    """Return Core ML's plan of this artifact where Core ML is available, else the rules' prediction.
 
-    A plan in which a shard was refused for what may be better at another time is asked for again.
+    A recorded plan is not reused if it refused a shard for a reason that may pass.
     """
     file = artifact.read_verdicts(ResidencyFile)
     if coreml is not None and artifact.manifest.target is Target.MAC:
@@ -33,13 +33,13 @@ def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVer
 
 
 def kept_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict | None:
-    """The golden verdict of here on all stimuli, judged by today's thresholds."""
+    """Return the golden verdict of this environment on all stimuli, judged by the current thresholds."""
     verdict = recorded_golden(artifact, here)
     return None if verdict is None else _intact(artifact, verdict)
 
 
 def recorded_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict | None:
-    """The same of the files as they were then."""
+    """Return the same verdict as `kept_golden` without checking the artifact's files."""
     verdict = artifact.read_verdicts(GoldenFile).find(here.with_all_sequences())
     if verdict is None or not verdict.complete or verdict.thresholds != dict(THRESHOLDS):
         return None
@@ -47,7 +47,7 @@ def recorded_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict |
 
 
 def kept_exactness(artifact: Artifact, here: RunEnvironment, form: Form) -> ExactnessVerdict | None:
-    """The exactness verdict of here on all invariances, in this form or the full one, which saw more."""
+    """Return the exactness verdict of this environment on all invariances, in this form or the full one."""
     verdict = artifact.read_verdicts(ExactnessFile).find(here)
     if verdict is None or not verdict.complete:
         return None
@@ -57,7 +57,10 @@ def kept_exactness(artifact: Artifact, here: RunEnvironment, form: Form) -> Exac
 def kept_quality(
     artifact: Artifact, here: RunEnvironment, task: QualityTask, text_sha256: str
 ) -> QualityVerdict | None:
-    """The figures of here on the same text and as many tokens, judged by the limits that are asked for."""
+    """Return the figures of this environment on the same text and number of tokens.
+
+    The verdict judges them by the limits of `task`.
+    """
     verdict = artifact.read_verdicts(QualityFile).find(here)
     if verdict is None or (verdict.text.sha256, verdict.text.asked) != (text_sha256, task.most_tokens):
         return None
@@ -72,7 +75,7 @@ def _intact(artifact: Artifact, verdict: VerdictT) -> VerdictT:
 
 
 def why_exactness_is_unknown(artifact: Artifact, here: RunEnvironment) -> str:
-    """Why no verdict holds here, by the recorded one whose circumstances are nearest."""
+    """Return why no exactness verdict holds here, compared with the most similar recorded one."""
     verdicts = artifact.read_verdicts(ExactnessFile).verdicts
     found = [[*_differences(v.circumstances, here), *_lacks(v)] for v in verdicts]
     nearest = min(found, key=len, default=None)
@@ -82,17 +85,17 @@ def why_exactness_is_unknown(artifact: Artifact, here: RunEnvironment) -> str:
 
 
 def _lacks(verdict: ExactnessVerdict) -> list[str]:
-    """In words, what an older version of anespec did not look at."""
+    """Return, in words, the invariances that an older version of anespec did not measure."""
     return [f"without {listed(list(verdict.unmeasured), 'or')}"] if verdict.unmeasured else []
 
 
 def _sequences(of: RunEnvironment) -> str:
-    """How many run at a time."""
+    """Return, in words, how many sequences run at a time."""
     return "all sequences" if of.sequences is None else counted(of.sequences, "sequence")
 
 
 def _differences(there: RunEnvironment, here: RunEnvironment) -> list[str]:
-    """In words, what was other than it is here."""
+    """Return, in words, how the environment of a verdict differs from this one."""
     if there.backend != here.backend:
         return [f"on {there.backend}, not on {here.backend}"]
     differences = []

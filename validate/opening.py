@@ -1,13 +1,13 @@
-"""The job of a process that opens an artifact: the artifact, and its backend."""
+"""The JSON argument of a process that opens an artifact."""
 
 from anespec.manifests.schema import Count, Record
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 
 class Opening(Record):
-    """The one argument of such a process, as JSON.
+    """The artifact to open and its backend, as the one JSON argument of a process.
 
-    `workers` of None are the limits by default, `sequences` of None all that the artifact has.
+    `workers` of None are the default limits; `sequences` of None are all sequences of the artifact.
     """
 
     artifact: str

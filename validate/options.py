@@ -1,4 +1,4 @@
-"""The options of a validation, declared once for Python and the command line."""
+"""The options of `validate`, declared once for Python and the command line."""
 
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -22,11 +22,11 @@ def _read_gates(value: Any) -> Any:
 
 
 class ValidateOptions(BackendOptions):
-    """Which gates are asked, on what, and what fails them.
+    """Which gates run, on what, and which results fail the run.
 
     Raises from the constructor:
-        RequestError: a value is of another type or out of its range.
-        UsageError: options that say nothing together, such as a limit of quality without a text.
+        RequestError: a value has the wrong type or is out of its range.
+        UsageError: options contradict or need each other, such as a quality limit without a text.
     """
 
     gates: Annotated[
@@ -40,9 +40,9 @@ class ValidateOptions(BackendOptions):
     )
     gguf: Path | None = Field(default=None, description="The GGUF that was converted, if it has moved.")
     quick: bool = Field(
-        default=False, description="The exactness gate's quick form: few passes of each kind."
+        default=False, description="Run the exactness gate's quick form: few passes of each kind."
     )
-    again: bool = Field(default=False, description="Measure also where a recorded verdict still holds.")
+    again: bool = Field(default=False, description="Measure again even if a recorded verdict still holds.")
     require_residency: bool = Field(
         default=False, description="Let a predicted residency verdict fail the run too."
     )
@@ -54,7 +54,7 @@ class ValidateOptions(BackendOptions):
         default=None, description="Score this text file (UTF-8) too: the quality gate."
     )
     quality_tokens: int = Field(
-        default=512, ge=1, le=MOST_TOKENS, description="How many tokens of it at most."
+        default=512, ge=1, le=MOST_TOKENS, description="The most tokens of that text to score."
     )
     max_kl: float | None = Field(
         default=None, ge=0, le=1000, description="Quality fails above this mean KL divergence, in nats."
@@ -64,14 +64,14 @@ class ValidateOptions(BackendOptions):
             default=None,
             ge=0,
             allow_inf_nan=False,
-            description="Quality fails where the perplexity grew by more, in percent.",
+            description="Quality fails if the perplexity grew by more than this, in percent.",
         )
     )
 
     @model_validator(mode="after")
     def _require_sense(self) -> Self:
         if unknown := set(self.gates) - set(GATES):
-            raise UsageError(f"there is no gate {min(unknown)!r}; choose of {', '.join(GATES)}")
+            raise UsageError(f"there is no gate {min(unknown)!r}; choose from {', '.join(GATES)}")
         limited = (self.max_kl, self.max_perplexity_change) != (None, None)
         if self.quality is None and (QUALITY in self.gates or limited):
             raise UsageError("the quality gate, --max-kl and --max-perplexity-change need --quality TEXT")
@@ -82,6 +82,6 @@ class ValidateOptions(BackendOptions):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The gates that are asked, in their order."""
+        """Return the gates to run, in their order."""
         asked = {*(self.gates or GATES[:-1]), *([QUALITY] if self.quality else [])}
         return tuple(gate for gate in GATES if gate in asked)

@@ -1,4 +1,4 @@
-"""Estimate the size and error of this model in each weight format, from some of its own tensors."""
+"""Estimate the size and error of a model in each weight format, from a sample of its tensors."""
 
 import math
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from anespec.manifests.weight_choice import kind_of
 
 ESTIMATE_VERSION = "2"
 
-MOST_WEIGHTS = 6_000_000
-"""So many are stored in each format at most, in about two seconds for all formats together."""
+MAX_WEIGHTS = 6_000_000
+"""The most weights that are stored in each format; all formats together take about two seconds."""
 
 PLACES = (0.0, 0.5, 1.0)
-"""Which tensors of a kind stand for a larger model's: the first layer's, the middle's and the last's."""
+"""Which layers' tensors stand for a kind in a large model, as shares of the depth: first, middle and last."""
 
 
 class FormatEstimate(Record):
@@ -31,12 +31,17 @@ class FormatEstimate(Record):
 
     weights: WeightFormat
     bytes: Index = Field(description="of all shards")
-    relative_error: float = Field(ge=0, description="what storing adds, relative to the size of the numbers")
-    fallbacks: Index = Field(description="tensors that are stored in another format, for they do not fit")
+    relative_error: float = Field(
+        ge=0, description="the error that storing adds, relative to the size of the numbers"
+    )
+    fallbacks: Index = Field(description="tensors stored in another format, since they do not fit this one")
 
 
 class FormatEstimates(Verdict):
-    """One estimate per format: bytes are exact but for headers, errors those of `sampled` weights."""
+    """One estimate for each format.
+
+    Bytes are exact but for headers. Errors are those of `sampled` of the `total` weights.
+    """
 
     estimates: tuple[FormatEstimate, ...]
     sampled: Count
@@ -50,7 +55,7 @@ class FormatsFile(VerdictFile[FormatEstimates]):
 
 
 def formats_circumstances(artifact: Artifact) -> RunEnvironment:
-    """Where estimates hold: on every machine."""
+    """Return the environment in which estimates hold: every machine."""
     return RunEnvironment(
         backend="convert",
         library_version=ESTIMATE_VERSION,
@@ -61,7 +66,7 @@ def formats_circumstances(artifact: Artifact) -> RunEnvironment:
 
 
 def estimate_formats(artifact: Artifact, source: Path) -> FormatEstimates:
-    """Store some tensors of `source`, the GGUF that was converted, in every format; record what came of it.
+    """Store a sample of `source`, the GGUF that was converted, in every format; record the estimates.
 
     Raises:
         GGUFError, UnsupportedModelError: a tensor cannot be read or stored.
@@ -92,7 +97,7 @@ class _Sample:
     matrices: tuple[Matrix, ...]
 
     def added(self, weights: WeightFormat, target: Target) -> AddedError:
-        """What storing them for `target` adds, scaled up to all of the kind."""
+        """Return the error that storing adds, scaled up to all weights of the kind."""
         added = AddedError.over(
             [
                 piece.added
@@ -105,25 +110,31 @@ class _Sample:
 
 
 def _samples(model: SourceModel, tensors: Sequence[StoredTensor]) -> list[_Sample]:
-    """All tensors of a small model; of a larger one rows out of the middle of a few of each kind."""
+    """Return all tensors of a small model, or rows from the middle of a few tensors of each kind."""
     kinds: dict[str | None, list[StoredTensor]] = {}
     for tensor in tensors:
         kinds.setdefault(kind_of(tensor.projection), []).append(tensor)
-    small = sum(tensor.rows * tensor.columns for tensor in tensors) <= MOST_WEIGHTS
+    small = sum(tensor.rows * tensor.columns for tensor in tensors) <= MAX_WEIGHTS
     samples = []
-    for alike in kinds.values():
-        last = len(alike) - 1
-        picked = alike if small else [alike[n] for n in sorted({round(last * place) for place in PLACES})]
-        most = MOST_WEIGHTS // len(kinds) // len(picked)
+    for tensors_of_kind in kinds.values():
+        last = len(tensors_of_kind) - 1
+        picked = (
+            tensors_of_kind
+            if small
+            else [tensors_of_kind[n] for n in sorted({round(last * place) for place in PLACES})]
+        )
+        most = MAX_WEIGHTS // len(kinds) // len(picked)
         matrices = [
             _rows(model, tensor, tensor.rows if small else most // tensor.columns) for tensor in picked
         ]
-        samples.append(_Sample(sum(tensor.rows * tensor.columns for tensor in alike), tuple(matrices)))
+        samples.append(
+            _Sample(sum(tensor.rows * tensor.columns for tensor in tensors_of_kind), tuple(matrices))
+        )
     return samples
 
 
 def _rows(model: SourceModel, tensor: StoredTensor, count: int) -> Matrix:
-    """About `count` rows out of the middle of a tensor, in whole groups that share a palette."""
+    """Return about `count` rows from the middle of a tensor, in whole groups that share a palette."""
     groups = max(1, count // GROUP_ROWS)
     count = min(tensor.rows, count if count >= tensor.rows else groups * GROUP_ROWS)
     first = tensor.first_row + (tensor.rows - count) // 2

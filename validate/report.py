@@ -1,4 +1,4 @@
-"""The gates' tables for a terminal."""
+"""Format the gates' verdicts as tables and lines for a terminal."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -35,17 +35,17 @@ STYLES = {
     Status.NO_CASES: "dim",
     Status.NOT_RUN: "yellow",
 }
-"""How a standing looks in a terminal."""
+"""The style of each status in a terminal."""
 
-MOST_NAMES = 3
-"""Shards that a line names."""
+MAX_NAMES = 3
+"""The most shards that a line names."""
 
-MOST_OPERATIONS = 5
-"""Operations off the Neural Engine that a terminal shows per shard; --json has more."""
+MAX_OPERATIONS = 5
+"""The most operations off the Neural Engine that are shown per shard; --json has more."""
 
 
 def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) -> list[RenderableType]:
-    """The report on residency: a line alone where it decides nothing and the artifact is for the CPU."""
+    """Return the report on residency; one line if it decides nothing and the artifact is for the CPU."""
     if target is Target.CPU and not decides:
         on_ane = len(verdict.shards) - len(verdict.off_ane)
         return [
@@ -59,14 +59,14 @@ def residency_parts(verdict: ResidencyVerdict, target: Target, decides: bool) ->
 
 
 def residency_table(verdict: ResidencyVerdict) -> Table:
-    """A row per shard: how many operations, and convs among them, are where."""
+    """Return a table with a row per shard: how many operations, and convs among them, run on each device."""
     c = verdict.circumstances
-    told = {
+    origin = {
         PlanSource.PREDICTED: f"predicted by rules, version {c.library_version}",
         PlanSource.MEASURED: f"measured with {c.library_version} on {c.machine}",
         PlanSource.REPLAYED: f"replayed from {c.library_version} on {c.machine}",
     }[verdict.source]
-    table = _table(f"{told}, at T = {verdict.block}", ("shard", "compute", "conv"))
+    table = _table(f"{origin}, at T = {verdict.block}", ("shard", "compute", "conv"))
     for shard in verdict.shards:
         on_ane = shard.placement is Placement.ANE
         mark = Text(f"{verdict.source} {shard.placement}", style="green" if on_ane else "bold red")
@@ -75,7 +75,7 @@ def residency_table(verdict: ResidencyVerdict) -> Table:
 
 
 def residency_lines(verdict: ResidencyVerdict) -> list[Text]:
-    """What is not on the Neural Engine and why, with mends; then the warnings, a line per rule."""
+    """Return what is not on the Neural Engine, why, and how to fix it; then the warnings, a line per rule."""
     lines = [line for shard in verdict.off_ane for line in _shard_lines(shard, verdict.source)]
     off_ane = {shard.shard for shard in verdict.off_ane}
     failing = [f for f in verdict.findings if f.severity is Severity.FAIL and f.shard in off_ane]
@@ -85,14 +85,14 @@ def residency_lines(verdict: ResidencyVerdict) -> list[Text]:
 
 
 def _shard_lines(shard: ShardResidency, source: PlanSource) -> list[Text]:
-    """What a plan says of a shard; what a prediction says is what its rules say."""
+    """Return what a plan reports of a shard; none for a prediction, whose rules are listed instead."""
     name = _stem(shard.shard)
     lines: list[Text] = []
     if source is not PlanSource.PREDICTED:
         if shard.refusal is not None:
             lines.append(Text(f"{name}: {shard.refusal}", style="red"))
-        lines += [Text(f"{name}: {operation}", style="red") for operation in shard.off_ane[:MOST_OPERATIONS]]
-        if (more := shard.compute.off_ane - MOST_OPERATIONS) > 0:
+        lines += [Text(f"{name}: {operation}", style="red") for operation in shard.off_ane[:MAX_OPERATIONS]]
+        if (more := shard.compute.off_ane - MAX_OPERATIONS) > 0:
             lines.append(
                 Text(f"{name}: and {counted(more, 'more operation')} off the Neural Engine", style="red")
             )
@@ -100,7 +100,7 @@ def _shard_lines(shard: ShardResidency, source: PlanSource) -> list[Text]:
 
 
 def _by_rule(findings: Sequence[RuleFinding]) -> list[str]:
-    """A line per rule: in which shards, its first finding, how many there are like it, and the mend."""
+    """Return a line per rule: its shards, its first finding, the number of similar findings, and the fix."""
     lines = []
     for rule in dict.fromkeys(finding.rule for finding in findings):
         first, *others = [finding for finding in findings if finding.rule == rule]
@@ -112,9 +112,9 @@ def _by_rule(findings: Sequence[RuleFinding]) -> list[str]:
 
 
 def _shortened(names: Sequence[str], noun: str) -> list[str]:
-    """The first names, and in words how many others there are."""
-    left = len(names) - MOST_NAMES
-    return [*names[:MOST_NAMES], *([counted(left, f"other {noun}")] if left > 0 else [])]
+    """Return the first names, and in words how many more there are."""
+    left = len(names) - MAX_NAMES
+    return [*names[:MAX_NAMES], *([counted(left, f"other {noun}")] if left > 0 else [])]
 
 
 def _stem(shard: str) -> str:
@@ -127,7 +127,10 @@ def _devices(totals: DeviceTotals) -> str:
 
 
 def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
-    """Stored weights by format, then shards and the whole stack, a row each, with the worst's figures."""
+    """Return tables of the stored weights by format, of every shard alone, and of the whole stack.
+
+    The first shows the worst tensor of each format.
+    """
     weights = _table("stored weights, by format", ("format", "tensors", "worst tensor", "error", "claimed"))
     for weight_format in WeightFormat:
         stored = [w for w in verdict.weights if w.weights is weight_format]
@@ -165,7 +168,7 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
 
 
 def exactness_table(verdict: ExactnessVerdict) -> Table:
-    """One row per invariance; those that speculation does not need are marked as optional."""
+    """Return a table with a row per invariance; those that speculation does not need are optional."""
     c = verdict.circumstances
     table = _table(
         f"the {verdict.form} form, on {c.backend} {c.library_version} with {counted(c.threads, 'thread')}",
@@ -189,7 +192,7 @@ def exactness_table(verdict: ExactnessVerdict) -> Table:
 
 
 def equal_widths(verdict: ExactnessVerdict) -> str:
-    """Which numbers of rows left the same bits, and what a quick form's are worth."""
+    """Return which numbers of rows gave equal bits, and how much a quick form proves."""
     found = f"passes of {listed(list(map(str, verdict.proven_widths)))} rows leave the same bits"
     if verdict.form == "full":
         return found
@@ -197,7 +200,7 @@ def equal_widths(verdict: ExactnessVerdict) -> str:
 
 
 def exactness_lines(verdict: ExactnessVerdict) -> list[str]:
-    """Where each invariance that does not hold was first seen not to, and what is not needed of those."""
+    """Return the first difference of each failed invariance, and which of them are optional."""
     lines = [f"{v.invariance}, the first difference: {v.detail}" for v in verdict.invariances if v.detail]
     unproven = [i.value for i in OPTIONAL if verdict.standing_of(i) is Status.FAIL]
     if unproven:
@@ -210,7 +213,7 @@ def exactness_lines(verdict: ExactnessVerdict) -> list[str]:
 
 
 def quality_table(verdict: QualityVerdict) -> Table:
-    """One row per figure, with its unit; the last column says what a limit made of it."""
+    """Return a table with a row per figure and its unit; the last column is the verdict by the limit."""
     figures, kl = verdict.figures, verdict.figures.kl
     table = _table(
         f"{counted(verdict.text.scored, 'token')} of {verdict.text.name}, in windows of up to "
@@ -249,7 +252,7 @@ def _limit(limit: float | None, exceeded: bool, unit: str) -> tuple[str, Text]:
 
 
 def _table(title: str, columns: tuple[str, ...]) -> Table:
-    # Names are broken by hand: rich would fold figures before it folds names.
+    # Headings have explicit line breaks, since rich would fold figures before headings.
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
@@ -258,7 +261,7 @@ def _table(title: str, columns: tuple[str, ...]) -> Table:
 
 
 def _mark(standing: Status, needed: bool = True) -> Text:
-    """A standing in its colour; what nothing needs is no alarm."""
+    """Return a status in its colour; a failure that nothing depends on is yellow."""
     styles = STYLES if needed else {**STYLES, Status.FAIL: "yellow"}
     return Text(standing, style=styles[standing])
 

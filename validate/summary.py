@@ -1,5 +1,7 @@
-"""Summarise in one sentence what an artifact may do: the last line of `validate`, and the first of the
-page."""
+"""Summarise in one sentence what an artifact may do.
+
+It is the last line of `validate` and the first of the page.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from anespec.validate.quality.verdict import QualityFile, QualityVerdict
 
 @dataclass(frozen=True)
 class Known:
-    """What the gates have found out, None where nobody asked them."""
+    """The verdicts of the gates; None where a gate was not run."""
 
     golden: GoldenVerdict | None = None
     exactness: ExactnessVerdict | None = None
@@ -34,7 +36,7 @@ class Known:
 
     @classmethod
     def found(cls, verdicts: Iterable[Verdict], residency_required: bool = False) -> "Known":
-        """What one run found, of each gate at most one verdict."""
+        """Return what one run found; it has at most one verdict of each gate."""
         all_found = tuple(verdicts)
 
         def of_kind(kind: type[VerdictT]) -> VerdictT | None:
@@ -50,7 +52,10 @@ class Known:
 
     @classmethod
     def of(cls, artifact: Artifact, circumstances: RunEnvironment) -> "Known":
-        """The verdicts recorded under these circumstances; on residency the best for this artifact at all."""
+        """Return the verdicts recorded in this environment.
+
+        For residency it is the best verdict on this artifact from any environment.
+        """
         return cls(
             golden=artifact.read_verdicts(GoldenFile).find(circumstances.with_all_sequences()),
             exactness=artifact.read_verdicts(ExactnessFile).find(circumstances),
@@ -60,9 +65,9 @@ class Known:
 
 
 def summary(artifact: Artifact, circumstances: RunEnvironment, found: Known | None = None) -> str:
-    """One sentence on what the artifact computes, may do and costs under these circumstances.
+    """Return one sentence on what the artifact computes, may do and costs in this environment.
 
-    Where a run says what it `found`, of other gates only what is on record is named, as not asked now.
+    If a run says what it `found`, the other gates are named as not asked now, with their recorded verdicts.
     """
     on_record = Known.of(artifact, circumstances)
     known, earlier = (on_record, Known()) if found is None else (found, on_record)
@@ -72,7 +77,7 @@ def summary(artifact: Artifact, circumstances: RunEnvironment, found: Known | No
 def sentence(
     name: str, manifest: Manifest, where: RunEnvironment, known: Known, earlier: Known | None = None
 ) -> str:
-    """The sentence of `summary` on an artifact called `name`, from what is known of it."""
+    """Return the sentence of `summary` for an artifact called `name`, from its verdicts."""
     source = printable(manifest.source.name)
     does = _does(source, known.golden) + _may(manifest, known.exactness)
     unasked = _unasked(source, manifest, known, earlier or Known())
@@ -124,7 +129,7 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
 
 
 def _reasons(exactness: ExactnessVerdict) -> list[str]:
-    """Why something is not allowed: an invariance failed, or one that speculation needs says nothing."""
+    """Return why something is not allowed: an invariance failed, or a required one was not measured."""
     needed = {
         standing: [i.value for i in REQUIRED_FOR_SPECULATION if exactness.standing_of(i) is standing]
         for standing in (Status.NO_CASES, Status.NOT_RUN)
@@ -152,7 +157,7 @@ def _cost(quality: QualityVerdict | None) -> list[str]:
 
 
 def _place(manifest: Manifest, known: Known) -> list[str]:
-    """Where it runs, which is of no matter to an artifact for the CPU unless somebody requires it."""
+    """Return where the artifact runs; nothing for an artifact for the CPU, unless residency is required."""
     residency, required = known.residency, known.residency_required
     if residency is None or (manifest.target is Target.CPU and not required):
         return []
@@ -167,7 +172,7 @@ def _place(manifest: Manifest, known: Known) -> list[str]:
 
 
 def _unasked(source: str, manifest: Manifest, known: Known, earlier: Known) -> list[str]:
-    """What nothing is known of, each with how the gate stands on record."""
+    """Return the questions without a verdict, each with the gate's recorded status."""
     residency = known.residency or manifest.target is Target.CPU
     questions = (
         (known.golden, f"whether it computes what {source} means", earlier.golden),
@@ -183,7 +188,7 @@ def _unasked(source: str, manifest: Manifest, known: Known, earlier: Known) -> l
 
 
 def _best_residency(file: ResidencyFile, artifact: str) -> ResidencyVerdict | None:
-    """A measured plan before a replayed one before a prediction, the newest of several."""
+    """Return a measured plan before a replayed one before a prediction, the newest of several."""
     ranks = (PlanSource.PREDICTED, PlanSource.REPLAYED, PlanSource.MEASURED)
     ours = [verdict for verdict in file.verdicts if verdict.circumstances.artifact == artifact]
     return max(ours, key=lambda v: (ranks.index(v.source), v.measured_at), default=None)

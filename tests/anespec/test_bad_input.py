@@ -165,4 +165,6 @@ def test_a_gguf_to_compare_with_that_is_not_there_is_said_to_be_missing(
     missing = tmp_path / "nope.gguf"
     outcome = run("validate", artifact, "--gate", "golden", "--again", "--gguf", missing, "--json")
     assert outcome.code == 6
-    assert outcome.json["error"] == f"{missing}: no such file; --gguf takes the GGUF that was converted"
+    assert (
+        outcome.json["error"] == f"{missing}: no such file; give the GGUF that was converted with --gguf PATH"
+    )

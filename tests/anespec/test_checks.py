@@ -32,7 +32,7 @@ from anespec.runtime.proven import Proven
 from anespec.system.errors import GoldenGateError
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.validate.check_parts import CheckReport, Part
-from anespec.validate.check_process import _Telling
+from anespec.validate.check_process import _CheckProgress
 from anespec.validate.costs import CostFile
 from anespec.validate.golden.figures import GoldenFile
 
@@ -245,14 +245,14 @@ def test_run_with_a_prompt_answers_first_and_checks_afterwards(artifact: Path) -
 def test_the_share_of_a_check_grows_within_its_steps() -> None:
     """The golden gate is one step of twelve, and nearly half of the time."""
     told: list[CheckReport] = []
-    telling = _Telling((Part.GOLDEN, Part.EXACTNESS, Part.COSTS), told.append)
-    take = telling.of_part(Part.GOLDEN)
+    progress = _CheckProgress((Part.GOLDEN, Part.EXACTNESS, Part.COSTS), told.append)
+    take = progress.of_part(Part.GOLDEN)
     for share in (0.25, None, 0.2, 0.5, 0.501, 1.0):
         take("shard", share)
     assert [report.done for report in told] == [0, 0, 0, 0]
     assert [round(19 * report.share, 2) for report in told] == [0, 2, 4, 8]
-    assert telling.ended(Part.GOLDEN)["done"] == 1
-    telling.of_part(Part.EXACTNESS)("case", 0.5)
+    assert progress.ended(Part.GOLDEN)["done"] == 1
+    progress.of_part(Part.EXACTNESS)("case", 0.5)
     assert (told[-1].done, round(19 * told[-1].share, 2)) == (5, 12.5)
 
 

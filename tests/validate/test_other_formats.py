@@ -36,7 +36,7 @@ def test_an_estimate_is_what_a_conversion_gives(
 
 def test_a_large_model_is_sampled(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimate_formats(artifact, STORIES)
-    monkeypatch.setattr(other_formats, "MOST_WEIGHTS", 60_000)
+    monkeypatch.setattr(other_formats, "MAX_WEIGHTS", 60_000)
     some = estimate_formats(artifact, STORIES)
     assert 20_000 < some.sampled <= 60_000 < some.total == whole.total
     for sampled, exact in zip(some.estimates, whole.estimates, strict=True):

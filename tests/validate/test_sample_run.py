@@ -172,7 +172,7 @@ def test_where_the_reference_parts_its_own_text_goes_on_from_there(
 def test_what_holds_is_not_measured_again(
     artifact: Artifact, already_written: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(other_formats, "MOST_WEIGHTS", 100_000)
+    monkeypatch.setattr(other_formats, "MAX_WEIGHTS", 100_000)
 
     def records() -> list[object]:
         return [*artifact.read_verdicts(SampleFile).verdicts, *artifact.read_verdicts(FormatsFile).verdicts]

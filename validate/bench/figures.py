@@ -1,4 +1,4 @@
-"""Summarise several cases."""
+"""Sum up the cases of a bench run: speeds, tokens per pass and the acceptance of drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,30 +10,33 @@ from anespec.validate.bench.measure import Case, Variant, Way
 
 @dataclass(frozen=True)
 class Spread:
-    """One figure of each run."""
+    """One figure, measured once in each run."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The typical one."""
+        """Return the median over the runs."""
         return median(self.values)
 
     @property
     def least(self) -> float:
-        """The lowest."""
+        """Return the smallest value."""
         return min(self.values)
 
     @property
     def most(self) -> float:
-        """The highest."""
+        """Return the largest value."""
         return max(self.values)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Cases taken together, in one way of drafting and without: `plain` and `drafted` are tokens per second
-    of decoding, run by run. Drafts are counted by position."""
+    """The sums over several cases for one way of drafting, beside the same cases without drafts.
+
+    `plain` (without drafts) and `drafted` are decoding speeds in tokens per second, one for each run. Drafts
+    are counted by their position in the draft.
+    """
 
     way: Way
     plain: Spread
@@ -45,29 +48,32 @@ class Figures:
 
     @property
     def tokens_per_pass(self) -> float:
-        """With drafts; without, it is 1."""
+        """Return the mean number of tokens that a pass with drafts made; without drafts it is 1."""
         return self.tokens / self.passes
 
     @property
     def shares_by_position(self) -> tuple[float, ...]:
-        """The share of drafts that were right at each position, of those that ran there."""
+        """Return, for each position in a draft, the share of the drafts run there that were right."""
         pairs = zip(self.accepted_by_position, self.proposed_by_position, strict=True)
         return tuple(right / tried for right, tried in pairs)
 
     @property
     def acceptance(self) -> float:
-        """Drafts that became tokens, of all that there could have been."""
+        """Return the accepted drafts divided by the most that these passes could have run."""
         return (self.tokens_per_pass - 1) / self.way.most
 
     @property
     def speedup(self) -> Spread:
-        """Of the runs with drafts, each over the plain one of its round: what disturbs one disturbs both."""
+        """Return the speed with drafts divided by the plain speed, for each round.
+
+        Both runs of a round are close in time, so that a disturbance of the machine affects both.
+        """
         pairs = zip(self.drafted.values, self.plain.values, strict=True)
         return Spread(tuple(drafted / plain for drafted, plain in pairs))
 
 
 def figures_of(cases: Sequence[Case], way: Way) -> Figures | None:
-    """Return the summary of cases for one way of drafting; None if no text was long enough to be timed."""
+    """Return the sums over the cases for one way of drafting; None if no text was long enough to be timed."""
     timed = [case for case in cases if case.says_speed]
     if not timed:
         return None
@@ -85,7 +91,7 @@ def figures_of(cases: Sequence[Case], way: Way) -> Figures | None:
 
 
 def _speeds(variants: Sequence[Variant]) -> Spread:
-    """All tokens over all seconds, of the first runs, of the second ones and so on."""
+    """Return tokens per second of all variants together, for each run."""
     found = []
     for runs in zip(*(variant.runs for variant in variants), strict=True):
         tokens = sum(run.statistics.decoded_tokens for run in runs)

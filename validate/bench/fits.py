@@ -1,6 +1,7 @@
-"""How speed follows from acceptance: least squares, with intervals of 95 % (Student's t).
+"""Fit speed to acceptance by least squares, with intervals of 95 % (Student's t).
 
-Acceptance is the share of the rows for drafts that became tokens: a pass gives 1 + a k tokens for k drafts.
+Acceptance is the share of the draft rows that became tokens. A pass with k drafts and acceptance a makes 1 +
+a k tokens on average.
 """
 
 import math
@@ -11,15 +12,15 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_FREEDOM = 3
-"""Points beyond the number of unknowns; with fewer nothing is said."""
+MIN_DEGREES_OF_FREEDOM = 3
+"""The number of points less the number of unknowns; with fewer there is no fit."""
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class SpeedPoint:
-    """One measurement: drafts per pass, the share of them that was accepted, and the speedup."""
+    """One measurement: the drafts of a pass, the share of them that was accepted, and the speedup."""
 
     drafts: int
     acceptance: float
@@ -28,7 +29,7 @@ class SpeedPoint:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and the ends of its interval; an end is None where the data set no limit."""
+    """A fitted value and the ends of its interval; an end is None where the data do not bound the value."""
 
     value: float
     low: float | None
@@ -37,10 +38,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class LineFit:
-    """speedup = intercept + slope * acceptance, for one number of drafts.
+    """The line speedup = intercept + slope * acceptance, for one number of drafts.
 
-    `break_even` is the acceptance from which on speculation pays, with Fieller's interval; None where speed
-    does not grow with acceptance. `half_widths` of the line's own interval stand beside `acceptances`.
+    `break_even` is the acceptance above which speculation pays, with Fieller's interval; None if speed does
+    not grow with acceptance. `half_widths` are half the widths of the line's confidence interval at
+    `acceptances`.
     """
 
     drafts: int
@@ -52,16 +54,16 @@ class LineFit:
     half_widths: tuple[float, ...]
 
     def at(self, acceptance: float) -> float:
-        """The speedup on the line."""
+        """Return the fitted speedup at an acceptance."""
         return self.intercept + self.slope * acceptance
 
 
 @dataclass(frozen=True)
 class CostFit:
-    """speedup = (1 + a k) / ((k + 1) r + 1 + b k^2), with measured a, fitted over several numbers of drafts.
+    """The formula speedup = (1 + a k) / ((k + 1) r + 1 + b k^2), fitted over several numbers of drafts k.
 
-    `r` is what a draft costs and `b` how much dearer a pass gets with the square of its drafts, in plain
-    passes. `error` is the root mean square of speedup measured less speedup fitted.
+    The acceptance a is measured; r and b are fitted, in units of a plain pass. `r` is the cost of a row, and
+    `b` grows with the square of the drafts. `error` is the root mean square of measured less fitted speedup.
     """
 
     points: int
@@ -70,23 +72,27 @@ class CostFit:
     error: float
 
     def speedup(self, drafts: int, acceptance: float) -> float:
-        """Return the formula's value."""
+        """Return the speedup by the formula."""
         return (1 + acceptance * drafts) / self.cost(drafts)
 
     def cost(self, drafts: int) -> float:
-        """A pass with so many drafts, in plain passes."""
+        """Return the cost of a pass with that many drafts, in plain passes."""
         return (drafts + 1) * self.r.value + 1 + self.b.value * drafts**2
 
     def break_even(self, drafts: int) -> float:
-        """The acceptance at which so many drafts begin to pay."""
+        """Return the acceptance above which that many drafts pay."""
         return (self.cost(drafts) - 1) / drafts
 
 
 def fit_line(points: Sequence[SpeedPoint], marks: int = 21) -> LineFit | None:
-    """The line through points of one number of drafts; None for too few, or for one acceptance only."""
+    """Return the line through points with the same number of drafts.
+
+    Returns None for too few points, or if all have the same acceptance. `marks` is the number of acceptances
+    at which the interval is computed.
+    """
     freedom = len(points) - 2
     x = np.array([point.acceptance for point in points])
-    if freedom < LEAST_FREEDOM or np.ptp(x) < 1e-9:
+    if freedom < MIN_DEGREES_OF_FREEDOM or np.ptp(x) < 1e-9:
         return None
     y = np.array([point.speedup for point in points])
     design = np.stack([np.ones_like(x), x], axis=1)
@@ -107,13 +113,13 @@ def fit_line(points: Sequence[SpeedPoint], marks: int = 21) -> LineFit | None:
 
 
 def fit_cost(points: Sequence[SpeedPoint]) -> CostFit | None:
-    """r and b of the formula, which is linear in them once solved for the cost of a pass.
+    """Fit r and b; solved for the cost of a pass, the formula is linear in them.
 
-    None for too few points, or where all have the same number of drafts.
+    Returns None for too few points, or if all have the same number of drafts.
     """
     freedom = len(points) - 2
     k = np.array([point.drafts for point in points], float)
-    if freedom < LEAST_FREEDOM or len(set(k.tolist())) < 2:
+    if freedom < MIN_DEGREES_OF_FREEDOM or len(set(k.tolist())) < 2:
         return None
     a, y = (np.array([getattr(point, name) for point in points]) for name in ("acceptance", "speedup"))
     (r, b), covariance = _least_squares(np.stack([k + 1, k**2], axis=1), (1 + a * k) / y - 1)
@@ -128,7 +134,7 @@ def fit_cost(points: Sequence[SpeedPoint]) -> CostFit | None:
 
 
 def student_t(freedom: int) -> float:
-    """The quantile of Student's t that CONFIDENCE takes on both sides, for 3 degrees of freedom or more.
+    """Return the two-sided quantile of Student's t at CONFIDENCE, for 3 degrees of freedom or more.
 
     Source: Abramowitz and Stegun, 26.7.5; within 0.5 % for 3 degrees, better for more.
     """
@@ -146,7 +152,7 @@ def student_t(freedom: int) -> float:
 def _least_squares(
     design: NDArray[np.float64], values: NDArray[np.float64]
 ) -> tuple[tuple[float, float], NDArray[np.float64]]:
-    """Both coefficients, and their covariance."""
+    """Return the two coefficients and their covariance."""
     inverse = np.linalg.inv(design.T @ design).astype(np.float64)
     found = inverse @ design.T @ values
     left = values - design @ found
@@ -155,7 +161,7 @@ def _least_squares(
 
 
 def _break_even(intercept: float, slope: float, covariance: NDArray[np.float64], t: float) -> Estimate | None:
-    """Where the line reaches 1, and all acceptances at which its interval holds 1 (Fieller's theorem)."""
+    """Return where the line reaches 1, with the interval of acceptances by Fieller's theorem."""
     if slope <= 0:
         return None
     value = (1 - intercept) / slope

@@ -17,13 +17,13 @@ from anespec.validate.bench.fits import SpeedPoint
 from anespec.validate.bench.prompts import BenchPrompt
 from anespec.validate.bench.timed_source import BoundedSource
 
-LEAST_PASSES = 4
-"""A text of fewer decode passes says nothing about speed."""
+MIN_PASSES = 4
+"""A text of fewer decode passes is too short for its speed to be measured."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How many drafts run: `most` of them a pass, if there are as many, or only as many as pay."""
+    """How drafts are run: `most` in every pass, or with `as_they_pay` as many as should pay."""
 
     most: int
     as_they_pay: bool = False
@@ -36,61 +36,67 @@ class Way:
 
 PLAIN = Way(0)
 PAYING = Way(MAX_DRAFT_LEN, as_they_pay=True)
-"""As the engine drafts when it serves."""
+"""The way the engine drafts when it serves."""
 
 
 def most_drafts(widths: Sequence[int]) -> int:
-    """Return how many drafts a pass can have in addition to its carry row, for these widths, ascending."""
+    """Return how many drafts a pass can run beside the last token's row.
+
+    `widths` are the widths of passes in rows, ascending.
+    """
     return min(widths[-1] - 1, MAX_DRAFT_LEN)
 
 
 def usual_drafts(block: int, most: int) -> tuple[int, ...]:
-    """Numbers of drafts that are worth trying: all that a block holds, then those that fill wider passes."""
+    """Return the numbers of drafts to try: each that fits a block, then those that fill the wider passes."""
     wider = (block * 2**power - 1 for power in range(1, most.bit_length() + 1))
     return (*range(1, min(block - 1, most) + 1), *(count for count in wider if block - 1 < count <= most))
 
 
 def equal_costs(widths: Sequence[int]) -> PassCosts:
-    """Costs by which every draft is run that there is room for."""
+    """Return equal costs for all widths, under which the policy runs every draft that fits."""
     return PassCosts.of([WidthCost(width, 1.0) for width in widths])
 
 
 @dataclass(frozen=True)
 class BenchRun:
-    """One continuation of a prompt, and what it cost."""
+    """One continuation of a prompt, and its statistics."""
 
     ids: tuple[int, ...]
     statistics: RequestStats
 
     @property
     def speed(self) -> float:
-        """Tokens per second of decoding; 0 where there was none."""
+        """Return the decoded tokens per second; 0 if nothing was decoded."""
         cost = self.statistics
         return cost.decoded_tokens / cost.decode_seconds if cost.decode_seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Variant:
-    """All counted runs of a prompt in one way."""
+    """All counted runs of a prompt with one way of drafting."""
 
     way: Way
     runs: tuple[BenchRun, ...]
 
     @property
     def cost(self) -> RequestStats:
-        """What the first run cost; of the others only the times differ."""
+        """Return the statistics of the first run; the other runs differ only in their times."""
         return self.runs[0].statistics
 
     @property
     def acceptance(self) -> float:
-        """Drafts that became tokens, of all that there could have been."""
+        """Return the accepted drafts divided by the most that these passes could have run."""
         right = self.cost.decoded_tokens - self.cost.decode_passes
         return right / (self.way.most * self.cost.decode_passes) if right else 0.0
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference between the texts with and without speculation. None stands for the end of a text."""
+    """The first difference between two texts, one with speculation and one without.
+
+    `place` is the index of the output token. A token of None is the end of that text.
+    """
 
     prompt: BenchPrompt
     length: int
@@ -113,7 +119,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt continued by `length` tokens at most: without speculation, and with each number of drafts."""
+    """A prompt continued by up to `length` tokens: without speculation, and with each way of drafting."""
 
     prompt: BenchPrompt
     length: int
@@ -122,12 +128,12 @@ class Case:
 
     @property
     def says_speed(self) -> bool:
-        """Whether its texts are long enough to be timed."""
-        return all(variant.cost.decode_passes >= LEAST_PASSES for variant in (self.plain, *self.drafted))
+        """Return whether all its texts are long enough to be timed."""
+        return all(variant.cost.decode_passes >= MIN_PASSES for variant in (self.plain, *self.drafted))
 
     @property
     def points(self) -> tuple[SpeedPoint, ...]:
-        """Acceptance and speedup of each fixed number of drafts; none where it says no speed."""
+        """Return acceptance and speedup for each fixed number of drafts; none if the texts are too short."""
         if not self.says_speed:
             return ()
         return tuple(
@@ -137,24 +143,24 @@ class Case:
         )
 
     def speedup(self, variant: Variant) -> float:
-        """Of one of its variants, the median over the rounds, in which a run of each takes its turn."""
+        """Return the median over the rounds of a variant's speed divided by the plain speed."""
         pairs = zip(variant.runs, self.plain.runs, strict=True)
         return median(run.speed / plain.speed for run, plain in pairs)
 
     @property
     def comparisons(self) -> int:
-        """Pairs of texts that were compared."""
+        """Return the number of pairs of texts that were compared."""
         return sum(len(each.runs) for each in self.drafted) * len(self.plain.runs)
 
     @property
     def compared_tokens(self) -> int:
-        """Tokens in them, those of the plain texts."""
+        """Return the number of tokens in these pairs, counted in the plain texts."""
         drafted = sum(len(each.runs) for each in self.drafted)
         return drafted * sum(len(run.ids) for run in self.plain.runs)
 
     @property
     def differences(self) -> Iterator[Difference]:
-        """The first place of each pair that differs: every run with drafts against every one without."""
+        """Yield the first difference of each pair: every run with drafts against every run without."""
         for variant in self.drafted:
             for (number, run), (plain_number, plain) in product(
                 enumerate(variant.runs, start=1), enumerate(self.plain.runs, start=1)
@@ -174,7 +180,7 @@ class Case:
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first place where two texts differ, counted from 0; None where they are equal."""
+    """Return the first index at which two texts differ; None if they are equal."""
     for place, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return place
@@ -183,11 +189,11 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 @dataclass
 class Measurement:
-    """Runs cases. Every run is another tenant's, so that none knows what an earlier one wrote.
+    """Runs cases, each prompt in all ways of drafting.
 
-    Both engines run on the same verifier, in turns, and ask `source`: `spending` weighs what drafts cost, and
-    `fixed`, to which all passes cost the same, runs all that it gets. Of each variant a warm-up and `runs`
-    counted runs are made.
+    Every run has a tenant of its own, so that no run drafts from the text of an earlier one. Both engines run
+    on the same verifier, take turns and use `source`: `spending` weighs what drafts cost; `fixed` is given
+    equal costs for all passes, so it runs every draft. Each variant has a warm-up and `runs` counted runs.
     """
 
     spending: Engine
@@ -199,7 +205,9 @@ class Measurement:
     _tenants: int = 0
 
     def case(self, prompt: BenchPrompt, length: int, drafts: Sequence[int]) -> Case:
-        """Run a prompt without speculation, with drafts as they pay and with these numbers of them, in turns.
+        """Run a prompt without speculation, with drafts as they pay and with each of these numbers of drafts.
+
+        The variants take turns in every round, each round beginning with another one.
 
         Raises:
             AnespecError: a run failed.
@@ -240,7 +248,10 @@ def measure(
     drafts: Sequence[int],
     report: Callable[[str, float], None],
 ) -> list[Case]:
-    """Every prompt at every length; `report` hears what is run, and the share done."""
+    """Run every prompt at every length.
+
+    `report` is called before each case with its name and the share of all cases that is done (0 to 1).
+    """
     cases = []
     pairs = list(product(lengths, prompts))
     for number, (length, prompt) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""The page of a run of the bench: one HTML file in the style of the gates' report, which loads nothing."""
+"""Render the page of a bench run: one self-contained HTML file in the style of the gates' report."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ TEMPLATE = Path(__file__).parent / "templates" / "bench.jinja"
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """Tokens per second of one kind of text at one length, and where their bars end, in percent."""
+    """Tokens per second of one kind of text at one length; the four numbers are ends of bars in percent."""
 
     name: str
     figures: Figures
@@ -30,7 +30,7 @@ class SpeedRow:
 
 
 def render_page(report: BenchReport) -> str:
-    """The page as HTML. Whatever a model's file says is text here: everything is escaped."""
+    """Return the page as HTML. All text is escaped, since names come from a model's file."""
     return render_report(
         TEMPLATE,
         report=report,
@@ -73,7 +73,7 @@ def _rows(report: BenchReport) -> list[SpeedRow]:
 
 
 def _by_position(report: BenchReport) -> Plot | None:
-    """The share of drafts right at each position, a group of columns for each kind of text."""
+    """Plot the share of drafts right at each position, with a group of columns for each kind of text."""
     groups = [
         (each, f)
         for each in report.classes
@@ -109,7 +109,7 @@ def _by_position(report: BenchReport) -> Plot | None:
 
 
 def _against_acceptance(report: BenchReport) -> Plot | None:
-    """Speedup against acceptance with a block of drafts, the fitted line and its interval."""
+    """Plot speedup against acceptance for the shown number of drafts, with the fit and its interval."""
     drafts, line = report.shown_drafts, report.shown_line
     points = [(case, p) for case in report.cases for p in case.points if p.drafts == drafts]
     if not points:
@@ -138,7 +138,7 @@ def _against_acceptance(report: BenchReport) -> Plot | None:
     return Plot(
         f"Speedup against acceptance, {drafts} drafts a pass",
         "; ".join(dot.title for dot in dots),
-        "acceptance; dashed: as fast as without, and where that is reached",
+        "acceptance; dashed: speedup 1, and the break-even",
         ticks_across(x),
         ticks_up(y),
         dots=dots,
@@ -153,7 +153,7 @@ def _edges(line: LineFit) -> list[float]:
 
 
 def _by_drafts(report: BenchReport) -> Plot | None:
-    """Speedup by the number of drafts a pass: measured by kind of text, and as the formula has it."""
+    """Plot speedup by the number of drafts of a pass: measured for each kind of text, and by the formula."""
     found = [
         (each, f)
         for each in report.classes

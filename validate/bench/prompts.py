@@ -1,8 +1,8 @@
-"""What `bench run` has a model continue: five kinds of text, two prompts of each.
+"""The prompts of `bench run`: five kinds of text, two prompts of each.
 
-They are short enough for a context of some hundred tokens of a small vocabulary, and say nothing that a large
-model could not go on with. What repeats its own prompt (edit, passage) and what has a form (json, code) is
-easier to guess than talk (chat).
+They fit a context of some hundred tokens even in a small vocabulary, and any model can continue them. Texts
+that repeat their prompt (edit, passage) or have a fixed form (json, code) are easier to draft for than talk
+(chat).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from anespec.validate.bench.options import PromptClass
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """A prompt as token ids, and which of its class's it is, from 1 on."""
+    """A prompt as token ids; `number` counts the prompts of its class from 1."""
 
     prompt_class: PromptClass
     number: int
@@ -94,17 +94,18 @@ _TEXTS: Mapping[PromptClass, tuple[str, ...]] = {
 def bench_prompts(
     tokenizer: Tokenizer, classes: Iterable[PromptClass], most_tokens: int
 ) -> Iterator[BenchPrompt]:
-    """The prompts of some classes, each cut at its beginning to `most_tokens`.
+    """Yield the prompts of these classes, each cut at its beginning to `most_tokens`.
 
-    Chats stand in the model's template where it has one, else as a question and an answer in plain text.
+    A chat prompt is rendered with the model's chat template; without one it is a question and an answer in
+    plain text.
 
     Raises:
         RequestError: no prompt fits, or the template refuses a question.
     """
     if most_tokens < 1:
         raise RequestError(
-            "so long an output leaves no room for a prompt in the context; give shorter --lengths, or "
-            "convert with a longer context"
+            "the output fills the context and leaves no room for a prompt; give shorter --lengths, or "
+            "convert with a longer --context"
         )
     for each in classes:
         for number, text in enumerate(_TEXTS[each], start=1):

@@ -1,12 +1,12 @@
-"""Replay known outputs through a draft source, without a model, and count what its drafts would have saved.
+"""Replay known outputs through a draft source, without a model, and count the passes that its drafts save.
 
-The source is driven as the engine drives it: a session is opened with the prompt, hears the first token,
-which comes from the prompt's pass, and is then asked before every pass. A pass emits the draft's tokens up to
-the first wrong one, and the true token in its place. A draft ends before an end token, which no session hears
-of.
+The source is driven as the engine drives it. A session is opened with the prompt and observes the first
+token, which comes from the prompt's pass; before every further pass it proposes a draft. A pass emits the
+draft's tokens up to the first wrong one, and the true token in its place. A draft ends before an end token,
+since no session observes end tokens.
 
-Only the true tokens are known here: no pass ran, so `observe` gets no rows, and sources that learn from them
-(recycle, jacobi) have nothing to say. `bench run` sees what they are worth.
+Only the true tokens are known here: no pass runs, so `observe` gets no logits. Sources that learn from logits
+(recycle, jacobi) propose nothing here; `bench run` measures them.
 """
 
 import gc
@@ -24,19 +24,20 @@ from anespec.runtime.engine.statistics import RequestCounts, RequestStats
 from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN, DraftPolicy, repetition
 from anespec.validate.bench.timed_source import SourceTimes, TimedSession, TimedSource
-from anespec.validate.bench.traces import CUT, ReplayRequest
+from anespec.validate.bench.traces import MAX_ANSWER_TOKENS, ReplayRequest
 
 
 class RowRule(Protocol):
-    """Decides for a sequence that is alone in its passes, whose first row is the carry."""
+    """Decides how many rows run, for a sequence that is alone in its passes; the first row is the last
+    token's."""
 
     @property
     def budget(self) -> int:
-        """Tokens that are asked for at most."""
+        """Return the most tokens to ask a source for."""
         ...
 
     def begin(self) -> None:
-        """Another sequence begins."""
+        """Start another sequence."""
         ...
 
     def chosen(self, draft: Draft) -> Draft:
@@ -44,43 +45,44 @@ class RowRule(Protocol):
         ...
 
     def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
-        """How the text went on behind which a draft was proposed."""
+        """Learn from the tokens that followed, after a draft was proposed for them."""
         ...
 
     def seconds(self, rows: int) -> float:
-        """Return the cost of a pass with that many rows; 0 if it is not known."""
+        """Return the cost in seconds of a pass with that many rows; 0 if it is not known."""
         ...
 
 
 @dataclass(frozen=True)
 class WholeBlocks:
-    """Every draft runs that a block has room for beside the carry."""
+    """Runs every draft that fits a block beside the last token's row."""
 
     block: int
 
     @property
     def budget(self) -> int:
-        """All rows but the carry's."""
+        """Return all rows of a block but the last token's."""
         return self.block - 1
 
     def begin(self) -> None:
-        """All sequences are alike."""
+        """Do nothing: the rule is the same for all sequences."""
 
     def chosen(self, draft: Draft) -> Draft:
-        """All of it."""
+        """Return the whole draft."""
         return draft
 
     def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
-        """Nothing follows from it."""
+        """Do nothing: the rule learns nothing."""
 
     def seconds(self, rows: int) -> float:
-        """Unknown."""
+        """Return 0: the cost is not known."""
         return 0.0
 
 
 @dataclass
 class PayingRows:
-    """The engine's policy if the costs of passes are known, without spans and changes of width."""
+    """Runs as many drafts as the engine's policy does with known costs of passes, without spans or changes of
+    width."""
 
     block: int
     costs: PassCosts
@@ -91,24 +93,24 @@ class PayingRows:
 
     @property
     def budget(self) -> int:
-        """As many as may ever pay, and as far as the sequence's drafts were right."""
+        """Return the most tokens that can pay, limited by the sequence's own acceptance."""
         return min(self._max_rows, MAX_DRAFT_LEN, self._sequence.draft_len)
 
     def begin(self) -> None:
-        """Take nothing of the last sequence's but what its claims were worth."""
+        """Start a sequence with nothing of the last one but the calibration of its probabilities."""
         self._sequence = self._policy.begin()
 
     def chosen(self, draft: Draft) -> Draft:
-        """The likeliest, as many as bring most tokens per second."""
+        """Return the part of the draft that makes the most tokens per second."""
         (count,) = self._policy.choose([self._sequence.estimated(draft)], 1, self._max_rows)
         return draft.first(count)
 
     def learn(self, proposed: Draft, committed: Sequence[int]) -> None:
-        """Claims are trusted as far as they came true, whether they were run or not."""
+        """Update the estimate of acceptance, also from drafts that were not run."""
         self._sequence.learn(proposed, committed)
 
     def seconds(self, rows: int) -> float:
-        """Of the narrowest pass that holds them."""
+        """Return the cost of the narrowest pass that holds the rows."""
         return self.costs.seconds(self._policy.width(rows), 0)
 
     @property
@@ -116,29 +118,31 @@ class PayingRows:
         return self._policy.max_draft_rows(1, 1, 0)
 
 
-# How many bytes objects of Python hold, arrays included.
-
-_NOBODYS = (
+_UNCOUNTED_TYPES = (
     types.ModuleType,
     types.FunctionType,
     types.BuiltinFunctionType,
     type,
     logging.Logger,
 )
-"""Objects that exist once for the whole process: neither counted nor followed."""
+"""Types whose objects exist once in a process; `held_bytes` neither counts nor follows them."""
 
 
 def held_bytes(roots: Iterable[object]) -> int:
-    """Bytes of all that can be reached from `roots`, each object once; arrays with what they show.
+    """Return the bytes of all Python objects that can be reached from `roots`, each counted once.
 
-    Compiled code, classes and modules do not count.
+    Arrays count with their buffers. Compiled code, classes and modules do not count.
     """
     seen: set[int] = set()
     waiting: list[object] = list(roots)
     total = 0
     while waiting:
         each = waiting.pop()
-        if id(each) in seen or isinstance(each, _NOBODYS) or type(each).__module__.startswith("numba"):
+        if (
+            id(each) in seen
+            or isinstance(each, _UNCOUNTED_TYPES)
+            or type(each).__module__.startswith("numba")
+        ):
             continue
         seen.add(id(each))
         if isinstance(each, np.ndarray) and isinstance(each.base, np.ndarray):
@@ -151,19 +155,18 @@ def held_bytes(roots: Iterable[object]) -> int:
     return total
 
 
-OWNER = ""
-"""All of a trace is one tenant's."""
+TENANT = ""
+"""The tenant of every request of a trace."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a replay found.
+    """The results of a replay.
 
-    `categories` stand in the order in which they came. The statistics count what concerns decoding alone:
-    passes, the tokens that they gave, drafts by position and source, and as `decode_seconds` what the passes
-    would have cost. `wants_rows` is whether the source learns from what no replay has. `memory_bytes` is the
-    most that the source and its open session were seen to hold, at the ends of its longest requests and of
-    the replay.
+    `categories` stand in the order of the trace. The statistics count decoding alone: passes, their tokens,
+    drafts by position and source, and as `decode_seconds` what the passes would have cost. `wants_rows` is
+    whether the source learns from logits, which a replay does not have. `memory_bytes` is the largest size of
+    the source with its open session, measured at the ends of the longest requests and of the replay.
     """
 
     requests: int
@@ -176,15 +179,15 @@ class Replayed:
 
 @dataclass
 class Replay:
-    """A replay under way: one request after another through one source, or without any.
+    """A replay in progress: requests go one after another through one source, or through none.
 
-    `rule` says how many rows a pass has. `cut` is what the requests' outputs were cut at, as the engine's
-    `max_tokens`. Nothing is drafted for prompts that repeat less than `repetition_filter` says.
+    `rule` says how many rows a pass has. `cut` is the number of tokens at which outputs were cut, like the
+    engine's `max_tokens`. Nothing is drafted for prompts whose repetition is below `repetition_filter`.
     """
 
     source: DraftSource | None
     rule: RowRule
-    cut: int = CUT
+    cut: int = MAX_ANSWER_TOKENS
     repetition_filter: float = 0.0
     _requests: int = 0
     _overall: RequestCounts = field(default_factory=lambda: RequestCounts(0))
@@ -197,13 +200,13 @@ class Replay:
         self._timed = TimedSource(self.source) if self.source is not None else None
 
     def warm(self, requests: Iterable[ReplayRequest]) -> None:
-        """Replay what only the source's memory is to know of; nothing is counted."""
+        """Replay requests into the source's memory without counting them."""
         unseen = Replay(self.source, self.rule, self.cut, self.repetition_filter)
         for request in requests:
             unseen.add(request)
 
     def add(self, request: ReplayRequest) -> None:
-        """Replay one request; all that it emits but its first token is counted."""
+        """Replay one request and count all tokens that it emits but the first."""
         self._requests += 1
         session = self._open(request.prompt)
         output, place = request.output, 1
@@ -225,7 +228,7 @@ class Replay:
             _observe(session, heard, Outcome(draft, accepted) if draft.tokens else Outcome())
             place += len(emitted)
         if session is not None:
-            # Counting takes long compared with replaying a request, so only the longest so far count.
+            # Counting takes longer than replaying: it is done where a request is longer than all before.
             if len(request.prompt) + len(output) > self._longest:
                 self._longest = len(request.prompt) + len(output)
                 self._memory = max(self._memory, held_bytes((self.source, session.session)))
@@ -246,11 +249,11 @@ class Replay:
     def _open(self, prompt: Sequence[int]) -> TimedSession | None:
         if self._timed is None or (self.repetition_filter and repetition(prompt) < self.repetition_filter):
             return None
-        return self._timed.open(OWNER, prompt)
+        return self._timed.open(TENANT, prompt)
 
     def _draft(self, session: DraftSession | None, room: int, end: int | None) -> Draft:
-        """Return the part of a proposal that the engine would accept: what fits, and nothing from an end
-        token on."""
+        """Return the part of a proposal that the engine would accept: what fits, and only tokens before an
+        end token."""
         budget = min(self.rule.budget, room)
         if self._timed is None or session is None or budget < 1:
             return Draft()
@@ -260,7 +263,7 @@ class Replay:
 
 
 def _heard(emitted: tuple[int, ...], end: int | None) -> tuple[int, ...]:
-    """Return the part that becomes text: all but an end token."""
+    """Return the tokens that become text: all but an end token."""
     return emitted[:-1] if emitted[-1:] == (end,) else emitted
 
 
@@ -270,6 +273,6 @@ def _observe(session: DraftSession | None, heard: tuple[int, ...], outcome: Outc
 
 
 def _agreeing(drafted: tuple[int, ...], true: tuple[int, ...]) -> int:
-    """How many tokens at the beginning agree."""
+    """Return how many tokens agree before the first difference."""
     pairs = zip(drafted, true, strict=False)
     return next((place for place, (one, other) in enumerate(pairs) if one != other), len(true))

@@ -1,4 +1,4 @@
-"""The page of a replay: one HTML file in the style of that of `bench run`, which loads nothing."""
+"""Render the page of a replay: one self-contained HTML file in the style of `bench run`'s."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,9 @@ TEMPLATE = Path(__file__).parent / "templates" / "replay.jinja"
 
 @dataclass(frozen=True)
 class ReplayRow:
-    """One kind of session; `width` is where the bar of its tokens per pass ends, in percent of the longest.
+    """One kind of session; `width` is the end of its bar, in percent of the longest.
 
-    `speedup` is None where nobody said what passes cost.
+    `speedup` is None if the costs of passes are not known.
     """
 
     name: str
@@ -26,14 +26,14 @@ class ReplayRow:
 
     @property
     def shares(self) -> list[float]:
-        """The share of drafts right at each position, of those that ran there."""
+        """Return, for each position in a draft, the share of the drafts run there that were right."""
         pairs = zip(self.counts.accepted_by_position, self.counts.proposed_by_position, strict=True)
         return [accepted / proposed for accepted, proposed in pairs if proposed]
 
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """How a replay was asked for."""
+    """The settings of a replay, for its page."""
 
     files: tuple[str, ...]
     vocabulary: str
@@ -43,13 +43,16 @@ class ReplaySettings:
 
 
 def speedup(statistics: RequestStats, costs: PassCosts) -> float:
-    """How much dearer the same tokens would have been without drafts; 1 where there were no passes."""
+    """Return the cost of the same tokens without drafts, divided by their cost with drafts.
+
+    Returns 1 if there were no passes.
+    """
     alone = statistics.decoded_tokens * costs.widths[0].seconds
     return alone / statistics.decode_seconds if statistics.decode_seconds else 1.0
 
 
 def render_replay_page(result: Replayed, settings: ReplaySettings) -> str:
-    """The page as HTML. Whatever a file of sessions says is text here: everything is escaped."""
+    """Return the page as HTML. All text is escaped, since names come from a file of sessions."""
     found = {**result.categories, "overall": result.overall}
     longest = max((counts.tokens_per_pass for counts in found.values()), default=0.0) or 1.0
     rows = [
@@ -64,9 +67,9 @@ def render_replay_page(result: Replayed, settings: ReplaySettings) -> str:
     taken = result.times
     times: list[tuple[str, Samples]] = [
         ("a proposal", taken.proposal),
-        ("a token learnt", taken.observing),
-        ("a token of a prompt", taken.opening),
-        ("an answer's end", taken.closing),
+        ("observing a token", taken.observing),
+        ("reading a prompt's token", taken.opening),
+        ("closing a session", taken.closing),
     ]
     return render_report(
         TEMPLATE,

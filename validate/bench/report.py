@@ -1,4 +1,4 @@
-"""The results of a run of the bench, and its machine."""
+"""The results of a bench run, with the machine on which it ran."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,11 +16,11 @@ from anespec.validate.cost_model.forecast import Comparison
 
 @dataclass(frozen=True)
 class BenchReport:
-    """All cases of a run of `drafter` on an artifact, and what surrounded it.
+    """All cases of a run of `drafter` on an artifact, and the machine on which it ran.
 
-    `drafts` are the fixed numbers of drafts a pass that were tried, ascending; `lengths` are those of output
-    tokens, and `costs` what the engine takes passes to cost. `comparison` is that of a pass of the block with
-    its prediction, on a Mac whose chip is known.
+    `drafts` are the fixed numbers of drafts a pass that were tried, ascending. `lengths` are in output
+    tokens. `costs` are the costs of passes that the engine uses. `comparison` compares a pass of the block
+    with its prediction, on a Mac with a known chip.
     """
 
     model: str
@@ -40,34 +40,36 @@ class BenchReport:
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        """Differences between texts with and without speculation; there must be none."""
+        """Return the differences between texts with and without speculation; exact speculation has none."""
         return tuple(difference for case in self.cases for difference in case.differences)
 
     @property
     def comparisons(self) -> int:
-        """Pairs of texts that were compared."""
+        """Return the number of pairs of texts that were compared."""
         return sum(case.comparisons for case in self.cases)
 
     @property
     def compared_tokens(self) -> int:
-        """Tokens in them."""
+        """Return the number of tokens in these pairs."""
         return sum(case.compared_tokens for case in self.cases)
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """How drafts were spent: each fixed number of them, then as they pay."""
+        """Return the ways of drafting: each fixed number of drafts, then drafts as they pay."""
         return (*map(Way, self.drafts), PAYING)
 
     @property
     def classes(self) -> tuple[PromptClass, ...]:
-        """The kinds of text that were asked for, in their order."""
+        """Return the kinds of text that were run, in their order."""
         return tuple(dict.fromkeys(case.prompt.prompt_class for case in self.cases))
 
     def figures(
         self, prompt_class: PromptClass | None = None, length: int | None = None, way: Way = PAYING
     ) -> Figures | None:
-        """Those of a class, of a length, or of both, in one way of drafting; None where no text was long
-        enough to be timed."""
+        """Return the sums over the cases of a class, of a length or of both, for one way of drafting.
+
+        Returns None if no text was long enough to be timed.
+        """
         chosen = [
             case
             for case in self.cases
@@ -77,25 +79,25 @@ class BenchReport:
 
     @property
     def shown_line(self) -> LineFit | None:
-        """The line of as many drafts as a block holds, or else of the most."""
+        """Return the line fitted for `shown_drafts`; None if there is none."""
         found = {line.drafts: line for line in self.lines}
         return found.get(self.shown_drafts)
 
     @property
     def shown_drafts(self) -> int:
-        """As many as a block holds, or else the most that were tried."""
+        """Return how many drafts fill a block, if that was tried, or else the most that were tried."""
         return self.block - 1 if self.block - 1 in self.drafts else self.drafts[-1]
 
     @cached_property
     def lines(self) -> tuple[LineFit, ...]:
-        """Speed against acceptance, a line for each number of drafts for which there is enough to say."""
+        """Return the line of speed against acceptance for each number of drafts with enough points."""
         points = [point for case in self.cases for point in case.points]
         found = (fit_line([point for point in points if point.drafts == count]) for count in self.drafts)
         return tuple(line for line in found if line is not None)
 
     @cached_property
     def cost(self) -> CostFit | None:
-        """The cost of drafts; None if too few cases were run."""
+        """Return the fitted cost of drafts; None if too few cases were run."""
         return fit_cost([point for case in self.cases for point in case.points])
 
     def facts(self) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class BenchReport:
 
 
 def _drafts(way: Way) -> int | None:
-    """How many drafts a pass; None where they were run as they paid."""
+    """Return the drafts of a pass; None if they were run as they pay."""
     return None if way.as_they_pay else way.most
 
 

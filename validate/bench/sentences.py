@@ -1,4 +1,4 @@
-"""The results of the fits, in sentences that the command line and the page share."""
+"""Write the results of the fits as sentences, for the command line and the page."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -9,13 +9,13 @@ from anespec.validate.bench.fits import CONFIDENCE, CostFit, Estimate, LineFit
 from anespec.validate.bench.report import BenchReport
 
 SHOWN_POSITIONS = 4
-"""Of a draft, in tables; JSON and plots have all."""
+"""How many positions of a draft a table shows; JSON and plots have all."""
 
 INTERVAL = f"{CONFIDENCE:.0%}".replace("%", " %")
 
 
 def comparison_sentence(report: BenchReport) -> str:
-    """Whether speculation changed anything."""
+    """Return whether speculation changed any text."""
     compared = (
         f"{counted(report.comparisons, 'comparison')} of texts with speculation and without, "
         f"{counted(report.compared_tokens, 'token')}"
@@ -26,7 +26,7 @@ def comparison_sentence(report: BenchReport) -> str:
 
 
 def cost_text(report: BenchReport) -> str:
-    """What passes cost, as far as drafts make them wide, in words after `a pass of`."""
+    """Return the cost of passes of the widths that drafts can reach, to be read after `a pass of`."""
     shown = [each for each in report.costs.widths if each.width <= 2 * (MAX_DRAFT_LEN + 1)]
     rows = listed([str(each.width) for each in shown])
     times = listed([f"{1e3 * each.seconds:.2f}" for each in shown])
@@ -34,12 +34,12 @@ def cost_text(report: BenchReport) -> str:
 
 
 def position_text(shares: Iterable[float]) -> str:
-    """The shares of drafts that were right at each of the first positions, e.g. `71% 62% 55% 40%`."""
+    """Return the shares of right drafts at the first positions, e.g. `71% 62% 55% 40%`."""
     return " ".join(f"{share:.0%}" for share in islice(shares, SHOWN_POSITIONS))
 
 
 def fit_sentences(report: BenchReport) -> list[str]:
-    """Speed against acceptance with its break-even, then what drafts cost."""
+    """Return the sentences on speed against acceptance with its break-even, then on the cost of drafts."""
     found = [_line_sentence(report.shown_line)] if report.shown_line is not None else []
     found += [_cost_sentence(report.cost)] if report.cost is not None else []
     return found or ["There are too few texts for a fit; give more --classes or --lengths."]
@@ -53,9 +53,9 @@ def _line_sentence(line: LineFit) -> str:
     )
     even = line.break_even
     if even is None:
-        return f"{fitted}: speed does not grow with acceptance here, so nothing is said of a break-even."
+        return f"{fitted}: speed does not grow with acceptance here, so there is no break-even."
     if even.low is None or even.high is None:
-        limits = "the data set it no limits"
+        limits = "the data do not bound it"
     else:
         limits = f"{INTERVAL}: {100 * even.low:.1f} to {100 * even.high:.1f} %"
     return f"{fitted}; break-even at an acceptance of {100 * even.value:.1f} % ({limits})."
@@ -63,12 +63,12 @@ def _line_sentence(line: LineFit) -> str:
 
 def _cost_sentence(cost: CostFit) -> str:
     return (
-        f"speedup = (1 + a k) / ((k + 1) r + 1 + b k^2) for k drafts and acceptance a: r = {_told(cost.r)}, "
-        f"b = {_told(cost.b)} ({cost.points} points, off by {cost.error:.3f} on average)."
+        f"speedup = (1 + a k) / ((k + 1) r + 1 + b k^2) for k drafts and acceptance a: r = {_text(cost.r)}, "
+        f"b = {_text(cost.b)} ({cost.points} points, off by {cost.error:.3f} on average)."
     )
 
 
-def _told(estimate: Estimate) -> str:
+def _text(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.4f}"
     return f"{estimate.value:.4f} ({INTERVAL}: {estimate.low:.4f} to {estimate.high:.4f})"

@@ -1,4 +1,4 @@
-"""A draft source under a stopwatch."""
+"""Wrap a draft source to limit its drafts or to time its calls."""
 
 from array import array
 from collections.abc import Sequence
@@ -10,40 +10,43 @@ from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
 
 
 class BoundedSource:
-    """Another source, whose drafts have `most` tokens at most; it may be changed between two requests."""
+    """A draft source that limits another source's drafts to `most` tokens.
+
+    `most` may be changed between two requests.
+    """
 
     def __init__(self, source: DraftSource, most: int) -> None:
-        """The caller closes `source`."""
+        """Wrap `source`, which the caller closes."""
         self._source = source
         self.most = most
 
     @property
     def name(self) -> str:
-        """The other's."""
+        """Return the wrapped source's name."""
         return self._source.name
 
     @property
     def cost(self) -> DraftCost:
-        """The other's."""
+        """Return the wrapped source's cost."""
         return self._source.cost
 
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> DraftSession:
-        """A session of the other."""
+        """Open a session of the wrapped source."""
         return self._source.open(tenant, prompt, reference)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """The other's drafts, within this limit too."""
+        """Return the wrapped source's drafts, of `most` tokens at most."""
         return self._source.propose([(session, min(budget, self.most)) for session, budget in asks])
 
     def close(self) -> None:
-        """Do nothing: the caller closes the other."""
+        """Do nothing: the caller closes the wrapped source."""
 
 
 @dataclass(frozen=True)
 class Quantiles:
-    """How long something took, in microseconds; zero where it never ran."""
+    """Quantiles of a duration in microseconds; zero if it was never measured."""
 
     median: float = 0.0
     p99: float = 0.0
@@ -51,17 +54,17 @@ class Quantiles:
 
 @dataclass
 class Samples:
-    """Nanoseconds of one thing done many times."""
+    """The measured durations of one kind of call, in nanoseconds."""
 
     _taken: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, began: int, shared_by: int = 1) -> None:
-        """What `began` then, on the clock of perf_counter_ns, ends now; it is shared by so many tokens."""
+        """Add the time since `began` (of perf_counter_ns), divided by the number of tokens that share it."""
         self._taken.append((perf_counter_ns() - began) / max(1, shared_by))
 
     @property
     def quantiles(self) -> Quantiles:
-        """Of all samples."""
+        """Return the quantiles of all samples."""
         if not self._taken:
             return Quantiles()
         ordered = sorted(self._taken)
@@ -70,8 +73,10 @@ class Samples:
 
 @dataclass(frozen=True)
 class SourceTimes:
-    """The times of a source: per proposal, opening per prompt token, observing per token, per closed
-    session."""
+    """The times of a source's calls.
+
+    `proposal` is per proposal, `opening` per prompt token, `observing` per token, `closing` per session.
+    """
 
     proposal: Samples = field(default_factory=Samples)
     opening: Samples = field(default_factory=Samples)
@@ -80,34 +85,34 @@ class SourceTimes:
 
 
 class TimedSource:
-    """Another source, whose calls are timed."""
+    """A draft source that times the calls of another one."""
 
     def __init__(self, source: DraftSource) -> None:
-        """The caller closes `source`."""
+        """Wrap `source`, which the caller closes."""
         self.source = source
         self.times = SourceTimes()
 
     @property
     def name(self) -> str:
-        """The other's."""
+        """Return the wrapped source's name."""
         return self.source.name
 
     @property
     def cost(self) -> DraftCost:
-        """The other's."""
+        """Return the wrapped source's cost."""
         return self.source.cost
 
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> "TimedSession":
-        """A session of the other."""
+        """Open a session of the wrapped source."""
         began = perf_counter_ns()
         session = self.source.open(tenant, prompt, reference)
         self.times.opening.add(began, len(prompt))
         return TimedSession(self, session)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """The other's drafts. Raises TypeError for a session that is none of this source's."""
+        """Return the wrapped source's drafts. Raises TypeError for a session of another source."""
         inner = [(_own(session).session, budget) for session, budget in asks]
         began = perf_counter_ns()
         drafts = self.source.propose(inner)
@@ -115,11 +120,11 @@ class TimedSource:
         return drafts
 
     def close(self) -> None:
-        """Do nothing: the caller closes the other."""
+        """Do nothing: the caller closes the wrapped source."""
 
 
 class TimedSession:
-    """Another source's session."""
+    """A session that times the calls of the wrapped source's session."""
 
     def __init__(self, source: TimedSource, session: DraftSession) -> None:
         self._source = source
@@ -127,22 +132,22 @@ class TimedSession:
 
     @property
     def wants_top(self) -> int:
-        """The other's."""
+        """Return how many top logits the wrapped session needs."""
         return self.session.wants_top
 
     def propose(self, budget: int) -> Draft:
-        """The other's draft."""
+        """Return the wrapped session's draft."""
         (draft,) = self._source.propose([(self, budget)])
         return draft
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """The other observes."""
+        """Pass the observation on."""
         began = perf_counter_ns()
         self.session.observe(committed, outcome, rows)
         self._source.times.observing.add(began, len(committed))
 
     def close(self) -> None:
-        """The other closes."""
+        """Close the wrapped session."""
         began = perf_counter_ns()
         self.session.close()
         self._source.times.closing.add(began)
@@ -150,5 +155,5 @@ class TimedSession:
 
 def _own(session: DraftSession) -> TimedSession:
     if not isinstance(session, TimedSession):
-        raise TypeError("a session that this source did not open")
+        raise TypeError("the session was opened by another source")
     return session

@@ -1,7 +1,8 @@
-"""Traces of conversations, and the requests that they stand for once they are tokens.
+"""Read traces of conversations, and turn them into requests of tokens.
 
-A trace is a JSONL file, a session a line: `{"category", "messages": [{"role", "content"}, …]}`; other keys
-are left alone. Around every message stand ChatML's markers; what the assistant says is the known output.
+A trace is a JSONL file with a session on each line: `{"category", "messages": [{"role", "content"}, …]}`;
+other keys are ignored. Every message is put between ChatML's markers. The assistant's messages are the known
+outputs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,18 +18,18 @@ from anespec.system.formatting import bytes_text
 from anespec.system.options import complaint
 from anespec.system.safe_files import open_file
 
-CUT = 1024
-"""Tokens of an answer that are replayed; those behind them are left out."""
+MAX_ANSWER_TOKENS = 1024
+"""The tokens of an answer that are replayed; the rest is left out."""
 
 LONGEST_LINE = 1 << 26
-"""Bytes of a session."""
+"""The most bytes of a session."""
 
 ASSISTANT = "assistant"
 END = "<|im_end|>"
 
 
 class TraceMessage(BaseModel):
-    """Who said what."""
+    """A message and the role of its author."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -37,7 +38,7 @@ class TraceMessage(BaseModel):
 
 
 class Session(BaseModel):
-    """A line of a trace. What has no category is of the category `other`."""
+    """A line of a trace. A session without a category has the category `other`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,8 +50,8 @@ class Session(BaseModel):
 class ReplayRequest:
     """A prompt and the output that is known to follow it, as token ids.
 
-    `output` holds the end token where the answer was not cut; `end` is its id, None where the vocabulary has
-    no such token.
+    `output` ends with the end token unless the answer was cut. `end` is that token's id, or None if the
+    vocabulary has no such token.
     """
 
     category: str
@@ -60,11 +61,11 @@ class ReplayRequest:
 
 
 def read_sessions(paths: Iterable[Path]) -> Iterator[Session]:
-    """The sessions of trace files in their order, read a line at a time.
+    """Yield the sessions of trace files in their order; one line is in memory at a time.
 
     Raises:
         StorageError: a file cannot be read.
-        RequestError: a line is too long, not UTF-8, not JSON, or no session; the sentence names it.
+        RequestError: a line is too long, not UTF-8, not JSON, or no session; the message names the line.
     """
     for path in paths:
         try:
@@ -84,7 +85,8 @@ def read_sessions(paths: Iterable[Path]) -> Iterator[Session]:
 
 
 def require_sessions(paths: Iterable[Path]) -> None:
-    """Read the first session of every file, before time is spent on a replay. Raises as `read_sessions`."""
+    """Read the first session of every file, so that a replay of bad files fails early. Raises as
+    `read_sessions`."""
     for path in paths:
         next(read_sessions([path]), None)
 
@@ -104,11 +106,13 @@ def _parsed(line: bytes, place: str) -> Session:
         ) from None
 
 
-def requests_of(session: Session, tokenizer: Tokenizer, cut: int = CUT) -> Iterator[ReplayRequest]:
-    """A request for every answer of a session: all before it is the prompt, the answer the output.
+def requests_of(
+    session: Session, tokenizer: Tokenizer, cut: int = MAX_ANSWER_TOKENS
+) -> Iterator[ReplayRequest]:
+    """Yield a request for every answer of a session: the prompt is all text before it.
 
-    Markers are the vocabulary's special tokens where it has them, and text where not. The output is the
-    answer with the end token, `cut` tokens of them at most; later prompts hold the answer whole.
+    Markers are the vocabulary's special tokens, or plain text if it has none. The output is the answer with
+    its end token, `cut` tokens at most; later prompts hold the whole answer.
     """
     (end,) = tokenizer.special_ids([END]) or (None,)
     known: list[int] = []

@@ -53,8 +53,8 @@ def test_chats_stand_in_the_models_template() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"lengths": "48,x"}, "'48,x' is not a list of numbers such as 48,144"),
-        ({"drafts": "0,2"}, "'0,2' is not a list of numbers of at least 1"),
+        ({"lengths": "48,x"}, "'48,x' is not a list of numbers; write it as 48,144"),
+        ({"drafts": "0,2"}, "'0,2' holds no number, or one below 1; give numbers of at least 1"),
         ({"classes": "poem"}, "classes"),
     ],
 )
