@@ -156,5 +156,5 @@ def test_verdicts_from_before_a_change_of_the_manifest_are_told_apart(judged: Pa
     (copy / "manifest.json").write_text(json.dumps(manifest))
     found = json.loads(asked(doctor, copy, "--json").stdout)["artifact"]
     words = {finding["subject"]: finding["text"] for finding in found}
-    assert words["exactness gate"].startswith("asked before the artifact changed")
+    assert words["exactness gate"].startswith("not run since the artifact changed")
     assert "No gate has judged it since it changed" in asked(inspect, copy).stdout

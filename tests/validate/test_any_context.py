@@ -35,7 +35,7 @@ from anespec.runtime.proven import Proven
 from anespec.system.errors import RequestError
 from anespec.validate.exactness.effort import Form
 from anespec.validate.exactness.gate import exactness_gate
-from anespec.validate.exactness.width_checks import MOST_PASSES
+from anespec.validate.exactness.width_checks import MAX_PASSES
 from anespec.validate.gates import golden_gate
 from anespec.validate.golden.figures import Stimulus
 from anespec.validate.golden.shard_passes import plan_passes
@@ -57,7 +57,7 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
         needed = -(-min(context, window + block - 1) // unit)
         pools.append(KVCacheGroupShape("local", draw(st.integers(needed, context // unit)) * unit, window))
     t_max = draw(st.sampled_from([block, block + 1, 2 * block, 48]).filter(lambda most: most >= block))
-    two = tuple(sorted({block, min(t_max, MOST_PASSES * block)}))  # what is wider the gate does not reach
+    two = tuple(sorted({block, min(t_max, MAX_PASSES * block)}))  # what is wider the gate does not reach
     widths = draw(st.sampled_from([range_widths(block, 1, t_max), (block,), two]))
     partial = draw(st.booleans())
     return VerifierShape(block, widths, context, sequences, VOCABULARY, tuple(pools), partial_spans=partial)

@@ -67,7 +67,7 @@ def test_another_reduction_is_a_difference(recording: Recording, other: dict[str
     row = reduced(recording)
     found = compare(recording, with_row(recording, replace(row, found=replace(row.found, **other))), "other")
     assert (found.cases, found.unequal) == (6, 1)
-    assert found.first == "other: position 1 has other likeliest or chosen logits"
+    assert found.first == "other: position 1 has different top or chosen logits"
 
 
 def test_logits_that_were_wanted_and_are_not_there_are_a_difference(recording: Recording) -> None:

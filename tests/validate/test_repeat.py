@@ -91,7 +91,7 @@ def test_what_is_not_finite_elsewhere_is_told() -> None:
 
 @pytest.mark.parametrize("printed", [b"", b"nothing", b"PK\x03\x04"])
 def test_what_is_no_recording_is_refused(printed: bytes) -> None:
-    with pytest.raises(AnespecError, match="no recording"):
+    with pytest.raises(AnespecError, match="is not a recording"):
         unpacked(printed)
 
 

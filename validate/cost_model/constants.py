@@ -1,6 +1,7 @@
 """The constants of the cost model, each with its grade and source. None was measured by this project.
 
-Grades are those of manifests.grades; C is also what was inferred from a measurement of something else.
+The grades are those of manifests.grades; here C also marks a value inferred from a measurement of something
+else.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ ANEMLL_BENCH = "anemll-bench Results.MD, llama_lm_head"
 
 @dataclass(frozen=True)
 class Constant:
-    """A number, its unit, how well it is known, and from where."""
+    """A number with its unit, its grade and its source."""
 
     value: float
     unit: str
@@ -27,7 +28,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Chip:
-    """A chip by the name that `sysctl` gives it, and what its Neural Engine reads from memory."""
+    """A chip by the name that `sysctl` gives it, and the memory bandwidth that its Neural Engine reaches."""
 
     name: str
     bandwidth: Constant
@@ -56,21 +57,24 @@ CHIPS = (
     _chip("Apple M5 Max", 148.39),
     _chip("Apple M6", 152.01, Grade.C, f"{ANEMLL_BENCH}: one report"),
 )
-"""fp16 weights of 1.05 GB, streamed by one model at a time. M3 Pro, M3 Ultra and iPhones are not there."""
+"""The bandwidth of one model that streams 1.05 GB of fp16 weights. M3 Pro, M3 Ultra and iPhones are
+missing."""
 
 PALETTE_SHARE = Constant(0.89, "of the bandwidth", Grade.B, "anemll-bench: LUT weights reach 0.82 to 0.96")
-"""What weights stored as palettes reach. Others are taken to reach all of it (C: nobody measured int8)."""
+"""The share of the bandwidth that palettised weights reach. Other formats are assumed to reach all of it
+(C: nobody measured int8)."""
 
 KV_SHARE = Constant(1.0, "of the bandwidth", Grade.C, "keys and values are taken to stream like weights")
-"""CoreML-LLM's 1.7B model lost more by its slots: 24.1 tokens/s at 1024, 9.4 at 2048."""
+"""The share of the bandwidth that keys and values reach. CoreML-LLM's 1.7B model lost more with its slots:
+24.1 tokens/s at 1024, 9.4 at 2048."""
 
 DISPATCH = Constant(0.275, "ms", Grade.B, "ane-book 071, CoreML-LLM: 0.15 to 0.4 ms, the middle")
-"""Starting one package; a pass starts each shard once."""
+"""The time to start one package; a pass starts each shard once."""
 
 OPERATION = Constant(
     0.001, "ms", Grade.C, "what Phi-4-mini's 58 ms on an M4 Max leave once the others are counted (ane-book)"
 )
-"""One operation, besides the bytes that it moves."""
+"""The time of one operation, besides the bytes that it moves."""
 
 SHARED: Mapping[str, Constant] = MappingProxyType(
     {"palettes": PALETTE_SHARE, "kv": KV_SHARE, "dispatch": DISPATCH, "operation": OPERATION}

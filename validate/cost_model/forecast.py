@@ -1,4 +1,4 @@
-"""A prediction for a program: the time of a pass by chip, and a measured pass compared with it."""
+"""Predict the time of a pass on each chip, and compare a measured pass with its prediction."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,15 +19,13 @@ from anespec.validate.cost_model.constants import (
 from anespec.validate.cost_model.work import PassWork
 from anespec.validate.tuning.workbench import Workload
 
-# How long a pass takes on a chip, as the constants have it: pure functions over what the pass has to do.
-
-ALIKE = 1.08
-"""Chips whose bandwidths differ by no more than this are one row of a table."""
+BANDWIDTH_RATIO = 1.08
+"""Chips whose bandwidths differ by no more than this factor share a row of a table."""
 
 
 @dataclass(frozen=True)
 class PassTime:
-    """Predicted milliseconds of one pass, by what takes them."""
+    """The predicted milliseconds of one pass, by cause."""
 
     weights: float
     kv: float
@@ -36,16 +34,16 @@ class PassTime:
 
     @property
     def milliseconds(self) -> float:
-        """Of the whole pass."""
+        """Return the time of the whole pass."""
         return self.weights + self.kv + self.operations + self.dispatches
 
     def tokens_per_second(self, tokens_per_pass: float = 1.0) -> float:
-        """The speed of an answer whose passes make so many tokens on average."""
+        """Return the decoding speed at this average number of tokens per pass."""
         return 1e3 * tokens_per_pass / self.milliseconds
 
 
 def predict(work: PassWork, chip: Chip) -> PassTime:
-    """Return the time of a pass that runs wholly on the Neural Engine of `chip`, one after another part."""
+    """Return the time of a pass that runs wholly on the Neural Engine of `chip`; its parts do not overlap."""
     bytes_per_ms = chip.bandwidth.value * 1e6
     plain = work.weight_bytes - work.palette_bytes
     return PassTime(
@@ -66,7 +64,7 @@ def chips_alike() -> Iterator[tuple[Chip, ...]]:
     first = [0.0]
 
     def group(chip: Chip) -> float:
-        if chip.bandwidth.value > first[0] * ALIKE:
+        if chip.bandwidth.value > first[0] * BANDWIDTH_RATIO:
             first[0] = chip.bandwidth.value
         return first[0]
 
@@ -82,19 +80,19 @@ BASIS = (
 
 
 def forecast_facts(work: PassWork) -> dict[str, Any]:
-    """Predict a pass on every chip that is known, the slowest first.
+    """Return the predictions of a pass for all known chips, the slowest first, as JSON values.
 
-    Chips of about the same bandwidth are one entry, with the time of the slowest. `drafted_tokens` is what a
-    pass is expected to make where all of its rows are used for guesses.
+    Chips of about the same bandwidth share an entry, which has the time of the slowest. `drafted_tokens` is
+    the expected number of tokens of a pass whose rows are all used for drafts.
     """
     drafted_tokens = Workload().tokens_per_pass(work.rows)
     chips = []
-    for alike in chips_alike():
-        time = predict(work, alike[0])
+    for group_of_chips in chips_alike():
+        time = predict(work, group_of_chips[0])
         chips.append(
             {
-                "chips": sorted(chip.name for chip in alike),
-                "bandwidth": str(alike[0].bandwidth),
+                "chips": sorted(chip.name for chip in group_of_chips),
+                "bandwidth": str(group_of_chips[0].bandwidth),
                 **{f"{part}_ms": round(spent, 3) for part, spent in asdict(time).items()},
                 "pass_ms": round(time.milliseconds, 3),
                 "tokens_per_second": round(time.tokens_per_second(), 2),
@@ -120,11 +118,11 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted time: above 1, the machine was slower than the model has it."""
+        """Return the measured time divided by the predicted time."""
         return self.measured / self.predicted
 
     def facts(self) -> dict[str, Any]:
-        """The same for a program."""
+        """Return the comparison as JSON values."""
         return {
             "chip": self.chip,
             "predicted_ms": round(self.predicted, 3),
@@ -140,9 +138,9 @@ class Comparison:
 
 
 def compare(artifact: Artifact, machine: str, milliseconds: float) -> Comparison | None:
-    """Compare a measured pass of the block with its prediction; `machine` ends with its chip's name.
+    """Compare a measured pass of the block with its prediction; `machine` ends with the chip's name.
 
-    None if the chip is not known, or the artifact was not built for a Mac.
+    Returns None if the chip is not known, or the artifact was not built for a Mac.
 
     Raises:
         ArtifactError: a shard is missing, damaged or not an ML program.

@@ -1,8 +1,8 @@
-"""Count the work of shards that are planned, in graphs of few layers, since layers of a kind are alike.
+"""Count the work of planned shards in graphs of few layers, since layers of the same kind do the same work.
 
-A shard's work is the work that its layers share, and one part for each layer, equal for all layers of a
-kind. So the shard with one layer of each kind is counted, and for each kind that shard with one layer more;
-the difference is multiplied. A test compares the result with the count of the whole graph.
+A shard's work is a shared part plus one part for each layer, equal for all layers of a kind. So one graph has
+one layer of each kind, and for each kind another graph has one more layer of it. The difference is multiplied
+by the number of layers of that kind. A test compares the result with the count of the whole graph.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ def planned_shards(plan: ConversionPlan) -> tuple[ShardWork, ...]:
 
 
 class _Counts:
-    """Counts of a plan's graphs; equal graphs are built once."""
+    """The counts of a plan's graphs; equal graphs are built once."""
 
     def __init__(self, plan: ConversionPlan) -> None:
         self._plan = plan
@@ -65,7 +65,7 @@ class _Counts:
 
     @cached_property
     def _kinds(self) -> Sequence[Hashable]:
-        """For each layer, what the part of a graph that belongs to it follows from."""
+        """Return for each layer a key that is equal for layers with the same part of a graph."""
         tensors: dict[int, set[str]] = {layer.index: set() for layer in self._layers}
         for name in self._plan.model.file.tensors:
             part, _, rest = name.removeprefix("blk.").partition(".")
@@ -84,7 +84,7 @@ class _Counts:
         return self._known[sizes]
 
     def of_layers(self, indices: Sequence[int]) -> ShardWork:
-        """Count a shard of layers, in as few layers as tell the same."""
+        """Count a shard of layers in the smallest graphs that give the same result."""
         first: dict[Hashable, int] = {}
         for index in indices:
             first.setdefault(self._kinds[index], index)
@@ -105,11 +105,11 @@ class _Counts:
         return work
 
     def _with_sources(self, indices: Iterable[int]) -> tuple[int, ...]:
-        """These layers and those whose K/V they attend to, in their order."""
+        """Return these layers and the layers whose K/V they attend to, in their order."""
         return tuple(sorted({source for i in indices for source in (i, self._layers[i].kv_layer)}))
 
     def _whole(self, indices: Sequence[int]) -> ShardWork:
-        """Count in the graph of exactly these layers."""
+        """Count the graph of exactly these layers."""
         sources = [list(indices).index(self._layers[i].kv_layer) for i in indices]
         graph = tuple(zip((self._kinds[i] for i in indices), sources, strict=True))
         if graph not in self._known:

@@ -1,9 +1,9 @@
-"""What a pass of the block has to do, counted in the graph that its shards hold: bytes and operations."""
+"""Count the bytes and operations of a pass of the block in the graphs of its shards."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from anespec.manifests.schema import NEW_ROWS, KVCacheGroup, LayerShard, StateSpec, WeightFormat
 from anespec.manifests.store import Artifact
@@ -14,23 +14,20 @@ from anespec.runtime.backends.portable.mil_package import (
 )
 from anespec.validate.residency.shard_view import has_device
 
-if TYPE_CHECKING:
-    pass
-
 FP16_BYTES = 2
 PALETTES = frozenset({WeightFormat.LUT8, WeightFormat.LUT6, WeightFormat.LUT4})
 VIEWS = frozenset({"read_state", "split", "slice_by_index", "reshape", "squeeze", "expand_dims"})
-"""Operations that are taken to name a part of what is there, and to move nothing."""
+"""Operations that are assumed to move no bytes, since they only name part of a value."""
 
 
 @dataclass(frozen=True)
 class PassWork:
-    """What one pass over `rows` rows has to do; packages of several functions count the block's alone.
+    """The work of one pass over `rows` rows. Of a package with several functions, the block's is counted.
 
-    `palette_bytes` are the part of `weight_bytes` that is stored as palettes. `kv_moved` are the bytes of
-    keys and values that all operations read and write, if each reads its inputs from memory and writes its
-    outputs there: an upper bound, since a compiler may fuse. `kv_written` are the bytes put into the slots.
-    `operations` are those that a device executes, `dispatches` the packages.
+    `palette_bytes` is the part of `weight_bytes` that is stored as palettes. `kv_moved` are the bytes of keys
+    and values that all operations read and write. It is an upper bound: each operation is assumed to read its
+    inputs from memory and to write its outputs there, although a compiler may fuse them. `kv_written` are the
+    bytes put into slots. `operations` counts those that a device executes, `dispatches` the packages.
     """
 
     rows: int
@@ -43,7 +40,7 @@ class PassWork:
 
     @classmethod
     def of_artifact(cls, artifact: Artifact) -> Self:
-        """Of an artifact as it is.
+        """Count the work of an artifact's shards.
 
         Raises:
             ArtifactError: a shard is missing, damaged or not an ML program.
@@ -63,7 +60,7 @@ class PassWork:
     def of_shards(
         cls, rows: int, stored: Sequence[tuple[WeightFormat, int]], shards: "Sequence[ShardWork]"
     ) -> Self:
-        """Add up the shards of a pass; `stored` are the format and bytes of each tensor of weights."""
+        """Add up the shards of a pass; `stored` has the format and bytes of each stored tensor."""
         return cls(
             rows=rows,
             weight_bytes=sum(size for _, size in stored),
@@ -87,7 +84,7 @@ class ShardWork:
     def of(
         cls, function: Function, states: Iterable[StateSpec], pools: Iterable[KVCacheGroup], rows: int
     ) -> Self:
-        """Count in one function; `states` are the shard's, wherever they are held."""
+        """Count one function; `states` are the shard's, whether the graph or the host holds them."""
         specs = tuple(states)
         slots = {spec.shape[2] for spec in specs} | {pool.slots for pool in pools if specs}
         sizes = {spec.shape[3] for spec in specs}
@@ -110,15 +107,15 @@ def block_function(functions: Mapping[str, Function], name: str) -> Function:
 
 
 class _Counting:
-    """Goes once through a function's operations."""
+    """Counts the operations of one function."""
 
     def __init__(self, function: Function, slots: set[int], head_dims: set[int], rows: int) -> None:
         self.function, self.slots, self.head_dims, self.rows = function, slots, head_dims, rows
 
     def totals(self) -> tuple[int, int, int]:
-        """Bytes of keys and values moved, those of them put into slots, and operations."""
+        """Return the bytes of K/V moved, the bytes of them written to slots, and the number of operations."""
         operations = tuple(_walk(self.function.operations))
-        # The host puts the new rows of what it holds into their slots once the pass is over.
+        # The host copies new rows of the states that it holds into their slots after the pass.
         hosted = sum(self._bytes(name) for name in self.function.outputs if name.startswith(NEW_ROWS))
         moved, written = hosted, hosted
         in_place = {op.name for op in operations if op.kind == "slice_update"}
@@ -136,7 +133,7 @@ class _Counting:
         return moved, written, sum(has_device(op.kind) for op in operations)
 
     def _spans_slots(self, name: str) -> bool:
-        """Whether a value holds numbers for every slot, of every dimension of a head."""
+        """Return whether a value has an entry for every slot and every dimension of a head."""
         kind = self.function.types.get(name)
         if kind is None or len(kind.shape) < 2 or name in self.function.constants:
             return False

@@ -1,5 +1,4 @@
-"""The doctor's checks of an artifact: is it complete, for this machine, compiled, judged, and small
-enough?"""
+"""Check an artifact: its files, target, size, compiled shards, verdicts and rules."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,18 +22,18 @@ from anespec.validate.findings import Finding, Level
 from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.summary import Known
 
-MEMORY_SHARE = 1.3
-"""Of an artifact's bytes, what a portable backend takes once it runs (docs/DESIGN.md, section 9)."""
+MEMORY_FACTOR = 1.3
+"""A running portable backend's memory divided by the artifact's bytes (docs/DESIGN.md, section 9)."""
 
-MOST_RULES = 8
-MOST_PLACES = 4
+MAX_RULES = 8
+MAX_PLACES = 4
 
 
 def look_into(artifact: Artifact, system: System, compiler: Compiler | None = None) -> tuple[Finding, ...]:
-    """Everything that there is to say about an artifact on a machine; nothing is loaded.
+    """Return all findings on an artifact on a machine, without loading the model.
 
-    Files are hashed, unless `artifact.hashes` knows them. Where they are damaged that is all there is to say.
-    `compiler` is who would have compiled the shards; coremltools, where None is given.
+    Files are hashed, unless `artifact.hashes` has their hashes. If files are damaged, no verdicts are
+    reported. `compiler` is the one that would have compiled the shards, coremltools by default.
     """
     if damage := find_damage(artifact):
         return (_damaged(artifact, damage), *_target(artifact, system), *_memory(artifact, system))
@@ -87,7 +86,7 @@ def _whole(artifact: Artifact) -> Finding:
 def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
     manifest = artifact.manifest
     weights = sum(shard.bytes for shard in manifest.shards)
-    needed = int(MEMORY_SHARE * weights) + manifest.state_bytes
+    needed = int(MEMORY_FACTOR * weights) + manifest.state_bytes
     whole, free = system.memory()
     text = f"{bytes_text(weights)} of weights and {bytes_text(manifest.state_bytes)} of KV state"
     if needed > whole:
@@ -117,7 +116,7 @@ def _memory(artifact: Artifact, system: System) -> Iterator[Finding]:
 
 
 def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterator[Finding]:
-    """What Core ML made of the shards, and what came of the load probe with each."""
+    """Report Core ML's compiled shards and the results of their load probes."""
     if not has_engine(system):
         yield Finding(subject="compiled", level=Level.NOT_HERE, text="Core ML compiles shards on a Mac alone")
         return
@@ -131,7 +130,7 @@ def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterato
                 subject="first contact",
                 level=Level.FAIL,
                 text=f"{one.shard.path}: {error_sentence(outcome.error)}",
-                mend=f"mend that, or remove {one.path.parent} to have it tried again",
+                mend=f"fix that, or remove {one.path.parent} to try the shard again",
             )
     if len(compiled) == len(shards) and (starts := recorded_starts(places)) is not None:
         yield _start(COREML, starts)
@@ -145,13 +144,13 @@ def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterato
         yield Finding(
             subject="compiled",
             level=Level.WARN,
-            text=f"{text}: the others take minutes at the first start",
-            mend=f"anespec validate {artifact.root} does that, and judges them",
+            text=f"{text}: the first start compiles the others, which takes minutes",
+            mend=f"anespec validate {artifact.root} compiles and judges them",
         )
 
 
 def _start(backend: str, starts: Starts) -> Finding:
-    """What starting took on a backend, in the first process and in the last one."""
+    """Report the start times on a backend, in the first process and in the last one."""
     return Finding(
         subject=f"start, {backend}",
         level=Level.WARN if starts.is_long else Level.OK,
@@ -193,14 +192,14 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
             level=(Level.WARN if predicted else Level.FAIL) if fails else Level.OK,
             text=f"{known.residency.source}: {len(known.residency.off_ane)} of "
             f"{counted(len(known.residency.shards), 'shard')} are not on the Neural Engine",
-            mend="`anespec validate` lists the mends" if fails else None,
+            mend="`anespec validate` lists the fixes" if fails else None,
         )
     elif artifact.manifest.target is not Target.CPU:
         yield _gate(artifact, ResidencyFile, Status.NOT_RUN, "rules predict it anywhere")
 
 
 def _elsewhere(artifact: Artifact, here: RunEnvironment) -> Iterator[Finding]:
-    """Under which other circumstances its golden and exactness gates were asked."""
+    """Report golden and exactness verdicts from other environments."""
     others: dict[str, list[str]] = {}
     for gate, file in (("golden", GoldenFile), ("exactness", ExactnessFile)):
         for verdict in artifact.read_verdicts(file).verdicts:
@@ -208,7 +207,7 @@ def _elsewhere(artifact: Artifact, here: RunEnvironment) -> Iterator[Finding]:
             if at.artifact == artifact.fingerprint and at != here:
                 place = f"{at.backend} {at.library_version}, {counted(at.threads, 'thread')}, {at.machine}"
                 others.setdefault(place, []).append(f"{gate} {verdict.standing}")
-    for place, verdicts in list(others.items())[:MOST_PLACES]:
+    for place, verdicts in list(others.items())[:MAX_PLACES]:
         yield Finding(subject="elsewhere", level=Level.OK, text=f"{listed(verdicts)} on {place}")
 
 
@@ -221,30 +220,30 @@ def _gate(artifact: Artifact, kind: type[VerdictFile[Any]], standing: Status, pl
             text=f"failed on {place}",
             mend="use another backend, or convert with other options"
             if gate == "exactness"
-            else "convert the model again, and send in what `anespec validate` says if it fails again",
+            else "convert the model again; if it fails again, report the output of `anespec validate`",
         )
     if standing is Status.NOT_RUN:
         return Finding(
             subject=subject,
             level=Level.WARN,
-            text=f"{_why_unasked(artifact, kind)} ({place})"
-            + (", so text is generated without speculation until it is" if gate == "exactness" else ""),
+            text=f"{_not_run_reason(artifact, kind)} ({place})"
+            + (", so text is generated without speculation until it runs" if gate == "exactness" else ""),
             mend=f"anespec validate {artifact.root}",
         )
     return Finding(subject=subject, level=Level.OK, text=f"{standing} on {place}")
 
 
-def _why_unasked(artifact: Artifact, kind: type[VerdictFile[Any]]) -> str:
+def _not_run_reason(artifact: Artifact, kind: type[VerdictFile[Any]]) -> str:
     if kind.gate in artifact.unreadable_verdicts([kind]):
-        return f"gates/{kind.gate}.json cannot be read, so what it held is lost"
+        return f"gates/{kind.gate}.json cannot be read, so its verdicts are lost"
     verdicts = artifact.read_verdicts(kind).verdicts
     if verdicts and not any(v.circumstances.artifact == artifact.fingerprint for v in verdicts):
-        return "asked before the artifact changed, and not since"
-    return "not asked here" if verdicts else "never asked"
+        return "not run since the artifact changed"
+    return "not run here" if verdicts else "never run"
 
 
 def _rules(artifact: Artifact) -> Iterator[Finding]:
-    """What the residency rules foretell, for what is made for a Neural Engine."""
+    """Report the residency rules that predict a failure, for an artifact for a Neural Engine."""
     if artifact.manifest.target is Target.CPU:
         return
     from anespec.validate.residency.prediction import predict
@@ -256,7 +255,7 @@ def _rules(artifact: Artifact) -> Iterator[Finding]:
         yield Finding(subject="rules", level=Level.FAIL, text=str(error))
         return
     failing = [found for found in made.findings if found.severity is Severity.FAIL]
-    for rule in [*dict.fromkeys(found.rule for found in failing)][:MOST_RULES]:
+    for rule in [*dict.fromkeys(found.rule for found in failing)][:MAX_RULES]:
         first = next(found for found in failing if found.rule == rule)
         shards = len({found.shard for found in failing if found.rule == rule})
         yield Finding(
@@ -266,4 +265,4 @@ def _rules(artifact: Artifact) -> Iterator[Finding]:
             mend=first.mend,
         )
     if not failing:
-        yield Finding(subject="rules", level=Level.OK, text="nothing that is known speaks against residency")
+        yield Finding(subject="rules", level=Level.OK, text="no known rule speaks against residency")

@@ -1,4 +1,4 @@
-"""The doctor's checks of a machine: each probe checks one property and reports it."""
+"""Check a machine: each probe checks one property and reports it."""
 
 import json
 import re
@@ -15,27 +15,27 @@ from anespec.validate.doctor.system import System
 from anespec.validate.findings import Finding, Level
 
 OLDEST_PYTHON = (3, 11)
-COREMLTOOLS = (9, 0)
-LITTLE_MEMORY = 8_000_000_000
-LITTLE_ROOM = 20_000_000_000
-"""A model of 4 GB is there as GGUF, as artifact and compiled."""
+OLDEST_COREMLTOOLS = (9, 0)
+MIN_MEMORY = 8_000_000_000
+MIN_DISK_SPACE = 20_000_000_000
+"""A model of 4 GB is stored three times: as GGUF, as artifact and compiled."""
 LARGE_CACHE = 20_000_000_000
 
 Probe = Callable[[System], Iterator[Finding]]
 
 
 def look_at(system: System) -> tuple[Finding, ...]:
-    """Everything that there is to say about a machine, in the order of the probes."""
+    """Return all findings on a machine, in the order of the probes."""
     return tuple(finding for probe in PROBES for finding in probe(system))
 
 
 def is_mac(system: System) -> bool:
-    """Whether it runs macOS."""
+    """Return whether the machine runs macOS."""
     return system.name == "Darwin"
 
 
 def has_engine(system: System) -> bool:
-    """Whether it is a Mac with Apple's own chip, all of which have a Neural Engine."""
+    """Return whether the machine is a Mac with Apple's own chip, all of which have a Neural Engine."""
     return is_mac(system) and system.told("sysctl", "-n", "hw.optional.arm64") == "1"
 
 
@@ -74,25 +74,25 @@ def _chip(system: System) -> Iterator[Finding]:
 
 
 def _kv_form(brand: str) -> Iterator[Finding]:
-    """Which form of K/V to try on this chip where a source says so."""
+    """Report which form of K/V to try on this chip, according to a source."""
     if re.search(r"\bM5\b", brand):
         yield _ok(
             "K/V form",
             "states in the graph failed on the engine of M5 with -14 or Code=8 (B: mobius#77, VoxCPMANE#10, "
-            "#15); first try `convert --kv-form outside`, whose cache the graph only reads, and let the "
-            "self-test compare it with the others",
+            "#15); first try `convert --kv-form outside`, whose cache the graph only reads, and compare it "
+            "with the others in the self-test",
         )
     else:
         yield _ok(
             "K/V form",
-            "the default is the form that was measured on the engine (B: ane-book journal 093); where K/V "
-            "are much of a pass (`inspect --plan`), try `convert --kv-form at_position`, which others ship "
+            "the default is the form that was measured on the engine (B: ane-book journal 093); if K/V "
+            "take much of a pass (`inspect --plan`), try `convert --kv-form at_position`, which others ship "
             "(B: ANEMLL, CoreML-LLM)",
         )
 
 
 def _hardware(system: System) -> dict[str, Any]:
-    """What system_profiler says; only fields that are no serial number are ever read."""
+    """Return the hardware fields of system_profiler; serial numbers are never read from them."""
     told = system.told("system_profiler", "-json", "SPHardwareDataType")
     try:
         found = json.loads(told or "")["SPHardwareDataType"][0]
@@ -110,12 +110,12 @@ def _system(system: System) -> Iterator[Finding]:
     major = int(release.partition(".")[0]) if release.partition(".")[0].isdecimal() else 0
     if not major:
         yield _warn(
-            "system", "the release of macOS cannot be read", f"see to it that it is {FIRST_MACOS} or later"
+            "system", "the release of macOS cannot be read", f"check that it is {FIRST_MACOS} or later"
         )
     elif major < FIRST_MACOS:
         yield _fail(
             "system",
-            f"macOS {release} ({build}): Core ML knows no states before {FIRST_MACOS}",
+            f"macOS {release} ({build}): Core ML has no states before {FIRST_MACOS}",
             f"upgrade to macOS {FIRST_MACOS} or later, or use --backend openvino",
         )
     else:
@@ -145,7 +145,7 @@ def _packages(system: System) -> Iterator[Finding]:
     found = system.version("coremltools")
     if found is None:
         yield _fail("coremltools", "coremltools is not installed", install_command(EXTRAS["coremltools"]))
-    elif tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < COREMLTOOLS:
+    elif tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_COREMLTOOLS:
         yield _fail(
             "coremltools", f"coremltools {found} is too old", "pip install --upgrade 'coremltools>=9.0,<10'"
         )
@@ -161,7 +161,7 @@ def _packages(system: System) -> Iterator[Finding]:
     if (found := system.version("openvino")) is None:
         yield _warn(
             "openvino",
-            "openvino is not installed, which the portable backend needs",
+            "openvino, which the portable backend needs, is not installed",
             install_command(EXTRAS["openvino"]),
         )
     else:
@@ -169,7 +169,7 @@ def _packages(system: System) -> Iterator[Finding]:
     if (found := system.version("torch")) is None:
         yield _not_here(
             "torch",
-            "torch is not installed, which the self-test and the backend torch need: "
+            "torch, which the self-test and the backend torch need, is not installed: "
             f"{install_command(EXTRAS['torch'])}",
         )
     else:
@@ -193,9 +193,9 @@ def _tools(system: System) -> Iterator[Finding]:
     swift = system.told("swift", "--version")
     if swift is None:
         mend = (
-            "xcode-select --install" if is_mac(system) else "install Swift 6, if you want to build the worker"
+            "xcode-select --install" if is_mac(system) else "install Swift 6 if you want to build the worker"
         )
-        yield _warn("swift", "there is no Swift, so the native worker cannot be built", mend)
+        yield _warn("swift", "Swift is not installed, so the native worker cannot be built", mend)
         return
     number = re.search(r"Swift version (\d+(?:\.\d+)*)", swift)
     text = f"Swift {number[1] if number else 'of an unknown version'}"
@@ -224,7 +224,7 @@ def _memory(system: System) -> Iterator[Finding]:
     text = (
         f"{bytes_text(whole)} of memory, {bytes_text(free)} free; {counted(system.processors(), 'processor')}"
     )
-    if whole < LITTLE_MEMORY:
+    if whole < MIN_MEMORY:
         yield _warn("memory", text, "choose models of a gigabyte or two, or a smaller --weights")
     else:
         yield _ok("memory", text)
@@ -237,12 +237,12 @@ def _disk(system: System) -> Iterator[Finding]:
         yield _fail("disk", str(error), "set HOME or XDG_CACHE_HOME")
         return
     if (room := system.room(folder)) is None:
-        yield _warn("disk", "the free space cannot be read", "see to it that there are 20 GB")
-    elif room < LITTLE_ROOM:
+        yield _warn("disk", "the free space cannot be read", "check that 20 GB are free")
+    elif room < MIN_DISK_SPACE:
         yield _warn(
             "disk",
             f"{bytes_text(room)} free, and a model of 4 GB takes 12: as GGUF, as artifact and compiled",
-            "free some; `anespec list` shows what `anespec rm` would",
+            "free some space; `anespec list` shows what `anespec rm` would free",
         )
     else:
         yield _ok("disk", f"{bytes_text(room)} free")
@@ -260,7 +260,7 @@ def _power(system: System) -> Iterator[Finding]:
         return
     if re.search(r"^\s*lowpowermode\s+1\s*$", settings, re.MULTILINE):
         yield _warn(
-            "power", "low power mode is on, and every time would be too long", "turn it off before measuring"
+            "power", "low power mode is on, which slows every measurement", "turn it off before measuring"
         )
 
 

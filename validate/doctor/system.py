@@ -1,6 +1,6 @@
-"""The seam to the machine that the doctor looks at: what commands say, what is installed, how much room.
+"""The machine that the doctor checks: its commands, packages, memory and disk.
 
-Tests answer from what real machines said.
+Tests replace it with the recorded answers of real machines.
 """
 
 import contextlib
@@ -20,62 +20,62 @@ from anespec.system.errors import AnespecError
 from anespec.system.machine import free_memory, machine_memory, machine_name, processors
 
 LONGEST_WAIT = 20.0
-"""Seconds for a command; system_profiler takes one or two."""
+"""The time limit of a command in seconds; system_profiler takes one or two."""
 
 
 class System(Protocol):
-    """A machine. None of these raises."""
+    """A machine. None of its methods raises."""
 
     @property
     def name(self) -> str:
-        """As `platform.system()`: `Darwin`, `Linux`."""
+        """Return the name of the system as `platform.system()` does: `Darwin`, `Linux`."""
         ...
 
     @property
     def processor(self) -> str:
-        """The processor's name, where the system tells it without a command."""
+        """Return the processor's name, if it is known without running a command."""
         ...
 
     @property
     def python(self) -> tuple[str, str]:
-        """Python's version, and the architecture that it was built for."""
+        """Return Python's version and the architecture that it was built for."""
         ...
 
     def told(self, *command: str) -> str | None:
-        """What a command writes to standard output, without blanks around it; None where it fails."""
+        """Return the stripped standard output of a command; None if it fails."""
         ...
 
     def version(self, package: str) -> str | None:
-        """An installed Python package's version."""
+        """Return the version of an installed Python package; None if it is not installed."""
         ...
 
     def has_module(self, module: str) -> bool:
-        """Whether a Python module can be found."""
+        """Return whether a Python module can be found."""
         ...
 
     def has_worker(self) -> bool:
-        """Whether the native worker was built."""
+        """Return whether the native worker was built."""
         ...
 
     def processors(self) -> int:
-        """Processors that may be used."""
+        """Return the number of processors that this process may use."""
         ...
 
     def memory(self) -> tuple[int, int]:
-        """Bytes of memory: all, and those that are free."""
+        """Return the bytes of memory: all, and free."""
         ...
 
     def room(self, folder: Path) -> int | None:
-        """Free bytes on the disk of a folder, or of the nearest one above that exists."""
+        """Return the free bytes on the disk that holds a folder, or its nearest parent that exists."""
         ...
 
     def held(self, folder: Path) -> int:
-        """Bytes of all files below a folder; 0 where there is none."""
+        """Return the bytes of all files below a folder; 0 if it does not exist."""
         ...
 
 
 class ThisSystem:
-    """The machine that this runs on; see System."""
+    """The machine that this program runs on; see System."""
 
     @property
     def name(self) -> str:
@@ -95,7 +95,7 @@ class ThisSystem:
     def told(self, *command: str) -> str | None:
         """See System."""
         errors = (OSError, subprocess.SubprocessError, UnicodeDecodeError)
-        # `swift --version` leaves folders in that of temporary files.
+        # `swift --version` leaves folders behind in TMPDIR.
         with contextlib.suppress(*errors), tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=LONGEST_WAIT, check=True,

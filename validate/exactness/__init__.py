@@ -1,1 +1,1 @@
-"""The exactness gate: tokens may not depend on how passes are put together."""
+"""The exactness gate: tokens must not depend on how passes are composed."""

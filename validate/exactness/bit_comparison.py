@@ -1,4 +1,4 @@
-"""Compare the results of two runs of the same tokens, bit by bit."""
+"""Compare the results of two runs of the same tokens bit by bit."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class FoundRow:
 
     @property
     def is_finite(self) -> bool:
-        """Whether nothing that was found is infinite or not a number."""
+        """Return whether all numbers found are finite."""
         numbers = [candidate.logit for candidate in self.found.top]
         numbers += [self.found.best.logit] if self.found.best is not None else []
         logits = self.found.logits
@@ -34,9 +34,9 @@ class FoundRow:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a case left: rows and K/V bits by position, and what was not finite.
+    """The results of a case: rows and K/V bits by position, and descriptions of values that are not finite.
 
-    A position whose home slot a ring has since given to a later one is absent from `states`.
+    `states` lacks a position whose home slot in a ring was reused by a later position.
     """
 
     rows: Mapping[int, FoundRow]
@@ -44,7 +44,7 @@ class Recording:
     not_finite: tuple[str, ...] = ()
 
     def followed_by(self, later: "Recording") -> "Recording":
-        """This and what was recorded afterwards of positions further on."""
+        """Return this recording together with a later one of further positions."""
         return Recording(
             {**self.rows, **later.rows},
             {**self.states, **later.states},
@@ -54,7 +54,10 @@ class Recording:
 
 @dataclass(frozen=True)
 class Difference:
-    """The comparison of two recordings: `cases` comparisons, of which `unequal` differ in some bit."""
+    """The result of a comparison: `unequal` of `cases` comparisons differ in some bit.
+
+    `largest` is the largest difference of logits, `first` describes the first one.
+    """
 
     cases: int = 0
     unequal: int = 0
@@ -71,14 +74,15 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether something was compared and nothing differed."""
+        """Return whether something was compared and nothing differed."""
         return self.cases > 0 and self.unequal == 0
 
 
 def compare(expected: Recording, found: Recording, name: str) -> Difference:
-    """Compare every position that both recordings hold, bit by bit; what is not finite is unequal.
+    """Compare all positions that both recordings hold, bit by bit.
 
-    Of every row all logits are expected, whatever was wanted of it when it was found.
+    A value that is not finite counts as unequal. The rows of `expected` must have all logits, whatever the
+    rows of `found` were requested with.
     """
     total = Difference()
     for position, states in expected.states.items():
@@ -93,12 +97,12 @@ def compare(expected: Recording, found: Recording, name: str) -> Difference:
 
 
 def is_finite(values: NDArray[np.float16]) -> bool:
-    """Whether no fp16 value is infinite or not a number; reads the exponent bits, which is quick."""
+    """Return whether all fp16 values are finite; reads only the exponent bits, which is fast."""
     return not bool(((_bits(values) & 0x7C00) == 0x7C00).any())
 
 
 def same_bits(a: NDArray[np.float16], b: NDArray[np.float16]) -> bool:
-    """Whether two fp16 arrays agree in every bit, the sign of zero included."""
+    """Return whether two fp16 arrays agree in every bit, the sign of zero included."""
     return bool(np.array_equal(_bits(a), _bits(b)))
 
 
@@ -107,7 +111,7 @@ def _bits(values: NDArray[np.float16]) -> NDArray[np.uint16]:
 
 
 def _compare_rows(expected: FoundRow, found: FoundRow, position: int, name: str) -> Difference:
-    """Logits against logits, and what was reduced against the reduction of the logits expected."""
+    """Compare logits with logits, and reduced results with the reduction of the expected logits."""
     logits, other = expected.found.logits, found.found.logits
     if logits is None:
         return Difference(1, 1, 0.0, f"{name}: the verifier returned no logits at position {position}")
@@ -122,7 +126,7 @@ def _compare_rows(expected: FoundRow, found: FoundRow, position: int, name: str)
             found.found.top,
             found.found.chosen,
         )
-        what = "" if same else f"{name}: position {position} has other likeliest or chosen logits"
+        what = "" if same else f"{name}: position {position} has different top or chosen logits"
         total += Difference(1, int(not same), 0.0, what)
     return total
 

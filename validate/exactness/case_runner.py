@@ -1,4 +1,4 @@
-"""Runs invariance cases on a verifier: lays the past, records what a case leaves, fills stale slots."""
+"""Run invariance cases on a verifier: fill the past, record what a case leaves, fill stale slots."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,17 +13,17 @@ from anespec.validate.exactness.bit_comparison import FoundRow, Recording, State
 from anespec.validate.exactness.invariance_cases import InvarianceCase, Probe, side_by_side
 
 SLOTS_AT_ONCE = 4096
-"""How many slots are exported or imported in one call, which bounds the memory of a check."""
+"""The most slots that are exported or imported in one call, which bounds the memory of a check."""
 
 SLOTS_OF_NOISE = 256
-"""How many slots of loud values are made; more slots repeat them."""
+"""The number of slots of loud values that are generated; more slots repeat them."""
 
 FP16_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
 class _Excerpt:
-    """The K/V of some slots of one pool, as `export_slots` gave it."""
+    """The K/V of some slots of one pool, as `export_slots` returned it."""
 
     pool: int
     first: int
@@ -52,15 +52,16 @@ class CaseRunner:
             self.verifier.import_slots(pool, first, [np.zeros(shape, np.float16) for shape in shapes])
 
     def prepare(self, probe: Probe, region: int = 0) -> None:
-        """Clear everything, then `lay_past` and `keep`."""
+        """Clear everything, then call `lay_past` and `keep`."""
         self.clear()
         self.lay_past(probe, region)
         self.keep(probe, region)
 
     def lay_past(self, probe: Probe, region: int = 0) -> None:
-        """Fill positions 0..start-1 of a region; what stands elsewhere stays.
+        """Fill positions 0..start-1 of a region; all other slots stay as they are.
 
-        `past` is run in whole blocks, the first time in a region; its K/V is repeated as often as it takes.
+        `past` is run in whole blocks the first time that it is used in a region. Its K/V is repeated up to
+        `start`.
         """
         past = probe.past[: probe.start]
         if (past, region) not in self._computed:
@@ -72,7 +73,7 @@ class CaseRunner:
                 self._tile_past(pool, region, len(past), probe.start)
 
     def _compute_past(self, past: tuple[int, ...], region: int) -> list[_Excerpt]:
-        """Run the first tokens of a region on slots that are zeros, and return their K/V."""
+        """Run the first tokens of a region on slots of zeros, and return their K/V."""
         width = self.shape.block
         for run in self.map.runs(range(len(past)), width):
             rows = chain_rows(self.map, region, run.start, RowKind.PROMPT, past[run.start : run.stop])
@@ -99,7 +100,7 @@ class CaseRunner:
             position += len(span)
 
     def keep(self, probe: Probe, region: int = 0) -> None:
-        """Note what stands where cases of the probe may write, for `restore`."""
+        """Save the slots that cases of the probe may write, for `restore`."""
         self._untouched = [
             self._excerpt(pool, span.start, len(span))
             for pool in self._pools
@@ -107,15 +108,15 @@ class CaseRunner:
         ]
 
     def restore(self) -> None:
-        """Put back what a case of the probe that was kept last has overwritten."""
+        """Restore the slots that were saved by the last `keep`."""
         for excerpt in self._untouched:
             self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
 
     def restore_past(self, probe: Probe, region: int = 0) -> None:
-        """Put back only what a case has overwritten of the past that the probe's first row sees.
+        """Restore only the saved slots that belong to the past that the probe's first row sees.
 
-        A ring's slots come round again, so a long probe runs over its own past; nothing in use ever goes
-        back so far.
+        A long probe reuses the slots of a ring and so overwrites its own past. The engine never goes back
+        that far.
         """
         for excerpt in self._untouched:
             for span in self._past_in_sight(excerpt.pool, probe, region):
@@ -138,7 +139,7 @@ class CaseRunner:
                 self.verifier.copy_slots(pool, there.start, here.start, len(there))
 
     def lay(self, recording: Recording, region: int = 0) -> None:
-        """Put the K/V of a recording back to where it was recorded, in that region."""
+        """Write the K/V of a recording to the slots of its positions in a region."""
         for position, arrays in sorted(recording.states.items()):
             left = list(arrays)
             for pool in self._pools:
@@ -169,7 +170,7 @@ class CaseRunner:
         return Recording(rows, states, tuple(not_finite))
 
     def not_finite_slot(self) -> str:
-        """The first slot of any pool that holds a value which is not finite; empty where none does."""
+        """Describe the first slot of any pool with a value that is not finite; return "" if there is none."""
         for pool, first, count in self._all_slots():
             for array in self.verifier.export_slots(pool, first, count):
                 if not is_finite(array):
@@ -180,18 +181,18 @@ class CaseRunner:
         return ""
 
     def fill_stale(self, probe: Probe, rng: np.random.Generator) -> None:
-        """Fill every slot that is not of the past that the probe's first row, in region 0, sees."""
+        """Fill every slot but those of the past that the probe's first row, in region 0, sees."""
         for pool in self._pools:
             kept = self._past_in_sight(pool, probe, 0)
             slots = np.setdiff1d(np.arange(self.shape.whole_spans[pool]), np.concatenate([[], *kept]))
             self.fill(pool, slots, rng, max(probe.start, 1))
 
     def fill(self, pool: int, slots: NDArray[np.int64], rng: np.random.Generator, real: int) -> None:
-        """Fill ascending slots with loud K/V, like what the first `real` positions of region 0 hold.
+        """Fill ascending slots with loud K/V made from the first `real` positions of region 0.
 
-        Each value is a real one of the same state, taken from a random place, with a random sign and
-        up to twice as large: louder than anything a rejected draft or a finished sequence leaves, but
-        not so loud that its masked score would overflow fp16, which nothing in use can.
+        Each value is one of the same state, taken from a random place, with a random sign and scaled by up to
+        2. Rejected drafts and finished sequences leave nothing that loud. Louder values could overflow a
+        masked score in fp16, which values in use cannot.
         """
         count = min(real, self.shape.pools[pool].token_slots, SLOTS_OF_NOISE)
         noise = [_louder(values, rng) for values in self._positions(pool, 0, range(count))]
@@ -201,18 +202,18 @@ class CaseRunner:
                 self.verifier.import_slots(pool, int(some[0]), values)
 
     def _positions(self, pool: int, region: int, positions: range) -> list[NDArray[np.float16]]:
-        """The K/V of consecutive positions, one array [1, n_kv, positions, head_dim] per state."""
+        """Return the K/V of consecutive positions, one array [1, n_kv, positions, head_dim] per state."""
         spans = self.map.slot_ranges(pool, region, positions)
         pieces = [self.verifier.export_slots(pool, span.start, len(span)) for span in spans]
         return [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
 
     def _past_in_sight(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
-        """The slots of the past that the probe's first row attends to."""
+        """Return the slots of the past that the probe's first row attends to."""
         visible = range(self.map.first_visible(pool, probe.start), probe.start)
         return self.map.slot_ranges(pool, region, visible)
 
     def _touchable(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
-        """The slots that rows of the probe, or drafts and pads past its end, may write; no spare ones."""
+        """Return the slots that the probe's rows, or drafts and pads past its end, may write."""
         size = self.shape.pools[pool].token_slots
         end = min(probe.positions.stop + self._rows_past_the_end, self.shape.context)
         if end - probe.start >= size:
@@ -220,7 +221,7 @@ class CaseRunner:
         return self.map.slot_ranges(pool, region, range(probe.start, end))
 
     def _home_states(self, positions: range, region: int) -> dict[int, States]:
-        """The K/V of those positions whose home slots are still theirs in every pool."""
+        """Return the K/V of those positions whose home slots were not reused in any pool."""
         reach = min(
             self.shape.context
             if pool.token_slots >= self.shape.context
@@ -235,23 +236,23 @@ class CaseRunner:
 
     @property
     def _rows_past_the_end(self) -> int:
-        """The most rows that a case writes behind a probe: drafts, or pads where those write."""
+        """Return the most rows that a case writes behind a probe: drafts, or pads if pads write."""
         return self.shape.t_max if self.shape.side_by_side else self.shape.block
 
     def _all_slots(self) -> Iterator[tuple[int, int, int]]:
-        """Every slot as (pool, first, count), at most SLOTS_AT_ONCE at a time."""
+        """Yield all slots as (pool, first, count), at most SLOTS_AT_ONCE at a time."""
         for pool, slots in enumerate(self.shape.whole_spans):
             for first in range(0, slots, SLOTS_AT_ONCE):
                 yield pool, first, min(SLOTS_AT_ONCE, slots - first)
 
 
 def _copied(found: RowLogits) -> RowLogits:
-    """The same without the logits of other rows, which may be the same array's."""
+    """Return a copy that does not keep the logits of other rows in memory."""
     return found if found.logits is None else replace(found, logits=np.array(found.logits, np.float16))
 
 
 def _louder(real: NDArray[np.float16], rng: np.random.Generator) -> NDArray[np.float16]:
-    """Values of `real` [n, n_kv, count, head_dim] shuffled and scaled, for SLOTS_OF_NOISE slots."""
+    """Return values of `real` [n, n_kv, count, head_dim], shuffled and scaled, for SLOTS_OF_NOISE slots."""
     shape = (real.shape[0], real.shape[1], SLOTS_OF_NOISE, real.shape[3])
     noise = rng.choice(real.ravel(), size=shape).astype(np.float32) * rng.uniform(-2, 2, size=shape)
     noise = np.clip(noise, -FP16_MAX, FP16_MAX)

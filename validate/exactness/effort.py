@@ -1,4 +1,4 @@
-"""The amount of measurement of the exactness gate in its quick and its full form."""
+"""How much the exactness gate measures in its quick and its full form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +12,11 @@ Form = Literal["quick", "full"]
 class Effort:
     """How much a form of the gate measures.
 
-    `depths` says where probes start, as a share of the context; `tokens` is the length of a probe
-    beyond one block; `past` how many tokens the model itself computes before it; `repeats` how often the same
-    pass runs; `alone` how many tokens run one row a pass, and `together` in how many cases of a probe
-    everything else changes at once. What is not `thorough` visits every lane, width and span, but not each
-    with every token: a pass costs seconds where a large model runs slowly, and `generate` waits for the quick
-    form.
+    `depths` are the starts of probes as shares of the context. A probe is one block and `tokens` more tokens
+    long, and the model computes `past` tokens before it. The repeated pass runs `repeats` times. `alone`
+    tokens run one row a pass. In `together` cases of a probe everything else changes at once. A form that is
+    not `thorough` visits every lane, width and span, but not each with every token: a pass of a large model
+    takes seconds, and `generate` waits for the quick form.
     """
 
     depths: tuple[float, ...]

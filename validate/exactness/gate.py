@@ -1,8 +1,8 @@
-"""Gate (b): every invariance of DESIGN.md section 5, measured bit by bit on logits and K/V.
+"""Gate (b): measure every invariance of DESIGN.md section 5 bit by bit on logits and K/V.
 
-Nothing here knows a model or a backend. How the same tokens are run in two ways is in invariance_cases.py,
-what is tried in probe_checks.py, invariance_checks.py, width_checks.py, span_checks.py and repeat_checks.py;
-regions are tried here.
+This module does not depend on a model or a backend. invariance_cases.py defines how the same tokens are run
+in two ways. The checks are in probe_checks.py, width_checks.py, span_checks.py and repeat_checks.py; this
+module checks regions.
 """
 
 from collections.abc import Sequence
@@ -29,28 +29,27 @@ from anespec.validate.exactness.repeat_checks import Elsewhere, measure_repeats
 from anespec.validate.exactness.span_checks import SpanPlan, measure_spans, proven_spans, span_plan
 from anespec.validate.exactness.width_checks import long_probe
 
-# Whether a sequence may live in any region: what it takes to serve several at a time.
-
-LEAST_ROWS, REGION_ROWS = 32, 64
-"""Rows that are compared, more where passes may be as wide. A base changes where kernels split their sums,
-which few rows show: where the last of four regions reached over slot 1024, 8 % of them did."""
+MIN_REGION_ROWS, REGION_ROWS = 32, 64
+"""The number of rows compared in each region; REGION_ROWS if passes may be that wide. A region's base slot
+changes where kernels split their sums, and few rows show it: with the last of four regions above slot 1024,
+8 % of them did."""
 
 
 def measure_regions(
     runner: CaseRunner, probe: Probe, widths: Sequence[int], effort: Effort, number: int = 0
 ) -> Difference:
-    """The same sequence at every other base, on a past that was copied there, in one of them computed there.
+    """Compare the same sequence in every region, on which serving several sequences depends.
 
-    It ends where the region ends, so that its past reaches over all of it; if thorough a probe in the middle
-    of the context stays there. It runs in passes of the widest of `widths`, those that proved equal, up to
-    REGION_ROWS.
-    `number` is the probe's, by which the regions take turns. The runner is left with another past.
+    The past is copied to the other regions, and in one of them computed there. The sequence ends at the end
+    of its region, so that its past fills it; if thorough, a probe in the middle of the context stays there.
+    It runs in passes of the widest proven width (of `widths`) up to REGION_ROWS. `number` is the index of the
+    probe, by which the regions take turns. The runner is left with another past.
     """
     shape = runner.shape
     if shape.sequences == 1:
         return Difference()
     width = max(width for width in widths if width <= max(REGION_ROWS, shape.block))
-    count = min(max(width, LEAST_ROWS), len(probe.tokens))
+    count = min(max(width, MIN_REGION_ROWS), len(probe.tokens))
     in_the_middle = probe.start > 0 and probe.positions.stop < shape.context
     start = probe.start if effort.thorough and in_the_middle else shape.context - count
     placed = Probe((probe.past or probe.tokens)[:start], start, probe.tokens[:count])
@@ -58,7 +57,7 @@ def measure_regions(
 
 
 def _at_every_base(runner: CaseRunner, probe: Probe, width: int, computed_in: int) -> Difference:
-    """The probe in every region; its past is computed in the first and in one other."""
+    """Compare the probe in every region; its past is computed in the first and in one other region."""
     total = Difference()
     plain = cut(probe, [min(width, runner.map.longest_run)], width)
     runner.prepare(probe)
@@ -75,9 +74,9 @@ def _at_every_base(runner: CaseRunner, probe: Probe, width: int, computed_in: in
 
 
 def left_out(effort: Effort, together: int, plan: SpanPlan, widths: Sequence[int]) -> tuple[str, ...]:
-    """What a reader of the verdict could take to have been tried; empty where nothing was left out.
+    """Return what was not measured, although a reader of the verdict might assume it; empty if nothing.
 
-    `together` is how many cases changed everything at once, `widths` are those that proved equal.
+    `together` is how many cases changed everything at once; `widths` are the proven widths.
     """
     found = []
     if together:
@@ -88,10 +87,10 @@ def left_out(effort: Effort, together: int, plan: SpanPlan, widths: Sequence[int
         )
     if plan.edges and plan.planned < plan.pairs:
         found.append(
-            f"of {plan.pairs} pairs of a span and one of {counted(len(widths), 'width')} {plan.planned} ran"
+            f"{plan.planned} of {plan.pairs} pairs of a span and one of {counted(len(widths), 'width')} ran"
         )
     if not effort.thorough:
-        found.append("of widths below the block's a few rows ran")
+        found.append("of widths below the block's only a few rows ran")
     return tuple(found)
 
 
@@ -105,11 +104,11 @@ def exactness_gate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ExactnessVerdict:
-    """Measure the invariances of `verifier` and return the verdict; a failed one does not raise.
+    """Measure the invariances of `verifier` and return the verdict; a failed verdict does not raise.
 
-    `prompts` are token ids to run; random tokens of the vocabulary fill up what they lack. `elsewhere` is
-    what `recorded_pass` left of the same prompts in other openings; without it `repeat` is not measured.
-    The verifier's state is overwritten and left as zeros. Same arguments, same cases.
+    `prompts` are token ids to run; random tokens of the vocabulary fill up missing ones. `elsewhere` holds
+    what `recorded_pass` returned for the same prompts in other processes; without it `repeat` is not
+    measured. The verifier's state is overwritten and left as zeros. The same arguments give the same cases.
     """
     effort, shape = EFFORTS[form], verifier.shape
     runner = CaseRunner(verifier)
@@ -120,7 +119,7 @@ def exactness_gate(
     total[Invariance.STALE] += not_finite(runner, "before the first pass")
     try:
         probes = _probes(shape, effort, prompts, rng)
-        # Regions and spans are measured where they end, so one probe per depth of the others is enough.
+        # Regions and spans are measured at their ends, so one probe per depth is enough for them.
         deep = [long_probe(shape, probe, REGION_ROWS, rng) for probe in probes[: len(effort.depths)]]
         steps = len(probes) * STEPS + 2 * len(deep) + 1
         report = in_steps(progress, steps) if progress is not None else lambda _: None
@@ -170,10 +169,10 @@ def exactness_gate(
 
 
 def require_exactness(verdict: ExactnessVerdict) -> None:
-    """Do nothing where the verdict allows speculation.
+    """Require that the verdict allows speculation.
 
     Raises:
-        ExactnessGateError: an invariance that speculation needs does not pass; it is named.
+        ExactnessGateError: an invariance that speculation needs does not pass; the message names it.
     """
     if verdict.allows_speculation:
         return
@@ -189,7 +188,10 @@ def require_exactness(verdict: ExactnessVerdict) -> None:
 def _probes(
     shape: VerifierShape, effort: Effort, prompts: Sequence[Sequence[int]], rng: np.random.Generator
 ) -> list[Probe]:
-    """One probe per depth, and if thorough one more for every prompt beyond; ids from the prompts first."""
+    """Return a probe per depth and, if thorough, one for every further prompt.
+
+    Tokens come from the prompts first; random ones fill up.
+    """
     probes = []
     for number in range(max(len(effort.depths), len(prompts) if effort.thorough else 0)):
         count = min(shape.block + effort.tokens, shape.context)

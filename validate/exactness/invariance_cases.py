@@ -1,7 +1,7 @@
-"""The ways in which the exactness gate runs the same tokens, all of which must give the same bits.
+"""The ways in which the exactness gate runs the same tokens; all of them must give the same bits.
 
-A *probe* says which tokens stand at which positions. A *case* defines the passes, the lanes, the other rows,
-the requested results and the span. Every case of a probe must leave the same bits.
+A *probe* gives the tokens at certain positions. A *case* defines the passes, the lanes, the other rows, the
+requested results and the span. Every case of a probe must leave the same bits.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ from anespec.system.formatting import counted
 class CaseRow:
     """One lane of a planned pass: a row that has no slots yet.
 
-    `recorded` is False for rows whose logits nobody compares: pads, wrong drafts, other sequences.
-    A pad stands at `position` only to look at that position's slot.
+    `recorded` is False for rows whose logits are not compared: pads, wrong drafts, other sequences. A pad has
+    a `position` only to read that position's slot.
     """
 
     kind: RowKind
@@ -41,23 +41,23 @@ class CaseRow:
     recorded: bool = False
 
     def row(self, region_map: SlotMapping) -> Row:
-        """The row in its slots; a pad writes nowhere and sees the one slot of its position."""
+        """Return the row with its slots; a pad writes no slot and sees the one of its position."""
         slots = region_map.slots(self.region, self.position)
         if self.kind is RowKind.PAD:
-            slots = tuple(_looking_at(own.home or 0) for own in slots)
+            slots = tuple(_read_only(own.home or 0) for own in slots)
         return Row(self.kind, self.token, self.position, slots)
 
 
-def _looking_at(slot: int) -> RowSlots:
+def _read_only(slot: int) -> RowSlots:
     return RowSlots(None, (range(slot, slot + 1),))
 
 
 @dataclass(frozen=True)
 class CasePass:
-    """Rows for the first lanes of a pass; the verifier makes up pads for those that are left.
+    """The rows of the first lanes of a pass; the verifier adds pads for the rest.
 
-    `wanted` has needs by lane, and all logits of every row where it is None; `spans` as in PassPlan, every
-    slot where it is None.
+    `wanted` has the requested results by lane; None requests all logits of every row. `spans` are as in
+    PassPlan; None spans every slot.
     """
 
     rows: tuple[CaseRow, ...]
@@ -66,25 +66,25 @@ class CasePass:
     spans: tuple[int, ...] | None = None
 
     def plan(self, shape: VerifierShape, region_map: SlotMapping) -> PassPlan:
-        """The pass for a verifier of that shape."""
+        """Return the pass for a verifier of that shape."""
         rows = tuple(planned.row(region_map) for planned in self.rows)
         spans = self.spans or shape.whole_spans
         if shape.side_by_side:
-            # Its pads write, too, which may take it beyond the span that its rows see.
+            # Pads write too, perhaps beyond the span that the rows see.
             spans = tuple(map(max, spans, least_spans(rows, self.width, shape)))
         return PassPlan(rows, self.width, spans, self.needs)
 
     @property
     def needs(self) -> Mapping[int, LogitsRequest]:
-        """What is wanted of each lane."""
+        """Return the requested results by lane."""
         return dict.fromkeys(range(len(self.rows)), ALL_LOGITS) if self.wanted is None else self.wanted
 
 
 @dataclass(frozen=True)
 class Probe:
-    """`tokens` stand at positions `start` and on. The past before them is laid once.
+    """`tokens` at positions `start` and on. The past before them is computed once.
 
-    The past is made of the K/V of `past`, run through the model, and copies of it up to `start`.
+    The past is the K/V of `past`, run through the model, repeated up to `start`.
     """
 
     past: tuple[int, ...]
@@ -93,15 +93,15 @@ class Probe:
 
     @property
     def positions(self) -> range:
-        """The positions that every case of this probe visits."""
+        """Return the positions that every case of this probe visits."""
         return range(self.start, self.start + len(self.tokens))
 
     def row(self, index: int, kind: RowKind = RowKind.PROMPT) -> CaseRow:
-        """The row of token number `index`."""
+        """Return the row of token number `index`."""
         return CaseRow(kind, self.tokens[index], self.start + index, recorded=True)
 
     def part(self, first: int, end: int) -> "Probe":
-        """The tokens from number `first` to before `end`, which may be beyond the last, where they stand."""
+        """Return the tokens first..end-1 at their positions; `end` may be beyond the last token."""
         return replace(self, start=self.start + first, tokens=self.tokens[first:end])
 
 
@@ -114,10 +114,10 @@ class InvarianceCase:
 
 
 def side_by_side(planned: CasePass, region_map: SlotMapping) -> Iterator[CasePass]:
-    """A pass as a verifier runs it that writes rows side by side (see VerifierShape): maybe several passes.
+    """Yield a pass as the passes that a verifier runs if it writes rows side by side (see VerifierShape).
 
-    Each has rows of one sequence from lane 0 on, and behind them the pads that stood anywhere in the pass. So
-    a row's lane is told by the rows before it: where passes are cut otherwise, rows stand in other lanes.
+    Each of them has the rows of one sequence from lane 0 on, then the pads of the planned pass. So the lane
+    of a row is the number of rows before it, and it changes when passes are cut in another way.
     """
     needs = planned.needs
     real = [(row, needs.get(lane)) for lane, row in enumerate(planned.rows) if row.kind is not RowKind.PAD]
@@ -135,28 +135,28 @@ def side_by_side(planned: CasePass, region_map: SlotMapping) -> Iterator[CasePas
 
 
 def padded(rows: Sequence[CaseRow], width: int, lane: int = 0) -> CasePass:
-    """`rows` from `lane` on in a pass of `width` lanes, the others pads that see the first row's slot."""
+    """Return a pass of `width` lanes with `rows` from `lane` on, and pads that see the first row's slot."""
     pad = CaseRow(RowKind.PAD, 0, rows[0].position, rows[0].region)
     after = width - lane - len(rows)
     return CasePass((*(pad,) * lane, *rows, *(pad,) * after), width)
 
 
 def one_row_a_pass(probe: Probe, width: int, lane: int = 0) -> InvarianceCase:
-    """Every token alone in its pass, in one lane, beside pads."""
+    """Return a case that runs each token alone in its pass, in one lane, with pads."""
     count = len(probe.tokens)
     passes = tuple(padded([probe.row(i, RowKind.CARRY)], width, lane) for i in range(count))
     return InvarianceCase(f"one row a pass in lane {lane} of {width}", passes)
 
 
 def lane_after_lane(probe: Probe, width: int) -> InvarianceCase:
-    """Every token alone in its pass, each in the lane after the last one's: from lane 1 on, all in turn."""
+    """Return a case that runs each token alone in its pass; the lanes take turns, from lane 1 on."""
     count = len(probe.tokens)
     passes = tuple(padded([probe.row(i, RowKind.CARRY)], width, (i + 1) % width) for i in range(count))
     return InvarianceCase(f"one row a pass in lanes 1, 2 and on of {width}", passes)
 
 
 def cut(probe: Probe, sizes: Sequence[int], width: int) -> InvarianceCase:
-    """The tokens cut into passes of `sizes` rows (repeated as needed), filled up with pads."""
+    """Return the tokens cut into passes of `sizes` rows (repeated as needed), filled up with pads."""
     passes: list[CasePass] = []
     done = 0
     while done < len(probe.tokens):
@@ -176,10 +176,10 @@ def speculated(
     rng: np.random.Generator,
     context: int | None = None,
 ) -> InvarianceCase:
-    """A carry row and drafts in every pass: the first `accepted` of them right, the others wrong.
+    """Return a case of passes with the last token's row and drafts.
 
-    `accepted` is repeated as needed. A wrong draft is any token but the right one. Nothing is drafted past
-    the end of a `context`; pads take those lanes.
+    The first `accepted` drafts of a pass are right; `accepted` is repeated as needed. A wrong draft is any
+    token but the right one. Nothing is drafted past the end of a `context`; pads fill those lanes.
     """
     passes: list[CasePass] = []
     done, count = 0, len(probe.tokens)
@@ -200,7 +200,7 @@ def speculated(
 def with_random_pads(
     case: InvarianceCase, probe: Probe, vocabulary: int, rng: np.random.Generator
 ) -> InvarianceCase:
-    """The same rows in the same lanes beside pads of other tokens that see other slots."""
+    """Return the same rows in the same lanes beside pads of other tokens that see other slots."""
 
     def other(row: CaseRow) -> CaseRow:
         if row.kind is not RowKind.PAD:
@@ -212,7 +212,7 @@ def with_random_pads(
 
 
 def with_made_up_pads(case: InvarianceCase) -> InvarianceCase:
-    """The same rows in the same lanes, where the verifier makes up the pads behind the last of them."""
+    """Return the same case without the pads behind the last row, so that the verifier adds its own."""
     passes = []
     for planned in case.passes:
         last = max(lane for lane, row in enumerate(planned.rows) if row.kind is not RowKind.PAD)
@@ -223,9 +223,9 @@ def with_made_up_pads(case: InvarianceCase) -> InvarianceCase:
 def with_another_sequence(
     case: InvarianceCase, region: int, vocabulary: int, rng: np.random.Generator, context: int | None = None
 ) -> InvarianceCase:
-    """Every pad becomes a row of a sequence that grows in another region.
+    """Return the case with every pad replaced by a row of a sequence in another region.
 
-    Where the next pass would take it past the end of a `context`, another sequence starts there.
+    If the next pass would take that sequence past the end of a `context`, another one starts there.
     """
     passes: list[CasePass] = []
     position = 0
@@ -245,12 +245,12 @@ def with_another_sequence(
 
 
 def in_region(case: InvarianceCase, region: int) -> InvarianceCase:
-    """The same case at another base."""
+    """Return the same case in another region."""
     return _each_row(case, f"{case.name} in region {region}", lambda row: replace(row, region=region))
 
 
 def wanting(case: InvarianceCase, needs: Mapping[int, LogitsRequest], name: str) -> InvarianceCase:
-    """The same case where nothing is wanted but `needs`, by lane, of the rows that are recorded."""
+    """Return the same case with only `needs`, by lane, requested for the recorded rows."""
     passes = []
     for planned in case.passes:
         wanted = {lane: need for lane, need in needs.items() if lane < len(planned.rows)}
@@ -260,7 +260,7 @@ def wanting(case: InvarianceCase, needs: Mapping[int, LogitsRequest], name: str)
 
 
 def at_spans(case: InvarianceCase, spans: tuple[int, ...]) -> InvarianceCase:
-    """The same case in passes that look at so many slots of each pool."""
+    """Return the same case in passes that read that many slots of each pool."""
     passes = tuple(replace(planned, spans=spans) for planned in case.passes)
     return InvarianceCase(f"{case.name}, spans of {'+'.join(map(str, spans))} slots", passes)
 
@@ -270,15 +270,15 @@ def _each_row(case: InvarianceCase, name: str, change: Callable[[CaseRow], CaseR
     return InvarianceCase(name, passes)
 
 
-# Cases that change all at once what a row must not depend on, by a seeded plan.
+# Combined cases change everything that a row must not depend on at once, by a seeded plan.
 #
-# A pass of such a case has some of the probe's rows in any of its lanes. Beside them stand pads, wrong
-# drafts, rows of another sequence, or pads that the verifier makes up, and of some rows no logits are wanted,
-# or only the likeliest. Where the bits stay the same all the same, none of it matters, and one pass has shown
-# for several rows what would else take one for each row and each circumstance.
+# A pass of such a case has some of the probe's rows in any lanes. The other lanes hold pads, wrong drafts,
+# rows of another sequence, or pads that the verifier adds. For some rows no logits are requested, or only the
+# top ones. If the bits stay the same, a row depends on none of this, and one pass has tested several rows;
+# otherwise each row and each circumstance would need a pass of its own.
 
-LIKELIEST = 5
-"""How many of the largest logits a check asks for."""
+TOP_LOGITS = 5
+"""How many top logits a check requests."""
 
 Choice = TypeVar("Choice")
 
@@ -303,22 +303,22 @@ class _Wanted(Enum):
 
 
 def combined(probe: Probe, shape: VerifierShape, longest: int, rng: np.random.Generator) -> InvarianceCase:
-    """The probe's tokens in order, with every other circumstance drawn for each pass.
+    """Return a case with the probe's tokens in order and all other circumstances drawn for each pass.
 
-    Sizes, neighbours and wants come in shuffled rounds, so that none is left to chance where there are as
-    many passes. At most `longest` rows of one sequence share a pass.
+    Sizes, neighbours and requests come in shuffled rounds, so that each occurs if there are enough passes. At
+    most `longest` rows of one sequence share a pass.
     """
     return InvarianceCase("everything else changed at once", tuple(_Plan(probe, shape, longest, rng)))
 
 
 def reduced_need(number: int, vocabulary: int, rng: np.random.Generator) -> LogitsRequest:
-    """Each kind of need but all logits, in turn."""
-    chosen = tuple(int(token) for token in rng.integers(vocabulary, size=LIKELIEST))
-    return (LogitsRequest(best=True), LogitsRequest(top=LIKELIEST), LogitsRequest(chosen=chosen))[number % 3]
+    """Return each kind of request but all logits, in turn."""
+    chosen = tuple(int(token) for token in rng.integers(vocabulary, size=TOP_LOGITS))
+    return (LogitsRequest(best=True), LogitsRequest(top=TOP_LOGITS), LogitsRequest(chosen=chosen))[number % 3]
 
 
 class _Plan:
-    """Draws the passes of one case; to be walked once."""
+    """Draws the passes of one case; it can be iterated once."""
 
     def __init__(self, probe: Probe, shape: VerifierShape, longest: int, rng: np.random.Generator) -> None:
         self._probe, self._shape, self._rng = probe, shape, rng
@@ -338,7 +338,7 @@ class _Plan:
             done += size
 
     def _pass(self, done: int, size: int) -> CasePass:
-        """The rows from number `done` on in lanes drawn for them, what is beside them, and what is wanted."""
+        """Return a pass with the rows from number `done` on, their neighbours, and the requests."""
         block, beside = self._shape.block, next(self._beside)
         lanes = self._lanes(size, beside)
         rows: list[CaseRow] = []
@@ -350,7 +350,7 @@ class _Plan:
         return CasePass(tuple(rows), block, self._wanted(rows))
 
     def _lanes(self, size: int, beside: _Beside) -> list[int]:
-        """Ascending lanes: side by side where something follows them, any otherwise."""
+        """Return ascending lanes: consecutive ones if drafts or the verifier's pads follow, else any."""
         if beside in (_Beside.WRONG_DRAFTS, _Beside.OWN_PADS):
             free = self._shape.block - size
             first = 0 if beside is _Beside.OWN_PADS else int(self._rng.integers(free + 1))
@@ -358,7 +358,7 @@ class _Plan:
         return sorted(int(lane) for lane in self._rng.choice(self._shape.block, size=size, replace=False))
 
     def _neighbour(self, beside: _Beside, index: int, is_behind: bool) -> CaseRow:
-        """A row in a free lane; a wrong draft is in place of token number `index`."""
+        """Return a row for a free lane; a wrong draft takes the position of token number `index`."""
         if beside is _Beside.ANOTHER_SEQUENCE:
             return self._of_another_sequence()
         if beside is _Beside.WRONG_DRAFTS and is_behind:
@@ -369,7 +369,7 @@ class _Plan:
         return CaseRow(RowKind.PAD, int(self._rng.integers(self._shape.vocabulary)), position)
 
     def _of_another_sequence(self) -> CaseRow:
-        """The next row of a sequence in the last region, which starts anew at the end of the context."""
+        """Return the next row of a sequence in the last region, which restarts at the end of the context."""
         position = self._elsewhere % self._shape.context
         self._elsewhere += 1
         token = int(self._rng.integers(self._shape.vocabulary))
@@ -381,7 +381,7 @@ class _Plan:
         return (right + 1 + int(self._rng.integers(max(1, vocabulary - 1)))) % vocabulary
 
     def _wanted(self, rows: Sequence[CaseRow]) -> dict[int, LogitsRequest]:
-        """Needs by lane."""
+        """Return the requests by lane."""
         recorded = [lane for lane, row in enumerate(rows) if row.recorded]
         match next(self._wants):
             case _Wanted.EVERYTHING:
@@ -400,7 +400,7 @@ class _Plan:
 
 
 def _shuffled(options: Sequence[Choice], rng: np.random.Generator) -> Iterator[Choice]:
-    """All options in a drawn order, and again in another, for ever."""
+    """Yield all options in random order, again and again."""
     while True:
         for place in rng.permutation(len(options)):
             yield options[place]

@@ -1,8 +1,8 @@
-"""The checks of the exactness gate on one probe: all circumstances together, and each alone if bits differ.
+"""The checks of one probe: all circumstances together, and each alone if bits differ.
 
-The rows of a probe run in blocks, alone, and in cases that change all at once what they must not depend on. A
-verifier that gives the same bits in all cases depends on none of these, and needs no further check. Where
-bits differ, invariance_checks.py finds which circumstances they depend on.
+The rows of a probe run in blocks, alone, and in cases that change everything at once that they must not
+depend on. If all cases give the same bits, the rows depend on none of it, and no further check is needed. If
+bits differ, SeparateChecks finds which circumstances they depend on.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,13 +31,14 @@ from anespec.validate.exactness.invariance_cases import (
 )
 from anespec.validate.exactness.width_checks import WidthFindings, long_probe, measure_widths
 
-# Each check runs the probe in two ways that must agree: the plain way, one row a pass in lane 0 beside
-# pads, and a way in which one circumstance differs. In the plain way all logits of every row are wanted,
-# and a pass looks at every slot.
-
 
 class SeparateChecks:
-    """The checks of one probe of what a combined case changes at once, each by itself."""
+    """The checks of one probe that change one circumstance each, where a combined case changes all.
+
+    Each check runs the probe in two ways that must agree: the plain way, and a way in which one circumstance
+    differs. The plain way has one row a pass in lane 0 beside pads, requests all logits of every row, and
+    reads every slot.
+    """
 
     def __init__(self, runner: CaseRunner, probe: Probe, effort: Effort, rng: np.random.Generator) -> None:
         self.runner, self.probe, self.effort, self.rng = runner, probe, effort, rng
@@ -48,7 +49,7 @@ class SeparateChecks:
         self.turning = lane_after_lane(probe, self.shape.block)
 
     def measure(self, report: Callable[[str], None]) -> Iterator[tuple[Invariance, Difference]]:
-        """Each of these invariances with what was found. The runner is left with the probe prepared."""
+        """Yield each of these invariances with its difference. The runner is left with the probe prepared."""
         checks: Mapping[Invariance, Callable[[], Difference]] = {
             Invariance.LANE: self._lane,
             Invariance.NEIGHBOURS: self._neighbours,
@@ -65,7 +66,7 @@ class SeparateChecks:
         return self._fresh(self.turning)
 
     def _fresh(self, case: InvarianceCase, probe: Probe | None = None) -> Recording:
-        """Run a case of the probe, or of a part of it, on the past alone, as if no other had run before."""
+        """Restore the past, and run a case of the probe or of a part of it."""
         self.runner.restore()
         return self.runner.run(case, probe or self.probe)
 
@@ -76,7 +77,7 @@ class SeparateChecks:
         return total
 
     def _lane(self) -> Difference:
-        """Every lane; lane 0 once more, so that a verifier that merely wavers is caught too."""
+        """Compare every lane; lane 0 runs again, which finds a verifier whose results vary between runs."""
         if not self.effort.thorough:
             return compare(self.expected, self._in_turn, self.turning.name)
         return self._against_plain(
@@ -84,7 +85,7 @@ class SeparateChecks:
         )
 
     def _neighbours(self) -> Difference:
-        """The same lane beside other pads, wrong drafts, or rows of another sequence."""
+        """Compare the same lane beside other pads, wrong drafts, or rows of another sequence."""
         vocabulary = self.shape.vocabulary
         drafting = self.probe if self.effort.thorough else self.probe.part(0, 2)
         total = self._against_plain([self._speculated([0], drafting)], drafting) + self._made_up_pads()
@@ -99,14 +100,17 @@ class SeparateChecks:
         return total
 
     def _made_up_pads(self) -> Difference:
-        """The verifier's pads beside the gate's. Neither are wanted, so that nothing else differs."""
+        """Compare the verifier's pads with the gate's.
+
+        No results of pads are requested, so that nothing else differs.
+        """
         part = self.probe if self.effort.thorough else self.probe.part(0, 1)
         given = wanting(one_row_a_pass(part, self.shape.block), {0: ALL_LOGITS}, "wanted alone")
         expected, made_up = self._fresh(given, part), with_made_up_pads(given)
         return compare(expected, self._fresh(made_up, part), made_up.name)
 
     def _alone(self) -> Iterator[tuple[InvarianceCase, Recording]]:
-        """Cases of one row a pass that put pads before and after it, and what they leave."""
+        """Yield cases of one row a pass, with pads before or after the row, and their recordings."""
         if not self.effort.thorough:
             yield self.turning, self._in_turn
             return
@@ -115,7 +119,7 @@ class SeparateChecks:
             yield plain, self._fresh(plain)
 
     def _stale(self) -> Difference:
-        """Loud values in every slot that is not visible, and if thorough what rejected drafts left."""
+        """Compare with loud values in slots that are not visible and, if thorough, with rejected drafts."""
         total = Difference()
         if self.effort.thorough:
             self._fresh(self._speculated([0]))
@@ -130,7 +134,7 @@ class SeparateChecks:
         return total
 
     def _partition(self) -> Difference:
-        """Rows cut into passes evenly, at random, and by speculation."""
+        """Compare rows cut into passes evenly, at random, and by speculation."""
         block, probe = self.shape.block, self.probe
         cuts = [[size] for size in range(2, block + 1)]
         if not self.effort.thorough:
@@ -143,8 +147,7 @@ class SeparateChecks:
         return self._against_plain(cases)
 
     def _wanted(self) -> Difference:
-        """Full passes of a block of which logits of no row, of few, of most, or only what was reduced is
-        wanted."""
+        """Compare full passes with the logits of no row, of some rows, and with reduced results only."""
         width = self.shape.block
         part = self.probe if self.effort.thorough else self.probe.part(0, width)
         most = min(width, self.runner.map.longest_run)
@@ -158,12 +161,12 @@ class SeparateChecks:
         reduced = wanting(
             full,
             {lane: reduced_need(lane, self.shape.vocabulary, self.rng) for lane in range(most)},
-            "likeliest wanted",
+            "reduced results wanted",
         )
         return total + compare(expected, self._fresh(reduced, part), reduced.name)
 
     def _speculated(self, accepted: Sequence[int], probe: Probe | None = None) -> InvarianceCase:
-        """The probe, or a part of it, by drafts, of which so many are right, within the context."""
+        """Return the probe, or a part of it, in passes with drafts of which `accepted` are right."""
         shape = self.shape
         return speculated(
             probe or self.probe, accepted, shape.block, shape.vocabulary, self.rng, shape.context
@@ -174,8 +177,8 @@ class SeparateChecks:
 
 
 KNOWN_ROWS = 32
-"""Rows that were run in blocks, which all else is compared with. Kernels that round differently do so in few
-rows, so a handful of them would prove nothing."""
+"""The number of rows run in blocks, with which everything else is compared. Kernels that round differently
+do so in few rows, so a handful would prove nothing."""
 
 TOGETHER = (
     Invariance.LANE,
@@ -184,19 +187,19 @@ TOGETHER = (
     Invariance.PARTITION,
     Invariance.WANTED,
 )
-"""What a combined case changes at once."""
+"""The invariances that a combined case tests at once."""
 
 TOGETHER_NOTE = "lane, neighbours, stale, partition and wanted together"
 
 STEPS = 2
-"""Notes that a probe gives where nothing differs."""
+"""The progress notes of a probe if nothing differs."""
 
 
 class ProbeChecks:
-    """The checks of one probe, but for region and span.
+    """The checks of one probe, except those of region and span.
 
-    `widths` has what is found of each width, once that is measured, and `together` how many cases changed
-    everything at once, 0 where each circumstance had to be tried alone.
+    `widths` has the differences by width, once measured. `together` is how many cases changed everything at
+    once; 0 if each circumstance was checked alone.
     """
 
     def __init__(self, runner: CaseRunner, probe: Probe, effort: Effort, rng: np.random.Generator) -> None:
@@ -210,9 +213,9 @@ class ProbeChecks:
     def measure(
         self, report: Callable[[str], None], refuted: Collection[int] = ()
     ) -> Iterator[tuple[Invariance, Difference]]:
-        """Every invariance with what was found; a slot that is not finite at the end counts as stale.
+        """Yield every invariance with its difference; a slot that is not finite at the end counts as stale.
 
-        Widths that are `refuted` already are not run.
+        Widths that are already `refuted` are not run.
         """
         report(TOGETHER_NOTE)
         difference = self._together()
@@ -229,7 +232,7 @@ class ProbeChecks:
         yield Invariance.STALE, not_finite(self.runner, "afterwards")
 
     def _together(self) -> Difference:
-        """Compare rows alone in lane 0, and cases that change everything at once, with rows in blocks."""
+        """Compare rows in blocks with rows alone in lane 0, and with cases that change everything at once."""
         alone = self.long.part(0, min(self.effort.alone, len(self.probe.tokens)))
         plain = one_row_a_pass(alone, self.shape.block)
         expected = self._known
@@ -243,22 +246,24 @@ class ProbeChecks:
         return total
 
     def _lay_state(self, number: int) -> str:
-        """What a case finds in slots that it does not see: loud values last, before that what the case before
-        it left. The name of it."""
+        """Prepare the slots that the rows of a case do not see, and return a name of their contents.
+
+        The last case gets loud values; others after the first keep what the case before them left.
+        """
         if number == self.effort.together - 1:
             self.runner.restore()
             self.runner.fill_stale(self._first, self.rng)
             return "loud values in stale slots"
         if number:
             self.runner.restore_past(self._first)
-            return "on what another left"
+            return "on what another case left"
         self.runner.restore()
         return "on the past alone"
 
     def _apart(
         self, report: Callable[[str], None], together: Difference
     ) -> Iterator[tuple[Invariance, Difference]]:
-        """Each circumstance alone; where none of them differs so, none is proven all the same."""
+        """Check each circumstance alone; if none of them differs, the combined difference counts for all."""
         separate = list(SeparateChecks(self.runner, self.probe, self.effort, self.rng).measure(report))
         if all(difference.unequal == 0 for _, difference in separate):
             separate += [(invariance, together) for invariance in TOGETHER]
@@ -267,7 +272,7 @@ class ProbeChecks:
 
     @cached_property
     def _known(self) -> Recording:
-        """What blocks leave of the first tokens of the long probe, which is prepared."""
+        """Return the recording of the first tokens of the long probe, run in blocks."""
         self.runner.restore()
         return self.runner.run(self._blocks, self._first)
 
@@ -282,6 +287,6 @@ class ProbeChecks:
 
 
 def not_finite(runner: CaseRunner, when: str) -> Difference:
-    """A slot that holds what is not finite, as a difference; none where all are."""
+    """Return a slot with a value that is not finite, as a difference; an empty one if there is none."""
     problem = runner.not_finite_slot()
     return Difference(1, 1, 0.0, f"{when} {problem}") if problem else Difference()

@@ -1,4 +1,4 @@
-"""Check that the same pass always gives the same bits: here, in a new process, and compiled again."""
+"""Check that the same pass always gives the same bits: repeated, in a new process, and compiled again."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from anespec.validate.exactness.case_runner import CaseRunner
 from anespec.validate.exactness.invariance_cases import InvarianceCase, Probe, cut
 
 Elsewhere = Mapping[str, Recording]
-"""What the pass left in other openings of the same artifact, by the circumstances of each."""
+"""The recordings of the pass in other processes or compilations of the artifact, by their names."""
 
 PAST = 8
-"""Tokens that the model computes before the pass that is repeated."""
+"""The tokens that the model computes before the repeated pass."""
 
 
 def repeat_probe(shape: VerifierShape, prompts: Sequence[Sequence[int]]) -> Probe:
-    """A block of tokens and the past that it sees, the same for the same arguments in any process."""
+    """Return a block of tokens with the past that it sees, the same in every process."""
     count = min(shape.block, shape.context)
     past = min(PAST, shape.context - count)
     ids = [*(prompts[0] if prompts else ()), *range(1, past + count + 1)][: past + count]
@@ -31,7 +31,7 @@ def repeat_probe(shape: VerifierShape, prompts: Sequence[Sequence[int]]) -> Prob
 
 
 def recorded_pass(verifier: Verifier, prompts: Sequence[Sequence[int]]) -> Recording:
-    """What the pass leaves on a state that is else zeros, its past with it; the state is left as zeros."""
+    """Return the recording of the pass and its past on a state of zeros; the state is left as zeros."""
     runner = CaseRunner(verifier)
     probe = repeat_probe(verifier.shape, prompts)
     try:
@@ -44,7 +44,7 @@ def recorded_pass(verifier: Verifier, prompts: Sequence[Sequence[int]]) -> Recor
 def measure_repeats(
     runner: CaseRunner, prompts: Sequence[Sequence[int]], times: int, elsewhere: Elsewhere
 ) -> Difference:
-    """The pass once more so many times, and beside what it left elsewhere."""
+    """Run the pass `times` times, and compare all runs and the recordings from elsewhere."""
     probe = repeat_probe(runner.shape, prompts)
     case = _the_pass(runner, probe)
     runner.prepare(probe)
@@ -65,7 +65,7 @@ def _the_pass(runner: CaseRunner, probe: Probe) -> InvarianceCase:
 
 
 def packed(elsewhere: Elsewhere) -> bytes:
-    """Recordings of which all logits were wanted, as bytes for another process."""
+    """Return recordings with all logits as bytes for another process."""
     arrays: dict[str, Any] = {}
     for number, (name, recording) in enumerate(elsewhere.items()):
         arrays[f"name/{number}"] = np.array([name, *recording.not_finite])
@@ -80,16 +80,16 @@ def packed(elsewhere: Elsewhere) -> bytes:
 
 
 def unpacked(data: bytes) -> Elsewhere:
-    """What was packed.
+    """Return the recordings that `packed` wrote.
 
     Raises:
-        AnespecError: it is something else.
+        AnespecError: the bytes are something else.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return _unpacked({key: arrays[key] for key in arrays.files})
     except (ValueError, OSError, EOFError, BadZipFile) as error:
-        raise AnespecError(f"what it printed is no recording ({error})") from error
+        raise AnespecError(f"its output is not a recording ({error})") from error
 
 
 def _unpacked(arrays: Mapping[str, NDArray[np.generic]]) -> Elsewhere:

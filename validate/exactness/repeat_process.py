@@ -1,9 +1,9 @@
-"""Opens an artifact, runs the pass of repeat_checks, and prints what it left. Run as a process of its own.
+"""Open an artifact, run the pass of repeat_checks, and print the recordings, in a process of its own.
 
     python -P -m anespec.validate.exactness.repeat_process OPENING
 
-OPENING is an Opening as JSON. It lives as long as its standard input, a pipe from whoever started it. It
-holds the artifact once: a backend that keeps what it compiled is closed before it compiles again.
+OPENING is an Opening as JSON. The process ends when its standard input, a pipe from its parent, closes. It
+holds the artifact in memory once: a backend that keeps what it compiled is closed before it compiles again.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from anespec.validate.opening import Opening
 from anespec.validate.sample.prompts import prompt_ids
 
 LONGEST_WAIT = 1800.0
-"""For two openings; more is a machine that swaps."""
+"""The time limit in seconds for opening the artifact twice; only a machine that swaps takes longer."""
 
 NEW_PROCESS, COMPILED_AGAIN = "in a new process", "compiled again"
 
 
 def run_elsewhere(artifact: Artifact, here: RunEnvironment, workers: WorkerLimits | None = None) -> Elsewhere:
-    """What the pass leaves in a new process, and compiled again; nothing of it stays in memory.
+    """Return the recordings of the pass in a new process and compiled again, without keeping either open.
 
-    `workers` are the limits of a backend that has some.
+    `workers` are the limits of a backend with workers.
 
     Raises:
         AnespecError: the process failed.
@@ -54,9 +54,9 @@ def run_elsewhere(artifact: Artifact, here: RunEnvironment, workers: WorkerLimit
 
 
 def openings(artifact: Artifact, backend: Backend, threads: int) -> Elsewhere:
-    """The pass in this process: as every start opens the artifact, and compiled again.
+    """Run the pass in this process: opened as at every start, and compiled again.
 
-    A backend that compiles in every opening is opened once, which is both.
+    A backend that compiles whenever it opens is opened once, which counts as both.
 
     Raises:
         ArtifactError: see Backend.

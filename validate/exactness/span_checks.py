@@ -1,8 +1,8 @@
-"""Whether a pass may look at fewer slots than there are: every span that the engine may run.
+"""Check every span that the engine may run: whether a pass may read only a part of the slots.
 
-At each step of each pool a block of rows stands right below it, on a past that fills the slots before them.
-They run in a pass that looks at every slot, and in one that looks no further than the step, with loud values
-behind it.
+For each step of each pool a block of rows stands directly below the step, on a past that fills the slots
+before them. The rows run in a pass that reads every slot, and in one that reads up to the step, with loud
+values in the slots behind it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ from anespec.validate.exactness.effort import Effort
 from anespec.validate.exactness.invariance_cases import InvarianceCase, Probe, at_spans, cut, in_region
 
 EDGE_ROWS = 32
-"""Rows of a pass at an edge, where passes may be as wide."""
+"""The number of rows of a pass at an edge, if passes may be that wide."""
 
 PASSES_AT_AN_EDGE = 2
-"""Of widths other than the usual one."""
+"""The passes at an edge of every width other than the usual one."""
 
 
 @dataclass(frozen=True)
 class SpanEdge:
-    """The last rows of a region that fit into partial spans: of at least all slots up to theirs."""
+    """The last rows of a region that fit partial spans, where the spans hold all slots up to these rows."""
 
     region: int
     end: int
@@ -34,9 +34,10 @@ class SpanEdge:
 
 
 def span_edges(shape: VerifierShape) -> list[SpanEdge]:
-    """An edge for every step of every pool that is not the whole pool, ascending in every pool's span.
+    """Return an edge for every step of every pool short of the whole pool, ascending in every pool's span.
 
-    Where pools do not grow alike, an edge has a longer span than it needs in some, and steps may be left out.
+    If pools grow at different rates, an edge has a longer span than it needs in some pools, and steps may be
+    left out.
     """
     home = SlotMapping.of(shape)
     edges = set()
@@ -53,7 +54,7 @@ def span_edges(shape: VerifierShape) -> list[SpanEdge]:
 
 
 def _spans(shape: VerifierShape, home: SlotMapping, region: int, end: int) -> tuple[int, ...]:
-    """The least spans that hold the slots of `end` positions of a region, and all before the last of them."""
+    """Return the smallest spans that hold the slots of `end` positions of a region and all slots before."""
     lasts = (home.slot(number, region, min(end, p.token_slots) - 1) for number, p in enumerate(shape.pools))
     return tuple(
         next(step for step in shape.span_steps(number) if step > last) for number, last in enumerate(lasts)
@@ -62,10 +63,11 @@ def _spans(shape: VerifierShape, home: SlotMapping, region: int, end: int) -> tu
 
 @dataclass(frozen=True)
 class SpanPlan:
-    """What runs at each edge, by its place among `edges`: the `usual` width everywhere, for every probe.
+    """What runs at each edge: the `usual` width at all of them, for every probe.
 
-    `others` has the widths beyond that, by probe and edge; `alone` the edges, by probe, at which one pool's
-    span is partial at a time. `pairs` is how many pairs of a width and an edge there are.
+    `others` has the further widths, by probe and edge. `alone` has, by probe, the edges at which the pools'
+    spans are also made partial one at a time. `pairs` is the number of pairs of a width and an edge. Edges
+    are indices of `edges`.
     """
 
     edges: tuple[SpanEdge, ...]
@@ -76,7 +78,7 @@ class SpanPlan:
 
     @property
     def planned(self) -> int:
-        """How many pairs of a width and an edge run."""
+        """Return how many pairs of a width and an edge run."""
         of_others = {
             (edge, width) for probe in self.others for edge, each in enumerate(probe) for width in each
         }
@@ -86,11 +88,11 @@ class SpanPlan:
 def span_plan(
     shape: VerifierShape, widths: Sequence[int], effort: Effort, probes: int, rng: np.random.Generator
 ) -> SpanPlan:
-    """Deal the other `widths`, those that proved equal, out to edges and probes.
+    """Distribute the proven `widths` over edges and probes.
 
-    The usual one is the widest up to EDGE_ROWS. If thorough, every width up to that runs at every edge, for
-    one probe, and wider ones at the least and the largest partial span and one more; else the widest alone at
-    those two.
+    The usual width is the widest up to EDGE_ROWS. If thorough, every width up to that runs at every edge for
+    one probe, and wider ones at the smallest and the largest partial span and one more. Otherwise only the
+    widest runs, at those two.
     """
     edges = tuple(span_edges(shape))
     usual = max(width for width in widths if width <= max(EDGE_ROWS, shape.block))
@@ -119,9 +121,9 @@ def span_plan(
 def measure_spans(
     runner: CaseRunner, probe: Probe, plan: SpanPlan, number: int, rng: np.random.Generator
 ) -> Mapping[tuple[int, ...], Difference]:
-    """What differs where a pass looks at no more than it needs, by its spans; empty where none are partial.
+    """Return the differences of passes that read only what they need, by span; empty without partial spans.
 
-    `number` is the probe's in the plan. The runner is left with another past.
+    `number` is the probe's index in the plan. The runner is left with another past.
     """
     if not plan.edges:
         return {}
@@ -146,7 +148,7 @@ def measure_spans(
 def proven_spans(
     shape: VerifierShape, found: Mapping[tuple[int, ...], Difference]
 ) -> tuple[tuple[int, ...], ...]:
-    """The spans of each pool that passes may have: the whole, and each that was tried and never differed."""
+    """Return the usable spans of each pool: the whole pool, and each span that was run and never differed."""
     proven = []
     for pool, whole in enumerate(shape.whole_spans):
         tried: dict[int, Difference] = {}
@@ -158,7 +160,7 @@ def proven_spans(
 
 
 def _one_pool_at_a_time(spans: tuple[int, ...], whole: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Spans of which only one pool's is partial."""
+    """Return spans of which only one pool's is partial."""
     return [
         (*whole[:pool], spans[pool], *whole[pool + 1 :])
         for pool in range(len(whole))
@@ -167,7 +169,7 @@ def _one_pool_at_a_time(spans: tuple[int, ...], whole: tuple[int, ...]) -> list[
 
 
 def _lay_past(runner: CaseRunner, probe: Probe, edges: Sequence[SpanEdge]) -> None:
-    """Fill the slots of every region that an edge is in, up to the furthest of them."""
+    """Fill the slots of every region that has an edge, up to the furthest edge."""
     furthest = max(edge.end for edge in edges)
     laid = Probe(probe.past or probe.tokens, furthest, ())
     runner.prepare(laid)
@@ -176,7 +178,7 @@ def _lay_past(runner: CaseRunner, probe: Probe, edges: Sequence[SpanEdge]) -> No
 
 
 class _EdgeTrial:
-    """The rows at one edge, and what passes of the usual width that look at every slot make of them."""
+    """The rows at one edge, and their results in passes of the usual width that read every slot."""
 
     def __init__(self, runner: CaseRunner, probe: Probe, edge: SpanEdge, width: int) -> None:
         count = min(width, edge.end, len(probe.tokens))
@@ -185,9 +187,9 @@ class _EdgeTrial:
         self.expected = self._run(self._case(self.probe, width), self.probe)
 
     def measure(self, spans: tuple[int, ...], widths: Sequence[int]) -> Difference:
-        """Compare passes of those spans and of each width, which hold the edge's rows.
+        """Compare passes of those spans and of each width over the edge's rows.
 
-        Of a width that is not the usual one the last rows alone run, on the K/V that is expected before them.
+        A width other than the usual one runs only the last rows, on the expected K/V before them.
         """
         total, count = Difference(), len(self.probe.tokens)
         for width in dict.fromkeys(widths):
@@ -201,7 +203,7 @@ class _EdgeTrial:
         return in_region(cut(part, [min(width, self.runner.map.longest_run)], width), self.edge.region)
 
     def _run(self, case: InvarianceCase, part: Probe) -> Recording:
-        """Run a case of the last rows, and put back what it has overwritten."""
+        """Run a case of the last rows, and restore what it has overwritten."""
         self.runner.keep(self.probe, self.edge.region)
         if part != self.probe:
             self.runner.lay(self.expected, self.edge.region)

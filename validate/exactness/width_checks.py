@@ -1,5 +1,4 @@
-"""Check the numbers of rows that a pass may have, other than the block's: every width that the engine may
-run."""
+"""Check every number of rows that a pass may have, other than the block's."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,24 +11,24 @@ from anespec.validate.exactness.case_runner import CaseRunner
 from anespec.validate.exactness.effort import Effort
 from anespec.validate.exactness.invariance_cases import Probe, cut, wanting, with_made_up_pads
 
-MOST_PASSES = 8
-"""What the quick form spends on the rows that a wide pass is compared with, beyond those known already. Where
-narrower ones differ that takes more of them, and a width that would need more is left unproven."""
+MAX_PASSES = 8
+"""The most passes that the quick form spends on further rows to compare a wide pass with. A width that
+would need more, since narrower ones differ, stays unproven."""
 
 WIDE_ROWS = 48
-"""Rows that are looked at of each wide width, in the quick form if MOST_PASSES reach: one pass of eight rows
-would be little to tell that drafts may run in it."""
+"""The number of rows compared of each wide width, in the quick form if MAX_PASSES suffice. One pass of
+eight rows would be too little evidence for running drafts in it."""
 
 NARROW_PASSES = 4
-"""Of each width below the block's in the quick form, and before all rows in the full one: kernels that differ
-round few rows differently."""
+"""The passes of each width below the block's in the quick form, and before all further rows in the full
+one. Kernels that differ round few rows differently."""
 
 
 @dataclass(frozen=True)
 class WidthFindings:
-    """What differs from passes as wide as a block, by width; one that was not compared is absent.
+    """The differences from passes as wide as a block, by width; a width that was not compared is absent.
 
-    `wanted` is what differs in wide passes where not all logits are wanted, and only there.
+    `wanted` are the differences of wide passes that occur only if not all logits are requested.
     """
 
     by_width: Mapping[int, Difference] = field(default_factory=dict)
@@ -37,7 +36,7 @@ class WidthFindings:
 
 
 def long_probe(shape: VerifierShape, probe: Probe, rows: int, rng: np.random.Generator) -> Probe:
-    """The probe with tokens for so many rows, and every lane of the widest pass, as the context allows."""
+    """Return the probe with tokens for `rows` rows and for the widest pass, as the context allows."""
     count = min(max(shape.widths[-1], rows), shape.context)
     more = rng.integers(shape.vocabulary, size=count)
     tokens = (*probe.tokens, *(int(token) for token in more))[:count]
@@ -52,10 +51,10 @@ def measure_widths(
     rng: np.random.Generator,
     refuted: Collection[int] = (),
 ) -> WidthFindings:
-    """Compare passes of every other width with what is `known` from blocks of the probe's first tokens.
+    """Compare passes of every other width with `known`, the recording of the probe's first tokens in blocks.
 
-    The probe is prepared. Widths that are `refuted` are left out, and of others nothing is run any more once
-    they differ.
+    The probe is prepared. Widths that are `refuted` are not run, and a width is no longer run once it
+    differs.
     """
     narrow = [width for width in runner.shape.widths if width < runner.shape.block and width not in refuted]
     found = {width: _narrow(runner, probe, known, width, effort, rng) for width in narrow}
@@ -71,7 +70,7 @@ def measure_widths(
 
 
 def _best_alone(runner: CaseRunner, probe: Probe, known: Recording, width: int) -> Difference:
-    """Passes of the rows that are known, of which nothing but the best tokens is wanted."""
+    """Compare passes of the known rows of which only the best tokens are requested."""
     most = min(width, runner.map.longest_run)
     part = probe.part(0, min(len(known.rows), max(most, NARROW_PASSES * width)))
     case = wanting(cut(part, [most], width), dict.fromkeys(range(width), BEST_LOGIT), "best tokens alone")
@@ -87,8 +86,10 @@ def _narrow(
     effort: Effort,
     rng: np.random.Generator,
 ) -> Difference:
-    """Full passes and ones with pads, of fewer rows than a block; if thorough over all rows that are known,
-    cut at random behind the first few."""
+    """Compare full and padded passes of fewer rows than a block.
+
+    If thorough, all known rows run, cut at random after the first few.
+    """
     sizes = [width, max(1, width - 1)]
     end = min(len(known.rows), NARROW_PASSES // 2 * sum(sizes))
     part = probe.part(0, end)
@@ -103,10 +104,10 @@ def _narrow(
 
 
 class _WideWidths:
-    """Passes of more rows than a block, one width after the other, beside what is known of their rows.
+    """The checks of passes of more rows than a block, one width after another.
 
-    Rows that are not known yet are found by passes of the widest that proved equal, and the last of them by
-    a block.
+    Rows that are not known yet are computed by passes of the widest proven width, and the last of them by a
+    block.
     """
 
     def __init__(
@@ -119,12 +120,15 @@ class _WideWidths:
         self.wanted = Difference()
 
     def measure(self, width: int) -> bool:
-        """Compare full passes of a width, and if thorough one with pads; False where that takes too many."""
+        """Compare full passes of a width and, if thorough, a padded one.
+
+        Returns False without running them if that takes too many passes.
+        """
         known = len(self._expected.rows)
-        reached = known + MOST_PASSES * self._sound
+        reached = known + MAX_PASSES * self._sound
         whole = self._probe.part(0, max(width, min(WIDE_ROWS, reached) // width * width))
         missing = len(whole.tokens) - known
-        if missing > MOST_PASSES * self._sound and not self._effort.thorough:
+        if missing > MAX_PASSES * self._sound and not self._effort.thorough:
             return False
         self.found[width] = self._full(width, whole)
         if self.found[width].equal:
@@ -134,7 +138,7 @@ class _WideWidths:
         return True
 
     def _full(self, width: int, whole: Probe) -> Difference:
-        """Full passes: the first beside the rows that are known, and where those agree all of them."""
+        """Compare full passes: first the known rows, and if they agree all rows."""
         runner, first = self._runner, whole.part(0, width)
         full = cut(whole, [min(width, self._longest)], width)
         runner.restore()
@@ -159,9 +163,10 @@ class _WideWidths:
         return compare(self._expected, recorded, full.name) + last
 
     def _filled_up(self, width: int) -> None:
-        """One pass of fewer rows, which the verifier fills up with pads, where some logits are not wanted.
+        """Compare a pass that the verifier pads, with some logits not requested.
 
-        What differs counts for the width, unless nothing does with the gate's own pads and all logits wanted.
+        A difference counts for the width, unless there is none with the gate's own pads and all logits
+        requested.
         """
         count = int(self._rng.integers(1, min(width, self._longest, len(self._probe.tokens)) + 1))
         part = self._probe.part(0, count)

@@ -1,1 +1,1 @@
-"""The golden gate: an artifact computes what its GGUF means, by an independent reference."""
+"""The golden gate: an independent reference checks that an artifact computes what its GGUF means."""

@@ -1,4 +1,4 @@
-"""How near rows that a shard or the whole stack computed are to what the reference expects."""
+"""Measure how close rows computed by a shard or by the whole stack are to the reference."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,17 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDING_FLOOR = 1 / 256
-"""Share of a row's own size that counts as its smallest change: a few fp16 roundings of the residual."""
+"""The smallest change that errors are measured by, as a share of a row's norm: a few fp16 roundings of the
+residual."""
 
 ROWS_AT_ONCE = 32
-"""Rows that are compared in float64 at once: those of logits are long."""
+"""The rows that are compared in float64 at once; rows of logits are long."""
 
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Closeness:
-    """Rows compared; the cosine and error are those of the worst row each."""
+    """The comparison of rows; `cosine` and `error` are each those of the worst row."""
 
     cosine: float
     error: float
@@ -30,7 +31,7 @@ class Closeness:
 def closeness(expected: Floats, found: NDArray[np.floating[Any]], change: Floats) -> Closeness:
     """Compare rows of two arrays [rows, channels]; values that are not finite count as zero.
 
-    `change` is what errors are measured by (see GoldenThresholds).
+    Errors are divided by the norm of `change` (see GoldenThresholds).
     """
     return _worst(
         _some(expected[some], found[some].astype(np.float64), change[some]) for some in _slices(len(expected))
@@ -38,7 +39,7 @@ def closeness(expected: Floats, found: NDArray[np.floating[Any]], change: Floats
 
 
 def logits_closeness(expected: Floats, found: NDArray[np.floating[Any]]) -> Closeness:
-    """The same of rows of logits, each less its mean."""
+    """Compare rows of logits, each less its mean; see `closeness`."""
     return _worst(
         _some(_centred(expected[some]), _centred(found[some].astype(np.float32)), _centred(expected[some]))
         for some in _slices(len(expected))
@@ -57,7 +58,7 @@ def _centred(rows: Floats) -> Floats:
 def _some(
     expected: Floats, found: NDArray[np.floating[Any]], change: Floats
 ) -> tuple[NDArray[np.float64], ...]:
-    """Each row's cosine, error and largest difference, and how many of its values are not finite."""
+    """Return each row's cosine, error, largest difference and number of values that are not finite."""
     finite = np.isfinite(found)
     found = np.where(finite, found, 0).astype(np.float64)
     wide = expected.astype(np.float64)

@@ -1,4 +1,4 @@
-"""The figures of the golden gate and their judgement: thresholds, figures, verdict, file."""
+"""The golden gate's figures, thresholds and verdict."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,32 +12,32 @@ from anespec.manifests.verdicts import RunEnvironment, Status, Verdict, VerdictF
 from anespec.system.errors import GoldenGateError
 
 Stimulus = Literal["embeddings", "random", "extreme"]
-"""What shards are given: token embeddings; random rows; rows of zeros beside random ones, in some of which
-one channel is LOUDER times as loud."""
+"""The inputs of shards: token embeddings; random rows; or, for `extreme`, random rows of which some are zeros
+and some have one channel that is LOUDNESS times as large."""
 
-LOUDER = 300
+LOUDNESS = 300
 
-LEEWAY: Mapping[Stimulus, float] = MappingProxyType({"embeddings": 1.0, "random": 1.0, "extreme": 3.0})
-"""How much more a shard may err under a stimulus. A loud channel makes attention's scores as loud, and fp16
-rounds those: two layers of a trained model erred by 0.0245 on torch. A norm that loses what is subnormal errs
-by 0.087 and more where a model is as wide as 3072, and a row of zeros may become not a number."""
+TOLERANCE: Mapping[Stimulus, float] = MappingProxyType({"embeddings": 1.0, "random": 1.0, "extreme": 3.0})
+"""The factor by which the limit of a shard's error grows under a stimulus. A loud channel makes
+attention's scores as loud, and fp16 rounds them: two layers of a trained model had an error of 0.0245
+on torch. A norm that loses subnormal values has an error of 0.087 and more in a model as wide as 3072,
+and can turn a row of zeros into not a number."""
 
 
 Limit = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class GoldenThresholds(Record):
-    """What a healthy artifact stays within, for every single token.
+    """The limits of a healthy artifact, for every single token.
 
-    The error of a token is |found - expected| / (|change| + |expected| / 256) in Euclidean norms, where
-    the change is what the shard adds to its input (a head shard: its whole output). Errors of layers
-    add up like noise, so a shard of n layers may err by `layer_error` * sqrt(n), and never by more than
-    `shard_error_limit`. A head shard is held to it too: where its slice of the vocabulary has logits close
-    to zero, little is relatively much. `stack_error` bounds all shards at once, on logits less their mean.
-    The cosine between found and expected may be as low as 1 - error^2. Verdicts of earlier versions have no
-    `shard_error_limit`: for them it was `stack_error`.
-    `stack_margin`: by how many standard deviations of its logits the reference may prefer another
-    greedy token than the artifact chose.
+    The error of a token is |found - expected| / (|change| + |expected| / 256) in Euclidean norms, where the
+    change is what the shard adds to its input (for a head shard: its whole output). Errors of layers add up
+    like noise, so the limit for a shard of n layers is `layer_error` * sqrt(n), and never more than
+    `shard_error_limit`. That is also the limit for a head shard, where logits of a slice of the vocabulary
+    that are close to zero have large relative errors. `stack_error` is the limit of all shards together, on
+    logits less their mean. The cosine between found and expected may be as low as 1 - error^2. Verdicts of
+    earlier versions have no `shard_error_limit`; for them it is `stack_error`. `stack_margin` is by how many
+    standard deviations of its logits the reference may prefer another greedy token than the artifact chose.
     """
 
     layer_error: Limit
@@ -47,11 +47,11 @@ class GoldenThresholds(Record):
 
     @property
     def one_shard(self) -> float:
-        """The largest error that any shard alone may make."""
+        """Return the largest error allowed for any shard alone."""
         return self.stack_error if self.shard_error_limit is None else self.shard_error_limit
 
     def shard_error(self, layers: int) -> float:
-        """The largest error that a shard of so many layers may make; a head shard has none."""
+        """Return the largest error allowed for a shard with this many layers; a head shard has 0."""
         return self.one_shard if layers == 0 else min(self.layer_error * math.sqrt(layers), self.one_shard)
 
 
@@ -71,10 +71,10 @@ THRESHOLDS: Mapping[WeightFormat, GoldenThresholds] = MappingProxyType(
         WeightFormat.LUT4: FLOAT_ACTIVATIONS,
     }
 )
-"""Two to three times the worst of healthy models (trained and random, 1 to 5 layers a shard); a planted
-bug errs by several times more (tests/validate). With integer weights OpenVINO rounds activations to int8. The
-stack of floats is twice that of a random Gemma 4 of ten layers, which errs by 0.071 on torch: the reference
-itself moves by up to 0.03 there, where every embedding is rounded to fp16 once more."""
+"""Two to three times the worst errors of healthy models (trained and random, 1 to 5 layers a shard); the
+errors of planted bugs are several times larger (tests/validate). With integer weights OpenVINO rounds
+activations to int8. The `stack_error` of float activations is twice the 0.071 of a random Gemma 4 of ten
+layers on torch; there the reference itself moves by up to 0.03 where every embedding is rounded to fp16."""
 
 
 WEIGHT_ERRORS: Mapping[WeightFormat, float] = MappingProxyType(
@@ -89,33 +89,34 @@ WEIGHT_ERRORS: Mapping[WeightFormat, float] = MappingProxyType(
     }
 )
 """The largest relative error that storing a tensor may add: two to three times that of normally distributed
-weights, and far below 0.5, that of a tensor half as large again, and 1.4, that of another tensor."""
+weights. It is far below the 0.5 of a tensor scaled by 1.5 and the 1.4 of a different tensor."""
 
 CLAIM_SLACK = 0.001
-"""By how much a tensor's error may be larger than the manifest says: float32 sums in another order."""
+"""The amount by which a tensor's error may exceed the manifest's, since float32 sums depend on their
+order."""
 
 
 class WeightFigures(Record):
-    """One stored tensor beside the GGUF's own numbers; errors are relative (see StoredTensor)."""
+    """The comparison of one stored tensor with the GGUF's numbers; errors are relative (see StoredTensor)."""
 
     shard: str
     projection: str
     tensor: str
     weights: WeightFormat
-    claimed: float = Field(ge=0, description="what the manifest says")
+    claimed: float = Field(ge=0, description="the error by the manifest")
     error: float = Field(ge=0)
 
     @property
     def sound(self) -> bool:
-        """Whether the tensor is what the manifest says, and no further off than its format may be."""
+        """Return whether the error is that of the manifest, and within its format's limit."""
         return self.error <= min(self.claimed * 1.01 + CLAIM_SLACK, WEIGHT_ERRORS[self.weights])
 
 
 class ShardFigures(Record):
-    """One shard under one stimulus: the worst token's cosine and error, and the largest difference.
+    """The result of one shard under one stimulus: the worst token's cosine and error.
 
-    `not_finite` counts values in outputs and states; `stray_slots` counts slots that hold K/V though
-    no row's home slot is there.
+    `max_error` is the largest difference. `not_finite` counts values in outputs and states. `stray_slots`
+    counts slots that hold K/V although they are no row's home slot.
     """
 
     shard: str
@@ -131,21 +132,21 @@ class ShardFigures(Record):
     stray_slots: Index
 
     def limit(self, thresholds: GoldenThresholds) -> float:
-        """The largest error that it may have."""
-        return thresholds.shard_error(self.layers) * LEEWAY[self.stimulus]
+        """Return the largest error allowed."""
+        return thresholds.shard_error(self.layers) * TOLERANCE[self.stimulus]
 
     def within(self, thresholds: GoldenThresholds) -> bool:
-        """Whether nothing here is out of bounds."""
+        """Return whether all figures are within their limits."""
         limit = self.limit(thresholds)
         return _close(self.cosine, self.error, limit) and not self.not_finite and not self.stray_slots
 
 
 class StackFigures(Record):
-    """All shards together over one prompt and the greedy tokens after it.
+    """The result of all shards together over one prompt and the greedy tokens after it.
 
-    `leading` greedy tokens equal the reference's own choice before the first that does not; `agreeing`
-    counts all that do. `worst_margin` is the largest preference of the reference for another token, in
-    standard deviations of its logits.
+    `agreeing` counts the greedy tokens that are the reference's choice; `leading` those before the first that
+    is not. `worst_margin` is the largest preference of the reference for another token, in standard
+    deviations of its logits.
     """
 
     prompt_tokens: Count
@@ -159,13 +160,13 @@ class StackFigures(Record):
     not_finite: Index
 
     def within(self, thresholds: GoldenThresholds) -> bool:
-        """Whether nothing here is out of bounds."""
+        """Return whether all figures are within their limits."""
         close = _close(self.cosine, self.error, thresholds.stack_error)
         return close and self.worst_margin <= thresholds.stack_margin and not self.not_finite
 
 
 class GoldenVerdict(Verdict):
-    """One run of the golden gate, with the thresholds that it was judged by."""
+    """The result of one run of the golden gate, with the thresholds that judge it."""
 
     thresholds: dict[WeightFormat, GoldenThresholds]
     weights: tuple[WeightFigures, ...]
@@ -180,12 +181,12 @@ class GoldenVerdict(Verdict):
 
     @property
     def complete(self) -> bool:
-        """Whether shards were given all that they are given today."""
+        """Return whether the shards were measured on all current stimuli."""
         return {figures.stimulus for figures in self.shards} >= set(get_args(Stimulus))
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What is out of bounds, one clause each."""
+        """Return what exceeds its limit, one clause each."""
         weights = [
             f"{w.tensor} as {w.projection} in {w.shard}: stored with error {w.error:.3g}, the manifest says "
             f"{w.claimed:.3g}"
@@ -206,18 +207,18 @@ class GoldenVerdict(Verdict):
 
     @property
     def stack_thresholds(self) -> GoldenThresholds:
-        """The whole stack is judged by its least precise shards."""
+        """Return the thresholds of the whole stack: those of its least precise shards."""
         formats = {figures.weights for figures in self.shards} or set(self.thresholds)
         return max((self.thresholds[f] for f in formats), key=lambda t: t.stack_error)
 
     @property
     def passed(self) -> bool:
-        """Whether something was measured and everything is within its thresholds."""
+        """Return whether something was measured and everything is within its limits."""
         return bool(self.weights and self.shards and self.stack) and not self.failures
 
     @property
     def standing(self) -> Status:
-        """The outcome as people read it."""
+        """Return the verdict as a status."""
         return Status.PASS if self.passed else Status.FAIL
 
 
@@ -233,7 +234,7 @@ def golden_verdict(
     shards: Sequence[ShardFigures],
     stack: Sequence[StackFigures],
 ) -> GoldenVerdict:
-    """The verdict over all three parts by the documented thresholds."""
+    """Return the verdict on all three parts, judged by THRESHOLDS."""
     return GoldenVerdict(
         circumstances=circumstances,
         thresholds=dict(THRESHOLDS),
@@ -244,10 +245,10 @@ def golden_verdict(
 
 
 def require_golden(verdict: GoldenVerdict) -> None:
-    """Do nothing where the verdict passed.
+    """Require that the verdict passed.
 
     Raises:
-        GoldenGateError: something is out of bounds; the first is named.
+        GoldenGateError: something exceeds its limit; the message names the first.
     """
     if verdict.passed:
         return

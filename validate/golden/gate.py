@@ -1,12 +1,12 @@
-"""Gate (a): the artifact computes what the GGUF means.
+"""Gate (a): check that the artifact computes what the GGUF means.
 
-Every shard alone, and the whole stack, are compared with the fp32 reference (reference.py), which is given
-the same rows with the stored weights: what a weight format costs is not mixed up with what a shard gets
-wrong. A shard gets the reference's own hidden state at its input, so an error shows where it arises and
-not where it has grown. That the stored weights are the GGUF's is seen on the way (stored_weights.py).
+Every shard alone, and the whole stack, are compared with the fp32 reference (reference.py). The reference
+gets the same rows and uses the stored weights, so that the error of a weight format and the error of a shard
+are kept apart. A shard gets the reference's own hidden state as its input, so that an error shows up in the
+shard that causes it. The stored weights are compared with the GGUF's while they are read (stored_weights.py).
 
-The reference's layers are gone through once. Each is loaded for all rows that anything is judged by, and
-shards are opened one at a time, so memory does not grow with the number of layers.
+The reference runs each layer once, for the rows of all comparisons. Shards are opened one at a time, so
+memory does not grow with the number of layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from anespec.runtime.passes import Row
 from anespec.system.errors import ArtifactError
 from anespec.system.progress import StepReport
 from anespec.validate.golden.closeness import Closeness, Floats, closeness
-from anespec.validate.golden.figures import LOUDER, ShardFigures, StackFigures, Stimulus
+from anespec.validate.golden.figures import LOUDNESS, ShardFigures, StackFigures, Stimulus
 from anespec.validate.golden.reference import Reference, split_rows
 from anespec.validate.golden.shard_passes import ShardPass, ShardPasses, fitting_passes, plan_passes
 from anespec.validate.golden.stack_passes import PromptRun
@@ -37,27 +37,27 @@ FP16_MAX = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True)
 class ComputedFigures:
-    """What shards compute beside the reference, alone and all together."""
+    """The results of the shards, alone and all together."""
 
     shards: tuple[ShardFigures, ...]
     stack: tuple[StackFigures, ...]
 
 
 class BuildsInputs(Protocol):
-    """What builds a shard's inputs from a block (runtime.backends.pass_inputs.PassInputs)."""
+    """Builds a shard's inputs from a block (runtime.backends.pass_inputs.PassInputs)."""
 
     def of(
         self, rows: Sequence[Row], hidden: Tensor, layer_inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor | Homes]:
-        """Every input that some shard takes, by the manifest's names; `hidden` is a channel tensor."""
+        """Return every input of all shards, by the manifest's names; `hidden` is a channel tensor."""
         ...
 
 
 class PerLayerLookup(Protocol):
-    """What looks up the embeddings that layers have of their own (runtime.backends.embedding.Embedding)."""
+    """Looks up the layers' own embeddings (runtime.backends.embedding.Embedding)."""
 
     def layer_inputs(self, tokens: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        """What shards take beside the hidden state; empty for most models."""
+        """Return what shards take beside the hidden state; empty for most models."""
         ...
 
 
@@ -73,10 +73,10 @@ def compare_computed(
     seed: int = 0,
     progress: StepReport = lambda _: None,
 ) -> ComputedFigures:
-    """Every shard alone, one open at a time, on each stimulus; and the `prompt_runs`.
+    """Compare every shard alone, one open at a time, on each stimulus; and judge the `prompt_runs`.
 
-    `ids` are the tokens whose embeddings are given; random tokens fill up what they lack. `prompt_runs` are
-    prompts that the whole stack has run.
+    `ids` are the tokens whose embeddings are the inputs; random tokens fill up missing ones. `prompt_runs`
+    are prompts that the whole stack has run.
 
     Raises:
         ArtifactError: the shards do not make up the whole model.
@@ -133,7 +133,7 @@ def _require_whole(manifest: Manifest, reference: Reference) -> None:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What every shard is judged with: row i of any hidden state is that of `tokens[i]`."""
+    """What every shard is judged with: row i of any hidden state belongs to `tokens[i]`."""
 
     pass_inputs: BuildsInputs
     own: PerLayerLookup
@@ -149,7 +149,7 @@ class _Bench:
         expected: Sequence[Floats],
         progress: StepReport,
     ) -> list[ShardFigures]:
-        """The shard's figures on each stimulus: what it is given, and what the reference makes of that."""
+        """Return the shard's figures on each stimulus, from its inputs and the reference's outputs."""
         name, figures = Path(shard.path).stem, []
         progress(f"shard {name} on {self.plans[0].stimulus}")
         runner = open_shard(shard)
@@ -167,7 +167,7 @@ class _Bench:
         return figures
 
     def inputs_of(self, step: ShardPass, inputs: Floats) -> Inputs:
-        """The inputs of one pass."""
+        """Return the inputs of one pass."""
         sources = list(step.sources)
         scaled = (inputs[sources] * np.float32(self.manifest.hidden_scale)).astype(np.float16)
         hidden = np.ascontiguousarray(from_rows(scaled))
@@ -217,7 +217,7 @@ def _shard_figures(
 
 
 def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats) -> Floats:
-    """The shard's outputs for every real row of the plan, [rows, channels]."""
+    """Return the shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:
         given = bench.inputs_of(step, inputs)
@@ -229,27 +229,30 @@ def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPass
 
 
 def _rounded(rows: Floats, hidden_scale: float) -> Floats:
-    """Rounded to fp16 as shards hold it; even beyond its range finite, so that the next can be judged."""
+    """Round to fp16 as shards store it, clipped so that the next shard can be judged."""
     scaled = (rows * np.float32(hidden_scale)).clip(-FP16_MAX, FP16_MAX)
     return scaled.astype(np.float16).astype(np.float32) / np.float32(hidden_scale)
 
 
 def _inputs_like(embedded: Floats, rng: np.random.Generator) -> tuple[Floats, ...]:
-    """The rows of every stimulus, where `embedded` are what embeddings have become."""
+    """Return the rows of every stimulus; `embedded` are the hidden states that the embeddings have become."""
     count = len(embedded)
     return (embedded, _like(embedded, count, rng), _extreme(_like(embedded, count, rng), rng))
 
 
 def _extreme(rows: Floats, rng: np.random.Generator) -> Floats:
-    """Of three rows, one is zeros, and one has a channel that is louder than the others."""
+    """Replace every third row by zeros, and scale one channel of the row after it."""
     rows[::3] = 0
     loud = range(1, len(rows), 3)
-    rows[loud, rng.integers(rows.shape[1], size=len(loud))] *= LOUDER
+    rows[loud, rng.integers(rows.shape[1], size=len(loud))] *= LOUDNESS
     return _rounded(rows, hidden_scale=1.0)
 
 
 def _like(rows: Floats, count: int, rng: np.random.Generator) -> Floats:
-    """`count` random normal rows of the typical size of a channel in `rows` (robust to huge channels)."""
+    """Return `count` random normal rows whose channels have the typical size of those in `rows`.
+
+    The typical size comes from the median, since single channels may be huge.
+    """
     typical = float(np.median(np.abs(rows))) / 0.6745
     noise = rng.standard_normal((count, rows.shape[1])) * (typical or 1.0)
     return _rounded(noise.astype(np.float32), hidden_scale=1.0)

@@ -1,16 +1,15 @@
-"""An independent fp32 implementation of every family, read straight from the GGUF.
+"""An independent fp32 implementation of every model family, read directly from the GGUF.
 
-What the file says (families, sizes, rope angles) it has from `convert.source`, as tests against
-transformers' and llama.cpp's results prove it. Nothing of how a graph is built is shared: no block, no lane,
-no pad, no slot, no mask that is given, no reordered rows, no quantisation. What llama.cpp computes is what a
-GGUF means.
+What a GGUF means is what llama.cpp computes. The facts of the file (family, sizes, rope angles) come from
+`convert.source`, which tests compare with results of transformers and llama.cpp. Nothing is shared with the
+building of graphs: there are no blocks, lanes, pads, slots, masks as inputs, reordered rows or quantisation.
 
-All rows of a layer are computed together, so that each weight is read once. Rows meet in attention alone, and
-there a row sees what positions say that it sees: of its own sequence, those not after it that its window
-reaches. That is all there is to batching here, and a test (tests/validate/row_by_row.py) holds it against
-the same functions taken one row at a time, for every family.
+All rows of a layer are computed together, so that each weight is read once. Only attention combines rows: a
+row sees the rows of its own sequence that are not after it and that its window reaches. A test
+(tests/validate/row_by_row.py) compares this with the same functions on one row at a time, for every family.
 
-All of it is numpy, which executes no shard: what judges a backend shares no library of numbers with it.
+Everything is numpy, which executes no shard: the reference shares no numeric library with the backends that
+it judges.
 """
 
 import math
@@ -60,17 +59,17 @@ from anespec.validate.golden.reference_attention import (
 )
 
 HEAD_ROWS_AT_ONCE = 16384
-"""Rows of the output projection that are held at once."""
+"""The rows of the output projection that are held at once."""
 
 ROWS_AT_ONCE = 1024
-"""Rows of hidden states that go through an MLP at once."""
+"""The rows of hidden states that go through an MLP at once."""
 
 Positions = NDArray[np.float64]
-"""Of rows, [rows, 1, 1]; or of one row, no axis."""
+"""The positions of rows, [rows, 1, 1]; or of one row, without axes."""
 
 
 _SILENT = np.errstate(all="ignore")
-"""What comes of weights that are not finite is the judge's to see, without a warning of numpy."""
+"""Weights may not be finite; the results are judged without numpy's warnings."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class _Projection:
     bias: Floats | None
 
     def __call__(self, x: Floats) -> Floats:
-        """Of rows [..., columns]."""
+        """Return the projection of rows [..., columns]."""
         product: Floats = x @ self.weight.T
         if self.bias is not None:
             product += self.bias
@@ -88,7 +87,7 @@ class _Projection:
 
 @dataclass(frozen=True)
 class Layer:
-    """The tensors of one layer by role; what it does not have is not there."""
+    """The tensors of one layer by role; tensors that the layer does not have are absent."""
 
     projections: Mapping[str, _Projection]
     norms: Mapping[str, Floats]
@@ -98,18 +97,18 @@ class Layer:
 
 
 class Matrices(Protocol):
-    """Where the reference takes its projections from: the GGUF, or what a conversion made of them."""
+    """The source of the reference's projections: the GGUF, or the stored weights of an artifact."""
 
     def rows(self, name: str, rows: slice | None = None) -> Floats:
-        """Rows of a tensor in the GGUF's order, float32 (rows, in)."""
+        """Return rows of a tensor in the GGUF's order, float32 (rows, in)."""
         ...
 
 
 class Reference:
-    """The model in a GGUF, in float32.
+    """The model of a GGUF, in float32.
 
-    Weights are dequantised when first used; `resident_layers` of them at most are held at once.
-    `context` is that of the artifact: LongRoPE's factors follow from it.
+    Weights are dequantised when first used, and at most `resident_layers` layers are held at once. `context`
+    is the artifact's, from which LongRoPE's factors follow.
     """
 
     def __init__(
@@ -132,16 +131,16 @@ class Reference:
         self.facts = self._model.facts
 
     def caches(self) -> Caches:
-        """Empty caches for one sequence."""
+        """Return empty caches for one sequence."""
         return {layer.index: LayerCache(layer) for layer in self.facts.layers if layer.owns_kv}
 
     @_SILENT
     def embed(self, ids: Sequence[int]) -> Floats:
-        """The first hidden state: float32 [len(ids), d]; raises GGUFError where one is not finite."""
+        """Return the first hidden state, float32 [len(ids), d]; raises GGUFError if a value is not finite."""
         return self._rows(EMBEDDING, ids) * self.facts.embedding_scale
 
     def stretches(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Stretch]:
-        """Sequences that begin: the token ids and the positions of each one's rows."""
+        """Return new sequences, each from the token ids and the positions of its rows."""
         own = self._per_layer_inputs([token for ids, _ in sequences for token in ids])
         counts = [len(ids) for ids, _ in sequences]
         parts = [None] * len(counts) if own is None else split_rows(own, counts)
@@ -152,11 +151,10 @@ class Reference:
 
     @_SILENT
     def layer(self, index: int, hidden: Floats, stretches: Sequence[Stretch]) -> Floats:
-        """Run one layer over the rows of several sequences, one stretch's after the other's.
+        """Run one layer over the rows of several sequences, which are concatenated.
 
-        A row attends to the rows of its own sequence, in the cache and beside it, that stand at its position
-        or before, as far back as its window reaches. `hidden` is float32 [rows of all stretches, d], and so
-        is the result.
+        A row attends to the rows of its own sequence, cached or given here, at its position or before it, as
+        far back as its window reaches. `hidden` is float32 [rows of all stretches, d], and so is the result.
         """
         layer, facts = self._layer(index), self.facts.layers[index]
         hidden = self._attention(layer, facts, hidden, stretches)
@@ -179,9 +177,9 @@ class Reference:
     ) -> Floats:
         """Run layers first..end-1 over rows of one sequence, float32 [rows, d].
 
-        Row i stands at `positions[i]` and attends to what its window reaches of the rows in the caches, which
-        are extended, and of those before it here. Where layers have embeddings of their own, row i takes
-        those of `ids[i]`. Returns float32 [rows, d].
+        Row i is at `positions[i]`. It attends to the rows that its window reaches, in the caches and before
+        it here; the caches are extended. If layers have embeddings of their own, row i takes those of
+        `ids[i]`. Returns float32 [rows, d].
         """
         (stretch,) = self.stretches([(ids, positions)])
         stretch = replace(stretch, caches=caches)
@@ -190,10 +188,10 @@ class Reference:
         return hidden
 
     def hidden_states(self, windows: Sequence[Sequence[int]]) -> list[Floats]:
-        """What the last layer makes of each window, which starts at position 0: float32 [rows, d] each.
+        """Return the last layer's output for each window, which starts at position 0: float32 [rows, d] each.
 
-        Every layer is loaded once. All windows' hidden states are held at once; keys and values only as long
-        as a layer to come reads them.
+        Every layer is loaded once. The hidden states of all windows are held at once; keys and values are
+        dropped after the last layer that reads them.
         """
         stretches = self.stretches([(ids, range(len(ids))) for ids in windows])
         hidden = self.embed([token for ids in windows for token in ids])
@@ -207,7 +205,7 @@ class Reference:
 
     @_SILENT
     def logits(self, hidden: Floats, first_token: int = 0, end_token: int | None = None) -> Floats:
-        """Final norm and rows first_token..end_token-1 of the output projection.
+        """Return the logits of tokens first_token..end_token-1: the final norm and the output projection.
 
         `hidden` is float32 [rows, d]; returns float32 [rows, end_token - first_token].
         """
@@ -222,7 +220,7 @@ class Reference:
         return softcapped(logits, self.facts.logit_softcap)
 
     def _attention(self, layer: Layer, facts: LayerFacts, x: Floats, stretches: Sequence[Stretch]) -> Floats:
-        """Attention of the rows [rows, d] of several sequences, each among its own rows alone."""
+        """Return the attention of the rows [rows, d] of several sequences, each within its own sequence."""
         counts = [len(stretch.positions) for stretch in stretches]
         positions = np.concatenate([stretch.positions for stretch in stretches]).astype(np.float64)
         positions = positions[:, None, None]
@@ -237,22 +235,22 @@ class Reference:
         mixed = [attended_values(facts, softcap, *pair) for pair in zip(queries, stretches, strict=True)]
         return self._attended(layer, x, np.concatenate(mixed))
 
-    # What follows takes rows [rows, d] at positions [rows, 1, 1], or one row [d] at one position.
+    # The methods below take rows [rows, d] at positions [rows, 1, 1], or one row [d] at one position.
 
     def _attention_input(self, layer: Layer, x: Floats) -> Floats:
         norm = self.facts.family.norms.attention
         return x if norm is None else self._norm(x, layer.norms[norm])
 
     def _queries(self, layer: Layer, facts: LayerFacts, x: Floats, position: Positions) -> Floats:
-        """Queries, rotated and as warm as their position: [..., heads, head_dim]."""
+        """Return queries, rotated and scaled by the temperature of their position: [..., heads, head_dim]."""
         return self._heads(layer, facts, Q, x, position) * self._temperature(position)
 
     def _keys(self, layer: Layer, facts: LayerFacts, x: Floats, position: Positions) -> Floats:
-        """Keys, rotated: [..., n_kv, head_dim]."""
+        """Return keys, rotated: [..., n_kv, head_dim]."""
         return self._heads(layer, facts, K, x, position)
 
     def _values(self, layer: Layer, facts: LayerFacts, x: Floats) -> Floats:
-        """Values: [..., n_kv, head_dim]."""
+        """Return values: [..., n_kv, head_dim]."""
         projected = layer.projections[V if V in layer.projections else K](x)
         value = projected.reshape(*x.shape[:-1], facts.kv_heads, facts.head_dim)
         if self.facts.family.value_norm is WeightlessNorm.EACH_HEAD:
@@ -260,21 +258,21 @@ class Reference:
         return value
 
     def _attended(self, layer: Layer, x: Floats, mixed: Floats) -> Floats:
-        """The hidden state after attention; `mixed` are the heads' sums, side by side."""
+        """Return the hidden state after attention; `mixed` are the outputs of the heads, concatenated."""
         norm, mixed = self.facts.family.norms.after_attention, layer.projections[ATTENTION_OUTPUT](mixed)
         if norm is not None:
             mixed = self._norm(mixed, layer.norms[norm])
         return x + mixed * self.facts.residual_scale
 
     def _after_attention(self, layer: Layer, x: Floats, own: Floats | None) -> Floats:
-        """The rest of a layer; `own` is what it takes from embeddings of its own."""
+        """Return the result of the rest of a layer; `own` are the rows of the layer's own embeddings."""
         x = self._mlp(layer, x)
         if own is not None:
             x = self._add_own_input(layer, x, own)
         return x * layer.output_scale
 
     def _heads(self, layer: Layer, facts: LayerFacts, role: str, x: Floats, position: Positions) -> Floats:
-        """Queries or keys, normalised and rotated: [..., heads, head_dim]."""
+        """Return queries or keys, normalised and rotated: [..., heads, head_dim]."""
         kind, norm = self.facts.family.head_norm, layer.norms.get(Q_NORM if role == Q else K_NORM)
         projected = layer.projections[role](x)
         if norm is not None and kind is HeadNorm.ALL_HEADS:
@@ -301,7 +299,7 @@ class Reference:
         return x + self._norm(layer.projections[INPUT_PROJECTION](gate * own), layer.norms[INPUT_NORM])
 
     def _per_layer_inputs(self, ids: Sequence[int]) -> Floats | None:
-        """What layers with embeddings of their own take: [rows, layers, width]."""
+        """Return the inputs of layers with embeddings of their own, [rows, layers, width], or None."""
         width = self.facts.per_layer_width
         if not width:
             return None
@@ -323,7 +321,7 @@ class Reference:
         return np.asarray(growth, np.float32)
 
     def _rotate(self, layer: Layer, heads: Floats, position: Positions) -> Floats:
-        """Turn each pair of the rotary part by position * its frequency; [..., heads, head_dim]."""
+        """Rotate each pair of the rotary part by position * its frequency; [..., heads, head_dim]."""
         angles = position * layer.frequencies
         cos = (np.cos(angles) * layer.magnitude).astype(np.float32)
         sin = (np.sin(angles) * layer.magnitude).astype(np.float32)
@@ -377,5 +375,5 @@ class Reference:
 
 
 def split_rows(rows: Floats, counts: Sequence[int]) -> list[Floats]:
-    """Cut rows into so many each, which together are all of them."""
+    """Split rows into consecutive parts of these counts."""
     return np.split(rows, np.cumsum(counts)[:-1])

@@ -1,4 +1,4 @@
-"""Attention as the reference computes it: rows of one sequence among the rows of that sequence alone."""
+"""The reference's attention: the rows of one sequence attend only to each other."""
 
 import math
 from dataclasses import dataclass
@@ -10,19 +10,17 @@ from anespec.convert.families.family import Activation
 from anespec.convert.source.facts import LayerFacts
 from anespec.validate.golden.closeness import Floats
 
-# The functions of the reference that numpy lacks, of float32 arrays of any shape.
-#
-# Overflows are left to the caller, who knows whether to warn of them (np.errstate).
+# Functions of float32 arrays of any shape that numpy lacks. The caller handles overflows (np.errstate).
 
 
 def rms_norm(x: Floats, epsilon: float) -> Floats:
-    """`x` divided by the root mean square of its last axis."""
+    """Return `x` divided by the root mean square of its last axis."""
     normed: Floats = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + np.float32(epsilon))
     return normed
 
 
 def softcapped(x: Floats, cap: float | None) -> Floats:
-    """Scores or logits softly bounded by `cap`, where there is one."""
+    """Return scores or logits softly bounded by `cap`, or unchanged without one."""
     if cap is None:
         return x
     bounded = x / np.float32(cap)
@@ -32,7 +30,10 @@ def softcapped(x: Floats, cap: float | None) -> Floats:
 
 
 def softmax(scores: Floats) -> Floats:
-    """Over the last axis, of which every row has a score that is not -inf; overwrites `scores`."""
+    """Return the softmax over the last axis, computed in place.
+
+    Every row needs a score that is not -inf.
+    """
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
@@ -40,10 +41,10 @@ def softmax(scores: Floats) -> Floats:
 
 
 def activated(x: Floats, activation: Activation) -> Floats:
-    """SiLU, or GELU by its approximation with tanh."""
+    """Return SiLU, or GELU by its tanh approximation."""
     match activation:
         case Activation.SILU:
-            # Where this overflows the sigmoid is zero.
+            # If the exponential overflows, the result is zero, as it should be.
             divisor = np.exp(-x)
             divisor += 1
             return np.divide(x, divisor, out=divisor)
@@ -61,7 +62,7 @@ def activated(x: Floats, activation: Activation) -> Floats:
 
 
 QUERIES_AT_ONCE = 128
-"""Rows of one sequence whose attention scores are held at once, for all heads."""
+"""The rows of one sequence whose attention scores are held at once, for all heads."""
 
 Positions = NDArray[np.int64]
 
@@ -81,22 +82,21 @@ class LayerCache:
         self.positions = np.concatenate((self.positions, positions))
 
     def visible(self, positions: Positions, window: int | None) -> NDArray[np.bool_]:
-        """Whether the rows at `positions` (first axis) attend to those in the cache (second axis)."""
+        """Return whether the rows at `positions` (first axis) attend to the cached rows (second axis)."""
         distance = positions[:, None] - self.positions
         seen: NDArray[np.bool_] = distance >= 0
         return seen if window is None else seen & (distance < window)
 
 
 Caches = dict[int, LayerCache]
-"""By the layer that owns the keys and values."""
+"""The caches, by the layer that owns the keys and values."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Rows of one sequence at `positions`, int64 [rows], and what earlier rows of it left.
+    """Rows of one sequence at `positions`, int64 [rows], with the caches of its earlier rows.
 
-    The caches grow. `own` is what the rows take from embeddings that layers have of their own,
-    [rows, layers, width].
+    The caches grow. `own` are the rows of the layers' own embeddings, [rows, layers, width].
     """
 
     positions: Positions
@@ -105,7 +105,7 @@ class Stretch:
 
 
 def attended_values(facts: LayerFacts, softcap: float | None, queries: Floats, stretch: Stretch) -> Floats:
-    """The values that one sequence's queries [rows, heads, head_dim] attend to: [rows, heads * head_dim].
+    """Return the attention of one sequence's queries [rows, heads, head_dim]: [rows, heads * head_dim].
 
     Consecutive query heads share a K/V head. The scores are bounded by `softcap`.
     """
@@ -118,7 +118,7 @@ def attended_values(facts: LayerFacts, softcap: float | None, queries: Floats, s
         grouped = queries[some].reshape(shape).transpose(1, 2, 0, 3)
         heads = grouped.shape
         seen = cache.visible(stretch.positions[some], facts.window)
-        # What no row of these sees, as all that comes after them, costs nothing.
+        # Leave out keys that none of these rows sees, such as all keys after them.
         any_sees = np.flatnonzero(seen.any(axis=0))
         reach = slice(int(any_sees[0]), int(any_sees[-1]) + 1)
         scores = grouped.reshape(facts.kv_heads, -1, facts.head_dim) @ cache.keys[:, reach].swapaxes(1, 2)

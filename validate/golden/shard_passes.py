@@ -1,4 +1,4 @@
-"""The passes by which the golden gate looks at one shard alone."""
+"""Plan the passes by which the golden gate measures one shard alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,10 @@ from anespec.validate.golden.figures import Stimulus
 
 @dataclass(frozen=True)
 class ShardPass:
-    """One pass over a shard alone: its rows, and for every lane the row of hidden that it takes."""
+    """One pass over a shard: its rows, and for every lane the index of its hidden row.
+
+    `real` is the number of rows that are not pads.
+    """
 
     rows: tuple[Row, ...]
     sources: tuple[int, ...]
@@ -22,9 +25,9 @@ class ShardPass:
 
 @dataclass(frozen=True)
 class ShardPasses:
-    """The passes of one stimulus; row i of hidden stands at `positions[i]`.
+    """The passes of one stimulus; hidden row i is at `positions[i]`.
 
-    `home_slots` has the slots that they write, by pool, those of pads that write included.
+    `home_slots` has the slots that the passes write, by pool, including those of pads that write.
     """
 
     stimulus: Stimulus
@@ -34,15 +37,15 @@ class ShardPasses:
 
 
 def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
-    """Blocks of several widths and fillings, so that later ones see what earlier ones wrote.
+    """Return passes of several widths and fillings, so that later ones see what earlier ones wrote.
 
-    Random rows jump to the far end of the last region after two blocks, since slow rope frequencies
-    only show over a long distance; embeddings stand at the start of region 0 without a gap.
+    Random rows jump to the far end of the last region after two blocks, since slow rope frequencies only show
+    over a long distance. Embeddings are at the start of region 0 without a gap.
     """
     block, shape = manifest.block, shape_of(manifest)
     region_map = SlotMapping.of(shape)
     narrowest, wider = manifest.widths[0], next((w for w in manifest.widths if w > block), block)
-    # The reference computes every real row, and pads are rows of the same function.
+    # Few real rows, since the reference computes each of them; pads run in the same function.
     filled = min(wider, 2 * block, max(1, manifest.context - 4 * block))
     cuts = [(block, block), (block, block), (block, 1), (wider, filled)]
     cuts += [(narrowest, narrowest), (block, max(1, block - 1))]
@@ -79,7 +82,7 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
 def _side_by_side(
     sizes: Sequence[tuple[int, int]], positions: Sequence[int], region_map: SlotMapping
 ) -> list[tuple[int, int]]:
-    """The widths of passes and their rows, cut where positions leave a gap or a ring ends."""
+    """Return the widths of passes and their rows, cut where positions have a gap or a ring ends."""
     found, done = [], 0
     for width, real in sizes:
         for gapless in _runs(positions[done : done + real]):
@@ -89,7 +92,7 @@ def _side_by_side(
 
 
 def fitting_passes(passes: ShardPasses, manifest: Manifest, shard: Shard) -> ShardPasses:
-    """The same rows, a block at a time where a pass has more than any function of the shard takes."""
+    """Return the same rows, a block at a time where no function of the shard takes the whole pass."""
     pieces: list[ShardPass] = []
     for step in passes.passes:
         if manifest.function_of(shard, len(step.rows)) is not None:
@@ -100,7 +103,7 @@ def fitting_passes(passes: ShardPasses, manifest: Manifest, shard: Shard) -> Sha
 
 
 def _blocks(step: ShardPass, block: int) -> list[ShardPass]:
-    """A pass's real rows, a block at a time, the last one padded."""
+    """Return a pass's real rows a block at a time, the last block padded."""
     pieces = []
     for start in range(0, step.real, block):
         rows = step.rows[start : min(start + block, step.real)]
@@ -111,7 +114,7 @@ def _blocks(step: ShardPass, block: int) -> list[ShardPass]:
 
 
 def _row(region_map: SlotMapping, positions: Sequence[int], region: int) -> Row:
-    """The row at the last of `positions`, which sees all of them that its window reaches."""
+    """Return the row at the last of `positions`, which sees all of them that its window reaches."""
     last = positions[-1]
     places = tuple(
         RowSlots(
@@ -131,7 +134,7 @@ def _row(region_map: SlotMapping, positions: Sequence[int], region: int) -> Row:
 
 
 def _runs(positions: Sequence[int]) -> list[range]:
-    """Ascending positions as runs without a gap."""
+    """Return ascending positions as runs without a gap."""
     edges = [i for i in range(1, len(positions)) if positions[i] != positions[i - 1] + 1]
     bounds = zip([0, *edges], [*edges, len(positions)], strict=True)
     return [range(positions[a], positions[b - 1] + 1) for a, b in bounds]

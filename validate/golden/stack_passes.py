@@ -1,6 +1,6 @@
-"""The whole stack on prompts: what the verifier made of them, and how near the reference is.
+"""Run prompts through the whole stack, and compare the logits with the reference.
 
-The verifier runs first and alone. The reference is given the verifier's own tokens afterwards, so one early
+The verifier runs first and alone. The reference then reads the verifier's own tokens, so that an early
 difference does not hide later ones, and all prompts go through its layers together.
 """
 
@@ -39,11 +39,11 @@ class PromptRun:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The tokens that the verifier was given, from position 0 on."""
+        """Return the tokens that the verifier read, from position 0 on."""
         return (*self.prompt, *self.greedy)[: len(self.logits)]
 
     def against(self, expected: Floats) -> StackFigures:
-        """The figures, where the reference expects those logits of the same rows."""
+        """Return the figures compared with the reference's logits of the same rows."""
         close = logits_closeness(expected, self.logits)
         judged = expected[len(self.prompt) - 1 :][: len(self.greedy)]
         spread = np.maximum(judged.std(axis=1), np.finfo(np.float32).tiny)
@@ -70,7 +70,7 @@ def run_prompts(
     greedy_tokens: int = GREEDY_TOKENS,
     progress: StepReport = lambda _: None,
 ) -> tuple[PromptRun, ...]:
-    """Every prompt in blocks, then greedy tokens. A prompt is cut to what the context can hold."""
+    """Run every prompt in blocks, then greedy tokens. A prompt is cut to fit the context."""
     room = verifier.shape.context - greedy_tokens
     runs = []
     for number, prompt in enumerate(prompts):
@@ -103,7 +103,7 @@ def _run(
 
 
 def _best(verifier: Verifier, rows: Sequence[Row], logits: NDArray[np.float16]) -> int:
-    """The best token of the last of these rows; where a pass finds it without logits, what that pass says."""
+    """Return the best token after the last of these rows, by the graph's own argmax if it has one."""
     if verifier.shape.finds_best:
         plan = whole_plan(verifier.shape, rows, width=verifier.shape.block)
         last = len(rows) - 1

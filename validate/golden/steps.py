@@ -1,4 +1,4 @@
-"""Relative durations of the golden gate's steps, so that a progress bar moves with the time."""
+"""The relative durations of the golden gate's steps, so that its progress bar moves evenly with time."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,20 +8,20 @@ from anespec.validate.golden.gate import STIMULI
 from anespec.validate.golden.shard_passes import plan_passes
 from anespec.validate.golden.stack_passes import GREEDY_TOKENS
 
-# In units of one pass of the whole stack; measured with 0.33 GB (6 layers, 100,000 tokens) on two cores.
+# Unit: one pass of the whole stack. Measured with 0.33 GB (6 layers, 100,000 tokens) on two cores.
 OPENING = 15.0
 REFERENCE = 60.0
-"""All of the reference's layers and logits."""
+"""All layers and logits of the reference."""
 
 ALONE = 5.0
-"""A pass that tests one shard by itself, if that shard were the whole stack; it has more rows."""
+"""A pass that tests one shard alone, as if that shard were the whole stack; it has more rows."""
 
 HEAD = 0.25
 """The same pass of a head shard, relative to a layer shard with as many bytes."""
 
 
 def golden_weights(manifest: Manifest, prompts: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """Return a weight for each progress note of the gate, in their order."""
+    """Return the weight of each progress note of the gate, in their order."""
     return tuple(_weights(manifest, prompts))
 
 

@@ -2,9 +2,9 @@
 
 The golden gate checks two things separately, so that the error of a small weight format cannot hide a bug:
 whether the stored numbers are as close to the GGUF's as the manifest claims, and whether a shard computes the
-function of its stored numbers. The meaning of a weight's parts is implemented independently here, after Core
-ML's definitions, and so is the order of rows. Both questions need the same numbers, so rows that are read for
-the second are compared for the first on their way.
+function of its stored numbers. The decoding of weights is implemented independently here, after Core ML's
+definitions, and so is the order of rows. Both checks need the same numbers, so rows that are read for the
+second are compared for the first at the same time.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from anespec.system.formatting import quoted
 from anespec.validate.golden.figures import WeightFigures
 
 NUMBERS_AT_ONCE = 1 << 18
-"""Weights that a thread dequantises and compares at once: they stay in a core's cache."""
+"""The weights that a thread dequantises and compares at once; they fit a core's cache."""
 
 Floats = NDArray[np.float32]
 RowNumbers = NDArray[np.intp]
@@ -36,7 +36,7 @@ RowNumbers = NDArray[np.intp]
 
 @dataclass
 class _Piece:
-    """A stored tensor, and what comparing its rows with the GGUF's came to so far."""
+    """A stored tensor, and the sums of its comparison with the GGUF so far."""
 
     shard: Shard
     tensor: StoredTensor
@@ -46,16 +46,16 @@ class _Piece:
 
     @cached_property
     def order(self) -> RowNumbers:
-        """For every stored row its number in the GGUF's tensor."""
+        """Return the row number in the GGUF's tensor of every stored row."""
         return file_rows(self.tensor, self.manifest)
 
     @cached_property
     def compared(self) -> NDArray[np.bool_]:
-        """Which stored rows were compared."""
+        """Return which stored rows were compared."""
         return np.zeros(self.tensor.rows, np.bool_)
 
     def figures(self) -> WeightFigures:
-        """What came of it."""
+        """Return the result of the comparison."""
         error = float(np.sqrt(self.errors / self.squares)) if self.squares else float(self.errors > 0)
         return WeightFigures(
             shard=self.shard.path,
@@ -71,7 +71,10 @@ class StoredWeights:
     """An artifact's projections by their names in the GGUF, float32, rows in the GGUF's order."""
 
     def __init__(self, artifact: Artifact, source: GGUFFile, threads: int = 1) -> None:
-        """Rows are compared with those of `source`, which must stay open, when they are first read."""
+        """Read from `artifact`; rows are compared with those of `source` when they are first read.
+
+        `source` must stay open meanwhile.
+        """
         self.artifact = artifact
         self._source = source
         self._threads = threads
@@ -83,7 +86,7 @@ class StoredWeights:
                 self._pieces.setdefault(tensor.tensor, []).append(piece)
 
     def rows(self, name: str, rows: slice | None = None) -> Floats:
-        """Rows of the tensor `name`, all of them where `rows` is None: (rows, in).
+        """Return rows of the tensor `name` as (rows, in), all of them if `rows` is None.
 
         Raises:
             ArtifactError: the artifact does not hold all of them, or is damaged.
@@ -103,10 +106,10 @@ class StoredWeights:
         return found
 
     def require_shapes(self) -> None:
-        """Do nothing where the manifest lists all rows of tensors that the GGUF has, each once.
+        """Require that the manifest lists every row of tensors of the GGUF exactly once.
 
         Raises:
-            ArtifactError: it does not; nothing that it says of them can be read then.
+            ArtifactError: it does not, so the tensors cannot be read.
         """
         for name, pieces in self._pieces.items():
             tensors = [piece.tensor for piece in pieces]
@@ -118,7 +121,10 @@ class StoredWeights:
                 raise self._not_whole(name)
 
     def figures(self) -> Iterator[WeightFigures]:
-        """Every stored tensor beside the GGUF's own numbers; rows that nobody asked for are read now."""
+        """Yield the comparison of every stored tensor with the GGUF.
+
+        Rows that were not read yet are read now.
+        """
         for piece in (piece for pieces in self._pieces.values() for piece in pieces):
             self._read(piece, np.flatnonzero(~piece.compared))
             yield piece.figures()
@@ -126,7 +132,10 @@ class StoredWeights:
     def _read(
         self, piece: _Piece, stored: RowNumbers, found: Floats | None = None, first_wanted: int = 0
     ) -> None:
-        """Compare stored rows that were not yet; put all into `found`, whose first row is `first_wanted`."""
+        """Compare stored rows that were not compared yet, and write all of them to `found`.
+
+        The first row of `found` is the GGUF's row `first_wanted`.
+        """
         if not stored.size:
             return
         shard, tensor = piece.shard, piece.tensor
@@ -137,7 +146,7 @@ class StoredWeights:
         def read(some: RowNumbers) -> tuple[float, float]:
             values, places = weight.rows(some), piece.order[some]
             if np.isnan(values).any():
-                raise ValueError("it holds what is not a number")
+                raise ValueError("it holds values that are not numbers")
             if found is not None:
                 found[places - first_wanted] = values
             new = ~piece.compared[some]
@@ -170,7 +179,7 @@ class StoredWeights:
 
 
 def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
-    """For every stored row its number in the GGUF's tensor."""
+    """Return the row number in the GGUF's tensor of every stored row."""
     numbers = np.arange(tensor.rows)
     if tensor.rope_permuted:
         head, place = np.divmod(numbers, manifest.hyperparameters.head_dim)
@@ -181,10 +190,10 @@ def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
 
 
 class StoredWeight(Protocol):
-    """The weight of one convolution, as its parts are stored."""
+    """The weight of one convolution, decoded from its stored parts."""
 
     def rows(self, rows: RowNumbers) -> Floats:
-        """Some of its rows, (rows, in) in float32.
+        """Return some of its rows as float32 (rows, in).
 
         Raises:
             IndexError: it has no such rows.
@@ -202,7 +211,7 @@ class _Plain:
 
 @dataclass(frozen=True)
 class _Linear:
-    """scale * (data - offset), each scale and offset for a block along the row."""
+    """scale * (data - offset), with a scale and an offset for each block along the row."""
 
     data: "_Part"
     scale: "_Part"
@@ -220,7 +229,7 @@ class _Linear:
 
 @dataclass(frozen=True)
 class _Palettised:
-    """palette[index], each palette for a group of consecutive rows; `palettes` are (groups, entries)."""
+    """palette[index], with a palette for each group of consecutive rows; `palettes` are (groups, entries)."""
 
     indices: "_Part"
     palettes: Floats
@@ -235,10 +244,10 @@ class _Palettised:
 
 
 def stored_weight(program: Program, projection: str) -> StoredWeight:
-    """The weight of the convolution `projection`.
+    """Return the weight of the convolution `projection`.
 
     Raises:
-        KeyError, StopIteration, ValueError: the program has none whose parts are known.
+        KeyError, StopIteration, ValueError: the program has no such weight with known parts.
     """
     conv = next(op for op in program.operations if op.kind == "conv" and op.outputs == (projection,))
     weight = conv.inputs["weight"][0]
@@ -258,7 +267,7 @@ def _array_inputs(made: Operation) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A constant as (first axis, everything else): numbers, or the bytes of rows of `packed` ones."""
+    """A constant as (first axis, everything else): numbers, or the bytes of rows of `packed` numbers."""
 
     data: NDArray[Any]
     packed: ElementType | None = None

@@ -10,7 +10,7 @@ from anespec.manifests.store import Artifact
 from anespec.system.grades import Grade
 from anespec.validate.cost_model.constants import CHIPS, PALETTE_SHARE, SHARED
 from anespec.validate.cost_model.forecast import (
-    ALIKE,
+    BANDWIDTH_RATIO,
     chip_named,
     chips_alike,
     compare,
@@ -89,7 +89,7 @@ def test_chips_are_grouped_by_bandwidth() -> None:
     slowest = [group[0].bandwidth.value for group in groups]
     assert slowest == sorted(slowest)
     for group in groups:
-        assert group[-1].bandwidth.value <= group[0].bandwidth.value * ALIKE
+        assert group[-1].bandwidth.value <= group[0].bandwidth.value * BANDWIDTH_RATIO
 
 
 def test_every_constant_has_a_grade_and_a_source() -> None:

@@ -68,7 +68,7 @@ def test_nothing_that_names_the_machine_is_said() -> None:
         ("coremltools", Level.FAIL, lambda s: replace(s, modules=()), "no native library", "3.12"),
         ("openvino", Level.WARN, lambda s: replace(s, versions={"torch": "2"}), "portable backend", "pip"),
         ("xcode", Level.WARN, lambda s: s.saying("xcode-select -p", None), "no developer", "--install"),
-        ("swift", Level.WARN, lambda s: s.saying("swift --version", None), "no Swift", "--install"),
+        ("swift", Level.WARN, lambda s: s.saying("swift --version", None), "Swift is not", "--install"),
         ("swift", Level.WARN, lambda s: s.saying("swift --version", "Swift version 5.10"), "too old", "6.0"),
         ("memory", Level.WARN, lambda s: replace(s, bytes_of_memory=(4 * 10**9, 9)), "4.00 GB", "smaller"),
         ("disk", Level.WARN, lambda s: replace(s, bytes_free=5 * 10**9), "5.00 GB free", "anespec rm"),
