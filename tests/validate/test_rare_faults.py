@@ -99,7 +99,7 @@ def test_a_verdict_says_with_which_seed_its_cases_were_drawn_and_what_was_left_o
     together, *others = verdict.left_out
     assert together.startswith("lane, neighbours, stale, partition and wanted were changed together, in ")
     pairs = f"of {len(SPANS) * len(SHAPE.widths)} pairs of a span and one of {len(SHAPE.widths)} widths "
-    assert any(sentence.startswith(pairs) for sentence in others) == (form == "quick")
+    assert any(pairs in sentence for sentence in others) == (form == "quick")
     assert ("of widths below the block's only a few rows ran" in others) == (form == "quick")
     shown = io.StringIO()
     Console(file=shown, width=80).print(exactness_table(verdict))

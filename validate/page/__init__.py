@@ -1,1 +1,1 @@
-"""report.html: all that is known of an artifact on one page, from its manifest and verdicts alone."""
+"""report.html: all verdicts on an artifact on one page, made only from its manifest and gates/."""

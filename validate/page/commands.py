@@ -1,4 +1,4 @@
-"""The command lines that make and check an artifact like this one."""
+"""Return the command lines that make and check an artifact like this one."""
 
 import shlex
 from collections import Counter
@@ -10,11 +10,11 @@ from anespec.manifests.weight_choice import GROUPS, KINDS, WeightChoice, kind_of
 from anespec.validate.quality.verdict import QualityVerdict
 from anespec.validate.sample.figures import SampleRun
 
-MOST_COMMANDS = 12
+MAX_COMMANDS = 12
 
 
 def convert_command(manifest: Manifest, artifact: str) -> str:
-    """What converts the GGUF to shards like these, every choice written out."""
+    """Return the command that converts the GGUF to shards like these, with every choice written out."""
     options = [
         "--target", manifest.target.value, "--block", str(manifest.block), "--context", str(manifest.context),
         "--sequences", str(manifest.sequences), "--weights", str(weight_choice(manifest.tensors)),
@@ -29,17 +29,17 @@ def convert_command(manifest: Manifest, artifact: str) -> str:
 def validate_commands(
     artifact: str, places: Sequence[RunEnvironment], quality: Sequence[QualityVerdict]
 ) -> tuple[str, ...]:
-    """What measures the gates of each backend and number of threads, and what scores each text."""
+    """Return the commands that run the gates on each backend and number of threads, and score each text."""
     gates = [_line("validate", artifact, *_where(place)) for place in places]
     texts = [
         _line("validate", artifact, *_where(verdict.circumstances), "--gate", "quality", *_text(verdict))
         for verdict in quality
     ]
-    return tuple(dict.fromkeys([*gates, *texts]))[:MOST_COMMANDS]
+    return tuple(dict.fromkeys([*gates, *texts]))[:MAX_COMMANDS]
 
 
 def generate_commands(artifact: str, runs: Sequence[SampleRun]) -> tuple[str, ...]:
-    """What writes the samples again."""
+    """Return the commands that generate the samples again."""
     lines = [
         _line(
             "generate", artifact, *_where(run.circumstances), "-n", str(max(1, len(passage.pieces))),
@@ -48,13 +48,13 @@ def generate_commands(artifact: str, runs: Sequence[SampleRun]) -> tuple[str, ..
         for run in runs
         for passage in run.passages
     ]  # fmt: skip
-    return tuple(dict.fromkeys(lines))[:MOST_COMMANDS]
+    return tuple(dict.fromkeys(lines))[:MAX_COMMANDS]
 
 
 def weight_choice(tensors: Sequence[StoredTensor]) -> WeightChoice:
-    """The formats that were asked for, as far as stored tensors show; the most frequent is the default.
+    """Return the requested formats as far as the stored tensors show them; the most frequent is the default.
 
-    A kind that fell back everywhere is stored alike with the default, unless all else asked for another one.
+    If all tensors of a kind fell back to another format, its request is unknown and taken to be the default.
     """
     by_kind: dict[str, Counter[WeightFormat]] = {}
     for tensor in tensors:
@@ -93,18 +93,18 @@ def _text(verdict: QualityVerdict) -> list[str]:
 
 
 def _line(verb: str, *words: str) -> str:
-    """As a shell reads it, on one line; a file that begins like an option is named by a path."""
+    """Return a command on one line, quoted for a shell."""
     file, *rest = words
     return " ".join(["anespec", verb, as_argument(file), *map(_quoted, rest)])
 
 
 def as_argument(file: str) -> str:
-    """A file's name as a shell takes it, and no option even where it begins like one."""
+    """Quote a file's name for a shell; a name that begins with "-" gets "./" before it."""
     return _quoted(f"./{file}" if file.startswith("-") else file)
 
 
 def _quoted(word: str) -> str:
-    """Line ends as bash and zsh write them inside quotes."""
+    """Quote a word; line ends are written as bash and zsh read them inside quotes."""
     if "\n" not in word:
         return shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""The content of the page in addition to the verdicts: a sample, and estimates of other weight formats."""
+"""Measure what the page shows beside the verdicts: a sample, and estimates of other weight formats."""
 
 from pathlib import Path
 
@@ -22,10 +22,10 @@ def measure_extras(
     workers: WorkerLimits | None = None,
     again: bool = False,
 ) -> None:
-    """Generate a sample here and estimate other weight formats, and record both.
+    """Generate a sample here, estimate other weight formats, and record both.
 
-    What is recorded already is not measured again, but with `again`, or where speculation has been allowed or
-    refused since. Without `source`, the GGUF, there is nothing to estimate formats from, and no reference.
+    Recorded results are kept, unless `again` is set, or speculation was allowed or refused since. Without
+    `source`, the GGUF, no formats are estimated and no reference reads the sample.
 
     Raises:
         AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
@@ -39,7 +39,7 @@ def measure_extras(
 
 
 def has_extras(artifact: Artifact, backend: str, threads: int | None) -> bool:
-    """Whether all that `measure_extras` measures is recorded and still holds."""
+    """Return whether everything that `measure_extras` measures is recorded and still holds."""
     return _has_sample(artifact, backend, threads) and _has_formats(artifact)
 
 

@@ -1,4 +1,4 @@
-"""Errors of the golden gate beside what they may be."""
+"""Lay out the golden gate's errors beside their limits."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from anespec.validate.page.shards import stem
 
 @dataclass(frozen=True)
 class ErrorDot:
-    """The worst token under one stimulus."""
+    """The worst token's error under one stimulus."""
 
     position: float
     look: str
@@ -18,7 +18,7 @@ class ErrorDot:
 
 @dataclass(frozen=True)
 class ErrorRow:
-    """One shard, or the whole stack on one prompt, and the limit of its errors."""
+    """The errors of one shard, or of the whole stack on one prompt, and their limit."""
 
     label: str
     dots: tuple[ErrorDot, ...]
@@ -31,7 +31,7 @@ class ErrorRow:
 
 @dataclass(frozen=True)
 class GoldenView:
-    """One verdict on one scale."""
+    """One verdict with all errors on one scale."""
 
     verdict: GoldenVerdict
     scale: LogScale
@@ -40,7 +40,7 @@ class GoldenView:
 
 
 def view_golden(verdict: GoldenVerdict) -> GoldenView:
-    """A row per shard, with a dot per stimulus, and a row per prompt."""
+    """Return a row per shard, with a dot per stimulus, and a row per prompt."""
     errors = [*(s.error for s in verdict.shards), *(p.error for p in verdict.stack)]
     limits = [s.limit(verdict.thresholds[s.weights]) for s in verdict.shards]
     scale = LogScale.around([*errors, *limits, verdict.stack_thresholds.stack_error])

@@ -1,4 +1,4 @@
-"""Divergence and perplexity on texts."""
+"""Lay out divergence and perplexity on texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from anespec.validate.page.scales import EvenScale, Tick, power
 from anespec.validate.quality.verdict import QualityVerdict
 
-LIKELY_ERRORS = 2
-"""A whisker reaches so many standard errors to either side."""
+WHISKER_ERRORS = 2
+"""The length of a whisker to either side, in standard errors."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Tokens of one bin of a histogram; all numbers but `tokens` are percent."""
+    """The tokens in one bin of a histogram; all numbers but `tokens` are percent."""
 
     start: float
     width: float
@@ -23,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """By how many percent a text's perplexity changed: the mean and its whisker, and the limit if any."""
+    """The change of a text's perplexity in percent, with its whisker and its limit if it has one."""
 
     label: str
     low: float
@@ -36,7 +36,7 @@ class ChangeRow:
 
 @dataclass(frozen=True)
 class QualityView:
-    """One verdict."""
+    """One verdict with its histogram."""
 
     verdict: QualityVerdict
     columns: tuple[Column, ...]
@@ -46,14 +46,14 @@ class QualityView:
 
 @dataclass(frozen=True)
 class ChangesView:
-    """All verdicts' perplexity changes on one scale."""
+    """The perplexity changes of all verdicts on one scale."""
 
     scale: EvenScale
     rows: tuple[ChangeRow, ...]
 
 
 def view_quality(verdict: QualityVerdict) -> QualityView:
-    """The histogram from its first bin with tokens to its last, a bin more to each side."""
+    """Return the histogram from the first bin with tokens to the last, and one more bin at either side."""
     bins = verdict.figures.kl_histogram
     used = [number for number, part in enumerate(bins) if part.tokens] or [0]
     shown = bins[max(0, used[0] - 1) : used[-1] + 2]
@@ -83,7 +83,7 @@ def view_quality(verdict: QualityVerdict) -> QualityView:
 
 
 def view_changes(verdicts: Sequence[QualityVerdict]) -> ChangesView:
-    """A whisker per verdict."""
+    """Return a whisker for each verdict."""
     spans = [_span(verdict) for verdict in verdicts]
     limits = [v.max_perplexity_change for v in verdicts if v.max_perplexity_change is not None]
     scale = EvenScale.around([*(value for span in spans for value in span), *limits])
@@ -108,11 +108,11 @@ def _change(verdict: QualityVerdict, scale: EvenScale) -> ChangeRow:
 
 def _span(verdict: QualityVerdict) -> tuple[float, float]:
     change = verdict.figures.perplexity_change
-    reach = LIKELY_ERRORS * (verdict.figures.perplexity_change_error or 0.0)
+    reach = WHISKER_ERRORS * (verdict.figures.perplexity_change_error or 0.0)
     return change - reach, change + reach
 
 
 def _exponent(edge: float) -> int | None:
-    """The n of 10^n, None where the edge is none."""
+    """Return the n of an edge 10^n; None for other edges."""
     text = f"{edge:.6e}"
     return int(text[9:]) if text.startswith("1.000000e") else None

@@ -1,4 +1,4 @@
-"""Where operations run, by kind, by layer and by shard, and what rules say about it."""
+"""Lay out where operations run, by kind, by layer and by shard, and the findings of the rules."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from anespec.system.formatting import counted
 from anespec.validate.page.scales import BarSegment, Tick, stacked
 from anespec.validate.page.shards import stem
 
-DEVICE_NAMES = {Device.ANE: "ANE", Device.GPU: "GPU", Device.CPU: "CPU", Device.NONE: "not told"}
+DEVICE_NAMES = {Device.ANE: "ANE", Device.GPU: "GPU", Device.CPU: "CPU", Device.NONE: "not reported"}
 NO_LAYER = "no layer"
-MOST_LABELS = 10
-"""Columns that have room for a label each."""
+MAX_LABELS = 10
+"""The most columns that each have room for a label."""
 
 
 @dataclass(frozen=True)
 class DeviceBar:
-    """Operations of one kind, layer or shard, as shares of the devices."""
+    """The operations of one kind, layer or shard, by device."""
 
     label: str
     total: int
@@ -33,7 +33,7 @@ class DeviceBar:
 
 @dataclass(frozen=True)
 class LayersPicture:
-    """A column per layer, `width` percent wide, and labels under some."""
+    """A column per layer, `width` percent wide; only some have labels."""
 
     columns: tuple[DeviceBar, ...]
     width: float
@@ -43,7 +43,7 @@ class LayersPicture:
 
 @dataclass(frozen=True)
 class FindingRow:
-    """One rule's findings with one mend."""
+    """The findings of one rule that share a fix (`mend`)."""
 
     rule: str
     fails: bool
@@ -55,7 +55,7 @@ class FindingRow:
 
 @dataclass(frozen=True)
 class ResidencyView:
-    """One verdict in pictures; `alike` says it in a sentence where all bars would be of one colour."""
+    """One verdict as bars; `alike` is a sentence used instead if all bars have one colour."""
 
     verdict: ResidencyVerdict
     shards: tuple[DeviceBar, ...]
@@ -68,7 +68,7 @@ class ResidencyView:
 
 
 def view_residency(verdict: ResidencyVerdict) -> ResidencyView:
-    """Count what all shards have of each kind and layer."""
+    """Add up the operations of all shards by kind and by layer."""
     kinds: dict[str, DeviceTotals] = {}
     layers: dict[int | None, DeviceTotals] = {}
     for shard in verdict.shards:
@@ -92,7 +92,7 @@ def view_residency(verdict: ResidencyVerdict) -> ResidencyView:
 
 
 def _shard_bars(shard: ShardResidency) -> list[DeviceBar]:
-    """One, or one for each function where there are several."""
+    """Return a bar for the shard, or one for each of its functions."""
     name = stem(shard.shard)
     if shard.refusal or not shard.functions:
         return [_bar(f"{name}: {shard.refusal}" if shard.refusal else name, shard.compute)]
@@ -112,7 +112,7 @@ def _bar(label: str, totals: DeviceTotals) -> DeviceBar:
 
 
 def _alike(verdict: ResidencyVerdict) -> str:
-    """Empty where operations are on more than one device, or a shard is refused."""
+    """Return a sentence if all operations are on one device and no shard is refused, else ""."""
     counts = {device: sum(getattr(s.compute, device.value) for s in verdict.shards) for device in Device}
     used = [device for device, count in counts.items() if count]
     if len(used) != 1 or any(shard.refusal for shard in verdict.shards):
@@ -121,14 +121,14 @@ def _alike(verdict: ResidencyVerdict) -> str:
         Device.ANE: "on the Neural Engine",
         Device.GPU: "on the GPU",
         Device.CPU: "on the CPU",
-        Device.NONE: "on a device that is not told",
+        Device.NONE: "on a device that is not reported",
     }[used[0]]
     shards, operations = counted(len(verdict.shards), "shard"), counted(counts[used[0]], "operation")
     return f"{operations} in {shards}: every one {where}."
 
 
 def _picture(bars: list[DeviceBar]) -> LayersPicture:
-    width, step = 100 / max(1, len(bars)), 1 + len(bars) // MOST_LABELS
+    width, step = 100 / max(1, len(bars)), 1 + len(bars) // MAX_LABELS
     ticks = [
         Tick(round((number + 0.5) * width, 3), bar.label.removeprefix("layer "))
         for number, bar in enumerate(bars)

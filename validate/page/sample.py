@@ -1,4 +1,4 @@
-"""Texts that the artifact wrote beside the reference's, and what writing them cost."""
+"""Lay out texts of the artifact beside the reference's, with their speed and memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from anespec.manifests.schema import Manifest
 from anespec.system.formatting import bytes_text, counted
 from anespec.validate.sample.figures import Generation, OtherChoice, Passage, SampleRun
 
-MOST_PIECES = 512
+MAX_PIECES = 512
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number with its unit, and what it is."""
+    """A named number with its unit and a note."""
 
     name: str
     value: str
@@ -22,9 +22,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class TextPart:
-    """Some text: `same`, `other` where the two sides differ, or `parting` at their first difference.
+    """Some text: `same`, `other` where artifact and reference differ, or `parting` at their first difference.
 
-    `title` says what the other side would have chosen.
+    `title` says which token the other side would have chosen.
     """
 
     text: str
@@ -34,7 +34,7 @@ class TextPart:
 
 @dataclass(frozen=True)
 class PassageView:
-    """A prompt and how both sides go on; `reference` is empty where it says the same or nothing."""
+    """A prompt and both continuations; `reference` is empty if it is the same text or was not generated."""
 
     prompt: str
     artifact: tuple[TextPart, ...]
@@ -45,7 +45,7 @@ class PassageView:
 
 @dataclass(frozen=True)
 class SampleView:
-    """One run."""
+    """One sample run."""
 
     run: SampleRun
     figures: tuple[Figure, ...]
@@ -53,7 +53,7 @@ class SampleView:
 
 
 def view_sample(run: SampleRun, manifest: Manifest) -> SampleView:
-    """Figures over all passages, and each passage."""
+    """Return the figures over all passages, and each passage."""
     plain = _joined([passage.plain for passage in run.passages])
     drafts = [passage.drafted for passage in run.passages if passage.drafted is not None]
     figures = [
@@ -75,7 +75,7 @@ def view_sample(run: SampleRun, manifest: Manifest) -> SampleView:
             )
         )
     figures += [
-        Figure("Memory", bytes_text(run.peak_bytes), "resident at most, in a process that only generates"),
+        Figure("Memory", bytes_text(run.peak_bytes), "peak resident, in a process that only generates"),
         Figure("KV state", bytes_text(manifest.state_bytes), _state_words(manifest)),
     ]
     return SampleView(run, tuple(figures), tuple(_passage(passage) for passage in run.passages))
@@ -88,14 +88,14 @@ def _state_words(manifest: Manifest) -> str:
 
 
 def _passage(passage: Passage) -> PassageView:
-    pieces = passage.pieces[:MOST_PIECES]
+    pieces = passage.pieces[:MAX_PIECES]
     reading = passage.reference
     others = {other.index: other for other in reading.others} if reading is not None else {}
     first = min(others, default=len(pieces))
     artifact = tuple(_part(piece, index, others.get(index), first) for index, piece in enumerate(pieces))
     reference: tuple[TextPart, ...] = ()
     if reading is not None and passage.parting is not None:
-        own = reading.own[:MOST_PIECES] if reading.own is not None else None
+        own = reading.own[:MAX_PIECES] if reading.own is not None else None
         rest = own[first:] if own is not None else (passage.parting.text, " …")
         looks = ["parting", *["other"] * len(rest)]
         reference = (
@@ -118,7 +118,7 @@ def _part(piece: str, index: int, other: OtherChoice | None, first: int) -> Text
 
 
 def _merged(parts: Sequence[TextPart]) -> tuple[TextPart, ...]:
-    """Neighbours that look alike as one."""
+    """Join neighbouring parts with the same look."""
     merged: list[TextPart] = []
     for part in parts:
         if merged and not part.title and not merged[-1].title and merged[-1].look == part.look:
@@ -131,14 +131,14 @@ def _merged(parts: Sequence[TextPart]) -> tuple[TextPart, ...]:
 def _agreement(passage: Passage) -> str:
     reading, parting, tokens = passage.reference, passage.parting, len(passage.pieces)
     if reading is None:
-        return "The GGUF was not at hand, so the reference did not read this."
+        return "The GGUF was not available, so the reference did not read this."
     if parting is None:
-        return f"The fp32 reference writes the same text: all {counted(tokens, 'token')} are its own choice."
+        return f"The fp32 reference chooses the same text: all {counted(tokens, 'token')} are its own choice."
     more = len(reading.others) - 1
     later = f" Given this text, it would choose otherwise at {counted(more, 'later token')}." if more else ""
-    left = "" if reading.own is not None else " A model of this size is not generated from by the reference."
+    left = "" if reading.own is not None else " The reference generates no text from a model of this size."
     return (
-        f"They part at token {parting.index + 1} of {tokens}: the fp32 reference gives "
+        f"They differ from token {parting.index + 1} of {tokens} on: the fp32 reference gives "
         f"{_percent(parting.probability)} to {_token(parting.text)} and "
         f"{_percent(parting.chosen_probability)} to {_token(passage.pieces[parting.index])}, a margin of "
         f"{parting.margin:.2g} nats.{later}{left}"
@@ -159,7 +159,7 @@ def _cost_words(cost: Generation) -> str:
 
 
 def _joined(costs: Sequence[Generation]) -> Generation:
-    """All passages as one, with the median of their median passes."""
+    """Return the sums over all passages, with the median of their median passes."""
     return Generation(
         prompt_seconds=sum(cost.prompt_seconds for cost in costs),
         passes=sum(cost.passes for cost in costs),
@@ -180,7 +180,7 @@ def _rate(per_second: float) -> str:
 
 
 def _token(text: str) -> str:
-    """In quotes, with signs for line ends, tabs and blanks that nothing surrounds."""
+    """Return a token in quotes, with signs for line ends, tabs and tokens of blanks alone."""
     text = text.replace("\n", "⏎").replace("\t", "⇥")
     return f"“{text if text.strip() else text.replace(' ', '␣')}”"
 

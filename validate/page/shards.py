@@ -1,4 +1,4 @@
-"""The artifact's shards: how its bytes are divided."""
+"""Lay out how an artifact's bytes are divided into shards."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -21,7 +21,7 @@ class ShardRow:
 
 @dataclass(frozen=True)
 class ShardsView:
-    """All shards, as one bar of bytes and in rows."""
+    """All shards, as one bar of bytes and as rows."""
 
     bar: tuple[BarSegment, ...]
     rows: tuple[ShardRow, ...]
@@ -29,7 +29,7 @@ class ShardsView:
 
 
 def view_shards(manifest: Manifest) -> ShardsView:
-    """The shards in order, layers first."""
+    """Return the shards in order, layers first."""
     rows = tuple(_row(shard) for shard in manifest.shards)
     looks = [f"layers {_parity(number)}" for number in range(len(manifest.layer_shards))]
     looks += [f"head {_parity(number)}" for number in range(len(manifest.head_shards))]
@@ -41,7 +41,7 @@ def view_shards(manifest: Manifest) -> ShardsView:
 
 
 def stem(shard: str) -> str:
-    """The name of a shard without folder and ending."""
+    """Return the name of a shard without folder and extension."""
     return PurePosixPath(shard).stem
 
 
@@ -52,7 +52,7 @@ def _row(shard: Shard) -> ShardRow:
         case HeadShard():
             holds, states = span("token", shard.first_token, shard.end_token), 0
         case _:
-            raise TypeError(f"{shard.path} is a shard of neither layers nor tokens")
+            raise TypeError(f"{shard.path} is neither a layer shard nor a head shard")
     return ShardRow(stem(shard.path), holds, ", ".join(shard.formats), bytes_text(shard.bytes), states)
 
 
@@ -61,5 +61,5 @@ def _parity(number: int) -> str:
 
 
 def span(what: str, first: int, end: int) -> str:
-    """`layer 3` or `layers 3 to 7`."""
+    """Return `layer 3` or `layers 3 to 7`."""
     return f"{what} {first}" if end - first == 1 else f"{what}s {first} to {end - 1}"

@@ -1,7 +1,7 @@
-"""Render the reports: what is put into one is text there, escaped and of bounded length; nothing is loaded.
+"""Render the reports: every value is escaped text of bounded length, and pages load nothing.
 
-Every report extends base.jinja, and takes tables, keys, badges and pictures from macros.jinja, and its looks
-from style.css: all in templates/ beside this module.
+Every report extends base.jinja. Tables, keys, badges and pictures come from macros.jinja, the style from
+style.css; all are in templates/ beside this module.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from anespec.system.formatting import bytes_text, counted, duration_text, saniti
 TEMPLATES = Path(__file__).parent / "templates"
 
 LONGEST_TEXT = 4000
-"""Characters of a text that comes from elsewhere; none that a report writes of itself is as long."""
+"""The most characters of a text from elsewhere; texts of the reports themselves are shorter."""
 
 SHORT_HASH = 12
 
@@ -34,7 +34,7 @@ def render_report(template: Path, **values: object) -> str:
 
 
 def _finalized(value: object) -> object:
-    """Bound a text and remove characters that turn lines; markup of the report's own stays."""
+    """Bound a text and remove control characters; the report's own markup stays."""
     if type(value) is not str:
         return value
     return sanitize_terminal(_cut(value, LONGEST_TEXT))

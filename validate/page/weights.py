@@ -1,4 +1,4 @@
-"""How projections are stored, and what storing them added."""
+"""Lay out how projections are stored, and the error that storing adds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from anespec.validate.page.scales import LogScale
 
 @dataclass(frozen=True)
 class FormatRow:
-    """A format; `current` where the artifact is stored so."""
+    """A weight format; `current` if the artifact is stored in it."""
 
     name: str
     size: str
@@ -24,14 +24,14 @@ class FormatRow:
 
 @dataclass(frozen=True)
 class FormatsView:
-    """A row per format, and what the estimates rest on."""
+    """A row per format, and what the estimates are based on."""
 
     rows: tuple[FormatRow, ...]
     words: str
 
 
 def view_formats(estimates: FormatEstimates, manifest: Manifest) -> FormatsView:
-    """The estimates, and this artifact's own figures in the row of its format or one of its own."""
+    """Return the estimates, with this artifact's own figures in a row of theirs or of their format."""
     stored = [tensor for tensor in manifest.tensors if tensor.fallback is None]
     used = formats_of(stored)
     size, error = sum(shard.bytes for shard in manifest.shards), relative_error(manifest.tensors)
@@ -57,7 +57,7 @@ def view_formats(estimates: FormatEstimates, manifest: Manifest) -> FormatsView:
 
 def _note(estimate: FormatEstimate, target: Target) -> str:
     if not fits(estimate.weights, target):
-        return f"not for {target.value}: its Neural Engine does not take it"
+        return f"not for {target.value}: its Neural Engine does not support it"
     if estimate.fallbacks:
         return f"{counted(estimate.fallbacks, 'tensor')} would fall back to another format"
     return ""
@@ -65,11 +65,11 @@ def _note(estimate: FormatEstimate, target: Target) -> str:
 
 def _words(estimates: FormatEstimates) -> str:
     if estimates.sampled >= estimates.total:
-        return "What storing every tensor so adds; sizes are exact but for headers."
+        return "The error if every tensor is stored so; sizes are exact but for headers."
     share = 100 * estimates.sampled / estimates.total
     return (
         f"An estimate: sizes are exact but for headers, errors are those of {share:.2g} % of the weights, "
-        "rows out of the middle of some tensors of each kind."
+        "rows from the middle of some tensors of each kind."
     )
 
 
@@ -100,7 +100,7 @@ class KindRow:
 
 @dataclass(frozen=True)
 class WeightsView:
-    """Relative errors on one scale; nothing to draw where all are zero."""
+    """Relative errors on one scale."""
 
     scale: LogScale
     rows: tuple[KindRow, ...]
@@ -111,12 +111,12 @@ class WeightsView:
 
     @property
     def exact(self) -> bool:
-        """Whether every tensor's numbers are the GGUF's own."""
+        """Return whether every tensor has the GGUF's own numbers."""
         return all(row.worst == 0 for row in self.rows)
 
 
 def view_weights(tensors: Sequence[StoredTensor]) -> WeightsView:
-    """The stored tensors, of which there is at least one."""
+    """Return the view of the stored tensors, of which there is at least one."""
     scale = LogScale.around(tensor.relative_error for tensor in tensors)
     kinds = dict.fromkeys(_kind(tensor.tensor) for tensor in tensors)
     return WeightsView(
@@ -149,6 +149,6 @@ def _title(tensor: StoredTensor) -> str:
 
 
 def _kind(tensor: str) -> str:
-    """`ffn_down` of `blk.3.ffn_down.weight`; other tensors by their own name."""
+    """Return `ffn_down` for `blk.3.ffn_down.weight`; other tensors keep their own name."""
     parts = tensor.removesuffix(".weight").split(".")
     return parts[-1] if parts[0] == "blk" else ".".join(parts)

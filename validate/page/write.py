@@ -1,4 +1,4 @@
-"""Render report.html. Whatever an artifact says is text here: everything is escaped, nothing is loaded."""
+"""Render report.html. All text is escaped, since names come from an artifact, and the page loads nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ from anespec.validate.summary import summary
 
 @dataclass(frozen=True)
 class Badge:
-    """How a gate stands."""
+    """The status of a gate."""
 
     gate: str
     standing: Status
@@ -53,7 +53,7 @@ class Badge:
 def residency_badge(
     verdicts: Sequence[ResidencyVerdict], target: Target, required: bool = False
 ) -> Badge | None:
-    """By the newest verdict; None for the CPU, to which residency is of no matter unless it is `required`."""
+    """Return the badge of the newest verdict; None for an artifact for the CPU unless `required`."""
     if target is Target.CPU and not required:
         return None
     if not verdicts:
@@ -68,17 +68,17 @@ def residency_badge(
 
 
 def golden_badge(verdicts: Sequence[GoldenVerdict]) -> Badge:
-    """The worst of all circumstances."""
+    """Return the badge of the worst verdict of all environments."""
     return _by_place("golden", [(v.circumstances.backend, v.standing) for v in verdicts])
 
 
 def exactness_badge(verdicts: Sequence[ExactnessVerdict]) -> Badge:
-    """The worst of all circumstances."""
+    """Return the badge of the worst verdict of all environments."""
     return _by_place("exactness", [(v.circumstances.backend, v.standing) for v in verdicts])
 
 
 def quality_badge(verdicts: Sequence[QualityVerdict]) -> Badge:
-    """The worst of all texts, by their names; without any limit the largest mean divergence."""
+    """Return the badge of the worst text; without any limit that of the largest mean divergence."""
     if not verdicts or {verdict.standing for verdict in verdicts} != {Status.REPORTED}:
         return _by_place("quality", [(v.text.name, v.standing) for v in verdicts])
     kl = max(verdict.figures.kl.mean for verdict in verdicts)
@@ -102,8 +102,8 @@ def _not_run(gate: str) -> Badge:
 
 PAGE_NAME = "report.html"
 
-MOST_VERDICTS = 12
-"""Of a gate, the newest."""
+MAX_VERDICTS = 12
+"""The most verdicts of a gate that are shown; the newest come first."""
 LONGEST_NAME = 120
 
 
@@ -113,10 +113,10 @@ def write_page(
     damage: tuple[Damage, ...] = (),
     required: bool = False,
 ) -> Path:
-    """Write report.html into the artifact, as one step; see `render_page` and `Artifact.write_page`.
+    """Write report.html into the artifact in one step; see `render_page` and `Artifact.write_page`.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the page cannot be written.
     """
     return artifact.write_page(PAGE_NAME, render_page(artifact, here, damage, required).encode())
 
@@ -127,10 +127,10 @@ def render_page(
     damage: tuple[Damage, ...] = (),
     required: bool = False,
 ) -> str:
-    """The page as HTML, from the manifest and the verdicts that were measured on these very shards.
+    """Return the page as HTML, from the manifest and the verdicts on the present shards.
 
-    What was measured `here` comes first. Where there is `damage`, no verdict holds and none is shown.
-    `required`: a predicted residency verdict decides, too.
+    Verdicts measured `here` come first. If there is `damage`, no verdict holds and none is shown. With
+    `required`, a predicted residency verdict decides too.
     """
     if damage:
         return _damaged_page(artifact, damage)
@@ -184,7 +184,7 @@ def render_page(
 
 
 def _damaged_page(artifact: Artifact, damage: tuple[Damage, ...]) -> str:
-    """The page on an artifact of whose files no verdict speaks."""
+    """Return the page of a damaged artifact, without verdicts."""
     manifest, folder = artifact.manifest, artifact.root.resolve().name
     return render_report(
         TEMPLATES / "damaged.jinja",
@@ -200,7 +200,7 @@ def _damaged_page(artifact: Artifact, damage: tuple[Damage, ...]) -> str:
 
 
 def _model_name(artifact: Artifact) -> str:
-    """The name that the model has in its vocabulary's file, or else the GGUF's."""
+    """Return the model's name from its vocabulary file, or else the GGUF's name."""
     try:
         with GGUFFile(artifact.tokens_path()) as tokens:
             name = " ".join(tokens.text("general.name", "").split())
@@ -211,7 +211,10 @@ def _model_name(artifact: Artifact) -> str:
 
 
 def _places(verdicts: list[Verdict], here: RunEnvironment | None) -> list[RunEnvironment]:
-    """Where anything was measured: `here`, then where most kinds of verdicts are, of those the newest."""
+    """Return the environments of the verdicts, `here` first.
+
+    Those with most kinds of verdicts follow, of these the newest first.
+    """
     kinds: dict[str, set[type]] = {}
     places: dict[str, RunEnvironment] = {}
     for verdict in sorted(verdicts, key=lambda verdict: verdict.measured_at, reverse=True):
@@ -219,11 +222,11 @@ def _places(verdicts: list[Verdict], here: RunEnvironment | None) -> list[RunEnv
         places.setdefault(key, verdict.circumstances)
         kinds.setdefault(key, set()).add(type(verdict))
     ranked = sorted(places, key=lambda key: (places[key] != here, -len(kinds[key])))
-    return [places[key] for key in ranked[:MOST_VERDICTS]]
+    return [places[key] for key in ranked[:MAX_VERDICTS]]
 
 
 def _current(artifact: Artifact, kind: type[VerdictFile[VerdictT]]) -> list[VerdictT]:
-    """The verdicts on this artifact as it is, the newest first."""
+    """Return the verdicts on the present artifact, the newest first."""
     verdicts = artifact.read_verdicts(kind).verdicts
     mine = [v for v in verdicts if v.circumstances.artifact == artifact.fingerprint]
-    return sorted(mine, key=lambda verdict: verdict.measured_at, reverse=True)[:MOST_VERDICTS]
+    return sorted(mine, key=lambda verdict: verdict.measured_at, reverse=True)[:MAX_VERDICTS]

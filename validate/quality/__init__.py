@@ -1,1 +1,1 @@
-"""The quality gate: what quantisation and rounding cost on real text."""
+"""The quality gate: measure what quantisation and rounding cost on real text."""

@@ -1,4 +1,4 @@
-"""How far apart two models' predictions of the same tokens are, one number per token and measure."""
+"""Compare two models' predictions of the same tokens, with one number per token and measure."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_LIKELY = 5
-"""How many of the likeliest tokens are compared."""
+TOP_TOKENS = 5
+"""The number of likeliest tokens that are compared."""
 
 ROWS_AT_ONCE = 16
-"""Rows that are widened to float64 at a time, which bounds the memory."""
+"""The rows that are widened to float64 at a time, which bounds the memory."""
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -21,11 +21,10 @@ AnyFloats = NDArray[np.floating[Any]]
 class Divergence:
     """One entry per scored token; information in nats.
 
-    `kl` is the Kullback-Leibler divergence from the reference to the artifact. The `nll` are minus the
-    logarithm of the probability that each gives to the token that stands in the text. `same_top` says
-    whether both hold the same token for the likeliest; `shared_top` counts the tokens among the
-    artifact's five likeliest that are among the reference's. The `top` are each one's likeliest token, and
-    `top_nll` minus the logarithm of the probability that it gives to it.
+    `kl` is the Kullback-Leibler divergence from the reference to the artifact. Each `nll` is minus the
+    logarithm of the probability of the text's token. `same_top` says whether both have the same likeliest
+    token. `shared_top` counts the tokens among the artifact's five likeliest that are also among the
+    reference's. Each `top` is the likeliest token, and its `top_nll` minus the logarithm of its probability.
     """
 
     kl: Numbers
@@ -41,7 +40,7 @@ class Divergence:
 
     @classmethod
     def joined(cls, parts: "list[Divergence]") -> "Divergence":
-        """All tokens of several parts, of which there is at least one."""
+        """Return all tokens of several parts, of which there is at least one."""
         return cls(
             kl=np.concatenate([part.kl for part in parts]),
             reference_nll=np.concatenate([part.reference_nll for part in parts]),
@@ -59,7 +58,7 @@ class Divergence:
 def diverge(reference: AnyFloats, artifact: AnyFloats, targets: Counts) -> Divergence:
     """Compare logits [rows, vocabulary] row by row; `targets[i]` is the token that follows row i.
 
-    What is not finite in the artifact's logits is counted and taken as zero.
+    Values that are not finite in the artifact's logits are counted and taken as zero.
     """
     starts = range(0, len(targets), ROWS_AT_ONCE)
     return Divergence.joined(
@@ -75,7 +74,7 @@ def diverge(reference: AnyFloats, artifact: AnyFloats, targets: Counts) -> Diver
 
 
 def log_softmax(logits: AnyFloats) -> Numbers:
-    """Logarithms of the probabilities along the last axis, in float64."""
+    """Return the logarithms of the probabilities along the last axis, in float64."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
@@ -104,5 +103,5 @@ def _diverge(reference: AnyFloats, artifact: AnyFloats, targets: Counts) -> Dive
 
 
 def _likeliest(logarithms: Numbers) -> NDArray[np.intp]:
-    count = min(MOST_LIKELY, logarithms.shape[-1])
+    count = min(TOP_TOKENS, logarithms.shape[-1])
     return np.argpartition(logarithms, -count, axis=-1)[:, -count:]

@@ -1,4 +1,4 @@
-"""The quality gate over an artifact on disk: read the text, score it, record."""
+"""The quality gate over an artifact on disk: read the text, score it, record the verdict."""
 
 import hashlib
 import math
@@ -34,14 +34,14 @@ from anespec.validate.quality.verdict import (
     quality_verdict,
 )
 
-# The artifact and the fp32 reference read the same text, and each row's predictions of the next token are
-# compared: the KL divergence says how far they moved, the perplexity whether the text became harder.
+# The artifact and the fp32 reference read the same text. Their predictions of each next token are compared:
+# the KL divergence says how far they differ, the perplexity whether the text is harder to predict.
 
 ROWS_AT_ONCE = 128
-"""Rows whose logits over the whole vocabulary are held at once, of either side."""
+"""The rows whose logits over the whole vocabulary are held at once, on either side."""
 
 TOKENS_AT_ONCE = 8192
-"""Tokens whose hidden states the reference holds at once."""
+"""The tokens whose hidden states the reference holds at once."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,21 @@ class Window:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The tokens that are read: the last one is only predicted."""
+        """Return the tokens that are read; the last token is only predicted."""
         return self.ids[:-1]
 
     @property
     def targets(self) -> tuple[int, ...]:
-        """The tokens that are scored, each predicted from the one before it."""
+        """Return the tokens that are scored, each predicted from those before it."""
         return self.ids[1:]
 
 
 def cut_windows(ids: Sequence[int], bos: int | None, context: int, limit: int) -> tuple[Window, ...]:
-    """Cut a text's tokens into windows of at most `context`, of which `limit` tokens at most are scored.
+    """Cut a text's tokens into windows of at most `context` tokens.
 
-    Where the model has a BOS every window starts with it, so all of the text is scored; else each
-    window's first token is not. A rest with nothing to score is left out.
+    At most `limit` tokens are scored in all. If the model has a BOS token, every window starts with it and
+    all of the text is scored; otherwise each window's first token is not. A rest without a token to score is
+    left out.
     """
     first = [] if bos is None else [bos]
     fresh = context - len(first)
@@ -87,16 +88,15 @@ def compare_on_text(
     widths: Sequence[int] = (),
     progress: Progress | None = None,
 ) -> Divergence:
-    """Score every window's tokens with both sides, of which there is at least one.
+    """Score the tokens of all windows, of which there is at least one, with both sides.
 
-    `widths` are numbers of rows that passes may have beside the block's, which is sound where the exactness
-    gate proved them equal. The verifier's region 0 is overwritten. Logits are held for ROWS_AT_ONCE rows
-    at a time.
+    `widths` are numbers of rows that passes may have beside the block's; the exactness gate must have proven
+    them. The verifier's region 0 is overwritten. Logits of ROWS_AT_ONCE rows are held at a time.
     """
     total, done, parts = sum(len(window.targets) for window in windows), 0, []
     for group in _groups(windows):
         if progress is not None:
-            progress(f"{done} of {total} tokens, the reference reads on", done / total)
+            progress(f"{done} of {total} tokens, the reference reads", done / total)
         states = reference.hidden_states([window.inputs for window in group])
         for window, hidden in zip(group, states, strict=True):
             for first, found in _logits(verifier, window.inputs, widths):
@@ -110,7 +110,7 @@ def compare_on_text(
 
 
 def _groups(windows: Sequence[Window]) -> Iterator[list[Window]]:
-    """Windows in order, as many at a time as TOKENS_AT_ONCE allows, at least one."""
+    """Yield windows in order, as many at a time as TOKENS_AT_ONCE allows, at least one."""
     group: list[Window] = []
     for window in windows:
         if group and sum(len(other.inputs) for other in (*group, window)) > TOKENS_AT_ONCE:
@@ -123,7 +123,10 @@ def _groups(windows: Sequence[Window]) -> Iterator[list[Window]]:
 def _logits(
     verifier: Verifier, ids: Sequence[int], proven: Sequence[int]
 ) -> Iterator[tuple[int, NDArray[np.float16]]]:
-    """The verifier's logits of consecutive rows, ROWS_AT_ONCE or a few less at a time, with the first row."""
+    """Yield the verifier's logits of consecutive rows, with the index of the first row.
+
+    Up to ROWS_AT_ONCE rows are returned at a time.
+    """
     shape, region_map = verifier.shape, SlotMapping.of(verifier.shape)
     widths = sorted({shape.block, *(width for width in proven if width <= ROWS_AT_ONCE)})
     step = min(widths[-1], region_map.longest_run)
@@ -138,21 +141,19 @@ def _logits(
             first, held = first + count, []
 
 
-# The tokens of a text on which the artifact and the reference disagreed most, in words.
-
-MOST_TOKENS = 10
+MAX_WORST_TOKENS = 10
 TOKENS_BEFORE = 12
 LONGEST_TEXT = 200
-"""Characters of a token, or of what stands before it; few tokens have as many."""
+"""The most characters of a token, or of the text before it; few tokens have as many."""
 
 
 def worst_tokens(
     tokenizer: Tokenizer, windows: Sequence[Window], scored: Divergence
 ) -> tuple[WorstToken, ...]:
-    """The tokens with the largest KL divergence, the largest first, of all that were scored in `windows`."""
+    """Return the tokens with the largest KL divergence, the largest first, among all that were scored."""
     targets = [(window, place) for window in windows for place in range(1, len(window.ids))]
-    # Where divergences are equal the earlier token comes first.
-    worst = np.argsort(-scored.kl, kind="stable")[:MOST_TOKENS]
+    # Of equal divergences the earlier token comes first.
+    worst = np.argsort(-scored.kl, kind="stable")[:MAX_WORST_TOKENS]
     return tuple(_worst_token(tokenizer, targets[number], scored, number) for number in worst.tolist())
 
 
@@ -184,18 +185,16 @@ def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return tokenizer.decode(ids, skip_special=False, continues=True)
 
 
-# Texts that people pass to be scored.
-
 SPARE_TOKENS = 64
-"""Tokens beyond those wanted that are cut from the text too, for the last ones depend on what follows."""
+"""The tokens beyond the limit that are tokenised too, since the last ones depend on what follows."""
 
 LARGEST_TEXT = 1 << 27
-"""Bytes; a hundred times the texts that perplexity is measured on."""
+"""The most bytes of a text; a hundred times the texts that perplexity is usually measured on."""
 
 
 @dataclass(frozen=True)
 class SampleText:
-    """A text file's name, content and hash over its bytes."""
+    """A text file's name, its content, and the hash of its bytes."""
 
     name: str
     sha256: str
@@ -206,8 +205,8 @@ class SampleText:
         """Read a UTF-8 file.
 
         Raises:
-            StorageError: it cannot be read, or has more than LARGEST_TEXT bytes.
-            RequestError: it is not UTF-8, or empty.
+            StorageError: the file cannot be read, or has more than LARGEST_TEXT bytes.
+            RequestError: the file is not UTF-8, or empty.
         """
         try:
             data = read_bounded(path, LARGEST_TEXT)
@@ -224,9 +223,9 @@ class SampleText:
         return cls(path.name, hashlib.sha256(data).hexdigest(), text)
 
     def tokens(self, tokenizer: Tokenizer, limit: int) -> list[int]:
-        """The text's tokens without BOS and EOS, up to a few more than `limit`.
+        """Return the text's tokens without BOS and EOS, up to a few more than `limit`.
 
-        A text far longer than those is not looked at to its end.
+        Only as much of a long text is tokenised as that takes.
         """
         characters = (limit + SPARE_TOKENS) * tokenizer.longest_token
         return tokenizer.encode(self.text[:characters], add_special=False)
@@ -242,13 +241,13 @@ def quality_gate(
     progress: Progress,
     workers: WorkerLimits | None = None,
 ) -> QualityVerdict:
-    """Score `sample`, which is the text of `task`, and record the verdict in gates/quality.json.
+    """Score `sample`, the text of `task`, and record the verdict in gates/quality.json.
 
-    A failed verdict does not raise. Passes are as wide as the exactness gate proved equal.
+    A failed verdict does not raise. Passes are as wide as the exactness gate has proven.
 
     Raises:
         RequestError: the text has less than two tokens.
-        GGUFError: the source and the artifact disagree on sizes.
+        GGUFError: the source and the artifact have different sizes.
         StorageError: the verdict cannot be written.
     """
     limit, manifest = task.most_tokens, artifact.manifest

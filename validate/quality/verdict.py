@@ -1,4 +1,4 @@
-"""What the quality gate measured and how it is judged: text, figures, limits, verdict, file."""
+"""The quality gate's figures, limits and verdict."""
 
 import math
 from collections.abc import Sequence
@@ -13,35 +13,36 @@ from anespec.manifests.schema import Count, Index, Record
 from anespec.manifests.verdicts import RunEnvironment, Status, Verdict, VerdictFile
 from anespec.system.errors import QualityGateError
 from anespec.system.formatting import counted
-from anespec.validate.quality.divergence import MOST_LIKELY, Divergence, Numbers
+from anespec.validate.quality.divergence import TOP_TOKENS, Divergence, Numbers
 
 HISTOGRAM_DECADES = (-8, 2)
 BINS_PER_DECADE = 2
 LARGEST_EXPONENT = 600.0
-"""e to more than this, and some times that, has no double."""
+"""The largest exponent of e; a greater one, or a small multiple of the result, would overflow a double."""
 
-FEW_TOKENS = 300
-"""Below this many the mean says little: the divergence of tokens spreads about twice as wide as its mean, so
-the mean's standard error, spread / sqrt(n), is more than a ninth of it."""
+MIN_TOKENS = 300
+"""The number of tokens below which the mean is uncertain. The divergences of tokens spread about twice as
+wide as their mean, so with fewer tokens the mean's standard error, spread / sqrt(n), is more than a
+ninth of it."""
 
 Nats = Annotated[float, Field(ge=0, le=1e12)]
-"""Far above what logits of any model come to."""
+"""A value in nats, limited to far more than any model's logits can give."""
 
 
 class ScoredText(Record):
-    """The text that was read, of which the first `scored` tokens were predicted and judged."""
+    """The text that was read; its first `scored` tokens were predicted and judged."""
 
     name: str
     sha256: str
     scored: Count
-    asked: Count | None = Field(default=None, description="how many tokens were to be scored at most")
-    window: Count = Field(description="tokens of the longest piece that was read in one go")
+    asked: Count | None = Field(default=None, description="the most tokens to score")
+    window: Count = Field(description="tokens of the longest piece that was read at once")
 
 
 class Spread(Record):
-    """How one number per token is distributed.
+    """The distribution of one number per token.
 
-    `standard_error` is that of the mean, tokens taken as independent; None where there is one token.
+    `standard_error` is that of the mean, with tokens taken as independent; None for one token.
     """
 
     mean: float
@@ -53,9 +54,9 @@ class Spread(Record):
 
 
 class HistogramBin(Record):
-    """Tokens whose divergence is at least `low` and below `high`, both in nats.
+    """The tokens whose divergence is at least `low` and below `high`, both in nats.
 
-    The first bin has all below it too, and the last all above.
+    The first bin also has all tokens below it, and the last all tokens above.
     """
 
     low: float = Field(gt=0)
@@ -64,10 +65,10 @@ class HistogramBin(Record):
 
 
 class QualityFigures(Record):
-    """The divergence from the reference to the artifact, and what each makes of the text, in nats a token.
+    """The divergence from the reference to the artifact, and the mean nll of each in nats per token.
 
-    `top1_agreement` is the share of tokens where both hold the same token for the likeliest;
-    `top5_agreement` the mean share of each one's five likeliest tokens that the other names too.
+    `top1_agreement` is the share of tokens where both have the same likeliest token. `top5_agreement` is the
+    mean share of the five likeliest tokens that both have in common.
     """
 
     kl: Spread
@@ -81,29 +82,29 @@ class QualityFigures(Record):
 
     @property
     def reference_perplexity(self) -> float:
-        """e to the reference's mean information."""
+        """Return e to the reference's mean nll."""
         return _exp(self.reference_nll)
 
     @property
     def artifact_perplexity(self) -> float:
-        """e to the artifact's mean information."""
+        """Return e to the artifact's mean nll."""
         return _exp(self.artifact_nll)
 
     @property
     def perplexity_change(self) -> float:
-        """By how many percent the artifact's perplexity is larger than the reference's."""
+        """Return by how many percent the artifact's perplexity is larger than the reference's."""
         return 100 * (_exp(self.artifact_nll - self.reference_nll) - 1)
 
     @property
     def perplexity_change_error(self) -> float | None:
-        """The standard error of `perplexity_change`, in percent points: the logarithm's, scaled."""
+        """Return the standard error of `perplexity_change` in percentage points: the logarithm's, scaled."""
         if self.nll_change_error is None:
             return None
         return 100 * _exp(self.artifact_nll - self.reference_nll) * self.nll_change_error
 
 
 class Opinion(Record):
-    """What one side held likeliest, and the probabilities that it gave to that and to what the text has."""
+    """One side's likeliest token with its probability, and the probability of the text's token."""
 
     top: str
     top_probability: float = Field(ge=0, le=1)
@@ -111,11 +112,11 @@ class Opinion(Record):
 
 
 class WorstToken(Record):
-    """A token of the text on which the two sides disagreed most; `number` is its place among those scored."""
+    """A token on which the two sides disagreed most; `number` is its index among the scored tokens."""
 
     number: Index
-    before: str = Field(description="the end of what both had read")
-    token: str = Field(description="what the text has")
+    before: str = Field(description="the end of the text that both had read")
+    token: str = Field(description="the token of the text")
     kl: float = Field(ge=0)
     reference: Opinion
     artifact: Opinion
@@ -123,7 +124,7 @@ class WorstToken(Record):
 
 @dataclass(frozen=True)
 class QualityTask:
-    """The first `most_tokens` tokens of the file `text`, and what to be held to; None is no limit.
+    """The first `most_tokens` tokens of the file `text`, and their limits; None is no limit.
 
     `max_kl` bounds the mean, in nats; `max_perplexity_change` is a growth in percent.
     """
@@ -135,7 +136,7 @@ class QualityTask:
 
 
 class QualityVerdict(Verdict):
-    """One run of the quality gate, with the limits that it was judged by, of which there may be none."""
+    """The result of one run of the quality gate, with the limits that judge it, if there are any."""
 
     text: ScoredText
     figures: QualityFigures
@@ -145,7 +146,7 @@ class QualityVerdict(Verdict):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What is out of bounds, one clause each."""
+        """Return what exceeds its limit, one clause each."""
         figures, found = self.figures, []
         if figures.not_finite:
             found.append(f"{counted(figures.not_finite, 'logit is', 'logits are')} not finite")
@@ -153,39 +154,39 @@ class QualityVerdict(Verdict):
             found.append(f"a mean KL divergence of {figures.kl.mean:.3g} nats is more than {self.max_kl:g}")
         limit, change = self.max_perplexity_change, figures.perplexity_change
         if limit is not None and change > limit:
-            found.append(f"a perplexity that grew by {change:.3g} % grew by more than {limit:g} %")
+            found.append(f"a perplexity growth of {change:.3g} % is more than {limit:g} %")
         return tuple(found)
 
     @property
     def limited(self) -> bool:
-        """Whether anybody asked for a limit; without one the figures are a report."""
+        """Return whether there is any limit; without one the figures are only reported."""
         return self.max_kl is not None or self.max_perplexity_change is not None
 
     @property
     def passed(self) -> bool:
-        """Whether every logit is a number and no limit is exceeded."""
+        """Return whether every logit is finite and no limit is exceeded."""
         return not self.failures
 
     @property
     def warning(self) -> str | None:
-        """What to bear in mind beside the figures."""
-        if self.text.scored >= FEW_TOKENS:
+        """Return a caution about the figures, or None."""
+        if self.text.scored >= MIN_TOKENS:
             return None
         return (
-            f"only {counted(self.text.scored, 'token')} scored, where {FEW_TOKENS} say more than chance "
-            "(--quality-tokens, or a longer text)"
+            f"only {counted(self.text.scored, 'token')} scored, too few for a reliable mean; score at least "
+            f"{MIN_TOKENS} (--quality-tokens, or a longer text)"
         )
 
     @property
     def standing(self) -> Status:
-        """The outcome as people read it: without a limit that could fail it the figures are a report."""
+        """Return the verdict as a status; without limits that could fail, the figures are only reported."""
         if self.failures:
             return Status.FAIL
         return Status.PASS if self.limited else Status.REPORTED
 
 
 class QualityFile(VerdictFile[QualityVerdict]):
-    """gates/quality.json: the newest verdict per circumstances, on whichever text."""
+    """gates/quality.json: the newest verdict of each environment, on any text."""
 
     gate = "quality"
 
@@ -197,7 +198,7 @@ def quality_verdict(
     task: QualityTask,
     worst: Sequence[WorstToken] = (),
 ) -> QualityVerdict:
-    """The verdict over every scored token."""
+    """Return the verdict over all scored tokens."""
     return QualityVerdict(
         circumstances=circumstances,
         text=text,
@@ -205,7 +206,7 @@ def quality_verdict(
             kl=_spread(tokens.kl),
             kl_histogram=_histogram(tokens.kl),
             top1_agreement=float(tokens.same_top.mean()),
-            top5_agreement=float(tokens.shared_top.mean()) / MOST_LIKELY,
+            top5_agreement=float(tokens.shared_top.mean()) / TOP_TOKENS,
             reference_nll=float(tokens.reference_nll.mean()),
             artifact_nll=float(tokens.artifact_nll.mean()),
             nll_change_error=_standard_error(tokens.artifact_nll - tokens.reference_nll),
@@ -218,15 +219,15 @@ def quality_verdict(
 
 
 def require_quality(verdict: QualityVerdict) -> None:
-    """Do nothing where the verdict passed.
+    """Require that the verdict passed.
 
     Raises:
-        QualityGateError: a limit is exceeded, or logits are not finite; all that is so is named.
+        QualityGateError: a limit is exceeded, or logits are not finite; the message names all failures.
     """
     if verdict.passed:
         return
     raise QualityGateError(
-        f"on {verdict.circumstances.backend} the artifact has moved too far from its GGUF, over "
+        f"on {verdict.circumstances.backend} the artifact differs too much from its GGUF, over "
         f"{counted(verdict.text.scored, 'token')} of {verdict.text.name}: {' and '.join(verdict.failures)}; "
         "convert with more precise --weights"
     )

@@ -181,7 +181,7 @@ def test_a_sample_with_and_without_drafts_beside_the_reference(full: Artifact) -
         "Without drafts 50.0 tokens/s",
         "With drafts by lookup 94.0 tokens/s 1.88 tokens a pass; 22 of 40 drafts right",
         "Memory 2.35 GB",
-        "They part at token 3 of 4: the fp32 reference gives 40 % to “ dog” and 35 % to “ cat”, a margin of "
+        "They differ from token 3 of 4 on: the fp32 reference gives 40 % to “ dog” and 35 % to “ cat”, a margin of "
         "0.13 nats. Given this text, it would choose otherwise at 1 later token.",
     ):
         assert words in text
@@ -232,7 +232,7 @@ def test_bars_that_are_all_alike_are_a_sentence(bare: Artifact) -> None:
     assert "operations in 3 shards: every one on the Neural Engine." in page.text
     assert "By operation kind" not in page.text
     lossless = artifact_in(bare.root.parent / "lossless", _in_one_format(bare, error=0.0))
-    assert "own numbers: storing them added nothing" in Page.of(render_page(lossless)).text
+    assert "own numbers: storing them added no error" in Page.of(render_page(lossless)).text
 
 
 def test_quality_without_limits_is_reported_and_region_without_cases_has_none(bare: Artifact) -> None:
@@ -273,7 +273,7 @@ def test_an_artifact_for_a_processor_is_not_blamed_for_residency(tmp_path: Path)
     artifact.record_verdict(ResidencyFile, residency_of(artifact, PlanSource.MEASURED))
     html = render_page(artifact)
     assert 'href="#residency"' not in html
-    assert "Not asked: this artifact was converted with" in Page.of(html).text
+    assert "Not required: this artifact was converted with" in Page.of(html).text
 
 
 def test_verdicts_on_other_shards_are_not_shown(bare: Artifact, full: Artifact) -> None:
@@ -378,10 +378,10 @@ def test_an_optional_invariance_that_fails_is_not_proven_and_no_failure(bare: Ar
     )
     bare.record_verdict(ExactnessFile, verdict)
     text = Page.of(render_page(bare)).text
-    section = text[text.index("where only its circumstances change") : text.index("Quality")]
+    section = text[text.index("when only its circumstances change") : text.index("Quality")]
     assert "✗" not in section
     assert "not proven" in section
-    assert f"Speculation needs {', '.join(REQUIRED_FOR_SPECULATION)}, and the gate passes" in section
+    assert f"Speculation needs {', '.join(REQUIRED_FOR_SPECULATION)}; the gate passes" in section
     assert f"optional: {', '.join(OPTIONAL)} buy" in section
     assert "in the quick form, which proves nothing of passes of fewer rows than a block" in section
     shown = io.StringIO()

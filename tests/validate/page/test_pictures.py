@@ -68,9 +68,9 @@ def test_kinds_and_layers_are_summed_over_shards(tmp_path) -> None:  # type: ign
     )  # fmt: skip
     other = shard.model_copy(update={"layers": (LayerTotals(layer=None, devices=both),)})
     view = view_residency(verdict.model_copy(update={"shards": (shard, other), "findings": ()}))
-    assert view.kinds[0].words == "4 ANE, 2 GPU, 2 not told"
+    assert view.kinds[0].words == "4 ANE, 2 GPU, 2 not reported"
     assert [part.width for part in view.kinds[0].parts] == [50, 25, 25]
-    assert [column.words for column in view.layers.columns] == ["2 ANE, 1 GPU, 1 not told"] * 2
+    assert [column.words for column in view.layers.columns] == ["2 ANE, 1 GPU, 1 not reported"] * 2
     assert view.layers.words == "1 of 1 layers have operations off the Neural Engine"
     assert (view.on_ane, view.operations) == (4, 8)
 

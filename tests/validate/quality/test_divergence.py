@@ -12,7 +12,7 @@ from anespec.manifests.verdicts import RunEnvironment, Status
 from anespec.system.errors import QualityGateError
 from anespec.validate.quality.divergence import ROWS_AT_ONCE, Divergence, diverge, log_softmax
 from anespec.validate.quality.verdict import (
-    FEW_TOKENS,
+    MIN_TOKENS,
     QualityFile,
     QualityTask,
     QualityVerdict,
@@ -162,7 +162,7 @@ def test_figures_without_a_limit_are_reported_and_few_tokens_are_warned_of() -> 
     assert few.standing is Status.REPORTED
     assert few.warning is not None
     assert few.warning.startswith("only 10 tokens scored")
-    enough = few.text.model_copy(update={"scored": FEW_TOKENS})
+    enough = few.text.model_copy(update={"scored": MIN_TOKENS})
     assert few.model_copy(update={"text": enough}).warning is None
     assert few.model_copy(update={"max_kl": 1e3}).standing is Status.PASS
     assert few.model_copy(update={"max_kl": 0.0}).standing is Status.FAIL
