@@ -48,10 +48,10 @@ NUMPY_TYPES: Mapping[int, str] = {
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One row of the tensor table.
+    """An entry of the tensor table.
 
-    `shape` is in numpy order (rows first): a projection is (out, in). `offset` counts from the
-    start of the file.
+    `shape` is in numpy order (rows first): a projection is (out, in). `offset` is in bytes from the start of
+    the file.
     """
 
     name: str
@@ -67,7 +67,7 @@ class TensorInfo:
 
 
 class _Cursor:
-    """Reads little-endian values from a buffer and names the place where it ends too early."""
+    """A reader of little-endian values; its errors name what was read when the buffer ended."""
 
     def __init__(self, buffer: memoryview, path: Path) -> None:
         self.buffer = buffer
@@ -89,7 +89,7 @@ class _Cursor:
         return value
 
     def count(self, what: str, item_bytes: int) -> int:
-        """A 64-bit count whose items, `item_bytes` each at least, must still fit in the file."""
+        """Read a 64-bit count; its items of at least `item_bytes` each must fit in the rest of the file."""
         value = int(self.scalar("<Q", what))
         if value * item_bytes > len(self.buffer) - self.offset:
             raise GGUFError(
@@ -120,12 +120,12 @@ class GGUFFile:
 
         Raises:
             StorageError: the file cannot be opened.
-            GGUFError: it is not GGUF, or is truncated, or its tables are inconsistent.
+            GGUFError: the file is not GGUF, is truncated, or its tables are inconsistent.
         """
         self.path = Path(path)
         try:
             if self.path.is_fifo():
-                raise StorageError(f"{self.path}: is a pipe; save what comes out of it to a file first")
+                raise StorageError(f"{self.path}: is a pipe; save its output to a file first")
             with self.path.open("rb") as file:
                 self.nbytes = file.seek(0, 2)
                 self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.nbytes else None
@@ -268,7 +268,7 @@ class GGUFFile:
         self.close()
 
     def close(self) -> None:
-        """Unmap the file unless views of it are still alive (then it goes with the last one)."""
+        """Unmap the file. If views of it are alive, it is unmapped with the last one."""
         mapping, self._mapping = self._mapping, None
         try:
             if mapping is not None:
@@ -277,7 +277,7 @@ class GGUFFile:
             pass
 
     def raw(self, name: str) -> NDArray[np.uint8]:
-        """The tensor's bytes as stored, uint8 of shape (rows, bytes per row); a view, no copy.
+        """Return the tensor's bytes as stored: uint8 of shape (rows, bytes per row), a view.
 
         Raises:
             GGUFError: there is no such tensor.
@@ -296,7 +296,7 @@ class GGUFFile:
             self._mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
 
     def info(self, name: str) -> TensorInfo:
-        """The tensor-table row of `name`.
+        """Return the entry of `name` in the tensor table.
 
         Raises:
             GGUFError: there is no such tensor.
@@ -310,9 +310,9 @@ class GGUFFile:
             ) from None
 
     def rows(self, name: str, rows: slice | NDArray[np.integer] | None = None) -> NDArray[np.float32]:
-        """Rows of a tensor, dequantised to float32; all of them where `rows` is None.
+        """Return rows of a tensor, dequantised to float32.
 
-        Returns an array of shape (rows, last axis), or the tensor's own shape when all are asked.
+        The result has shape (rows, last axis); if `rows` is None, it is the whole tensor in its own shape.
 
         Raises:
             GGUFError: no such tensor, or a ggml type that the gguf package cannot dequantise.
@@ -320,7 +320,7 @@ class GGUFFile:
         info = self.info(name)
         raw = self.raw(name)
         try:
-            # A scale may be infinite; what comes of it is the caller's to judge, without a warning.
+            # A block's scale may be infinite; the caller checks the result, so numpy need not warn.
             with np.errstate(all="ignore"):
                 values = dequantised(raw if rows is None else raw[rows], info.kind)
         except NotImplementedError:
@@ -334,10 +334,10 @@ class GGUFFile:
         return iter(self.tensors.values())
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string from the metadata.
+        """Return a string from the metadata.
 
         Raises:
-            GGUFError: it is missing (and there is no default) or is not a string.
+            GGUFError: the key is missing (and there is no default), or its value is not a string.
         """
         value = self.metadata.get(key, default)
         if not isinstance(value, str):
@@ -345,35 +345,35 @@ class GGUFFile:
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A non-negative integer from the metadata; raises GGUFError like `text`."""
+        """Return a non-negative integer from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self._unfit(key, "a non-negative integer", value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number from the metadata; raises GGUFError like `text`."""
+        """Return a finite number from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self._unfit(key, "a finite number", value)
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """A boolean from the metadata; raises GGUFError like `text`."""
+        """Return a boolean from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key, default)
         if not isinstance(value, bool):
             raise self._unfit(key, "true or false", value)
         return value
 
     def strings(self, key: str) -> list[str]:
-        """A list of strings from the metadata; raises GGUFError like `text`."""
+        """Return a list of strings from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key)
         if not isinstance(value, list):
             raise self._unfit(key, "a list of strings", value)
         return [str(item) for item in value]
 
     def numbers(self, key: str) -> NDArray[np.generic]:
-        """A numeric array from the metadata; raises GGUFError like `text`."""
+        """Return a numeric array from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key)
         if not isinstance(value, np.ndarray):
             raise self._unfit(key, "an array of numbers", value)

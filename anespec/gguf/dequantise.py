@@ -1,4 +1,4 @@
-"""GGML's quantised blocks as float32: the gguf package's conversion, and a quick one for Q8_0."""
+"""Convert GGML's quantised blocks to float32: by the gguf package, and faster for Q8_0."""
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
@@ -10,12 +10,13 @@ Q8_0_BLOCK = np.dtype([("d", "<f2"), ("q", "i1", (32,))])
 
 
 def dequantised(raw: NDArray[np.uint8], kind: GGMLQuantizationType) -> NDArray[np.float32]:
-    """Rows as stored, uint8 (rows, bytes of a row), as float32 (rows, numbers); infinities and NaN stay.
+    """Convert rows as stored, uint8 (rows, bytes per row), to float32 (rows, numbers). Infinities and NaN
+    stay.
 
     Raises:
         NotImplementedError: the gguf package cannot dequantise this type.
     """
-    # A scale may be no number; what comes of it is the caller's to judge, without a warning.
+    # A block's scale may be NaN or infinite; the caller checks the result, so numpy need not warn.
     with np.errstate(all="ignore"):
         if kind is GGMLQuantizationType.Q8_0:
             return _q8_0(raw)
@@ -23,7 +24,8 @@ def dequantised(raw: NDArray[np.uint8], kind: GGMLQuantizationType) -> NDArray[n
 
 
 def _q8_0(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The same bits as the gguf package's, in a quarter of its time; most large files are of this type."""
+    """Convert Q8_0: the same bits as the gguf package's, in a quarter of its time. Most large files use this
+    type."""
     blocks = np.ascontiguousarray(raw).view(Q8_0_BLOCK)
     values = blocks["q"].astype(np.float32)
     values *= blocks["d"].astype(np.float32)[..., None]

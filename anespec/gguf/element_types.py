@@ -1,4 +1,4 @@
-"""Types of a tensor's elements: the one table of their names, sizes and numbers in every format we meet.
+"""Define the element types of tensors: their names, sizes, and type codes in MIL programs and weight files.
 
 Sources: DataType in MIL.proto and BlobDataType in BlobDataType.hpp, both of
 https://github.com/apple/coremltools.
@@ -14,9 +14,10 @@ import numpy as np
 
 
 class ElementType(Enum):
-    """One type: `label` is its name in messages and in coremltools, `bits` what an element takes as stored.
+    """An element type.
 
-    `mil` and `blob` are its numbers in a program and in a weight file; None where a weight file has none.
+    `label` is its name in messages and in coremltools; `bits` is the stored size of an element. `mil` and
+    `blob` are its codes in a program and in a weight file; None if weight files do not have the type.
     """
 
     BOOL = ("bool", 8, 1, np.bool_)
@@ -61,7 +62,7 @@ class ElementType(Enum):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy type that holds it; each number of less than a byte takes a whole byte.
+        """Return the numpy type that holds an element; a number of less than a byte takes a whole byte.
 
         Raises:
             ValueError: numpy has no such type.
@@ -72,21 +73,21 @@ class ElementType(Enum):
 
     @property
     def has_dtype(self) -> bool:
-        """Whether numpy has such a type."""
+        """Return whether numpy has such a type."""
         return self._dtype is not None
 
     @property
     def signed(self) -> bool:
-        """Whether it is an integer in two's complement."""
+        """Return whether the type is an integer in two's complement."""
         return self._dtype is not None and self._dtype.kind == "i"
 
     @property
     def packed(self) -> bool:
-        """Whether a byte holds several numbers."""
+        """Return whether a byte holds several elements."""
         return 0 < self.bits < 8
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of an array of that shape as stored."""
+        """Return the stored bytes of an array of this shape."""
         return -(-math.prod(shape) * self.bits // 8)
 
 

@@ -1,7 +1,7 @@
-"""Rows of a GGUF's tensors, read from the file whenever they are asked for.
+"""Read rows of a GGUF's tensors from the file, without mapping it.
 
-Whoever reads a mapping behind the end of a file that was cut short meanwhile is ended by the system (SIGBUS).
-What serves for days outlives its files: here that is an error like any other.
+The system kills a process that reads a mapping past the end of a truncated file (SIGBUS). A daemon runs for
+days, and its files may be truncated meanwhile; here that is an ordinary error.
 """
 
 import os
@@ -16,10 +16,10 @@ from anespec.system.errors import ArtifactError, StorageError
 
 
 class GGUFRows:
-    """An open GGUF of which rows of matrices are read. Safe to use from several threads."""
+    """An open GGUF that reads rows of its matrices. Safe to use from several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Read the tensor table; raises GGUFError or StorageError where that fails."""
+        """Read the tensor table; raises GGUFError or StorageError if that fails."""
         self.path = path
         with GGUFFile(path) as file:
             self._infos = {info.name: file.info(info.name) for info in file}
@@ -29,7 +29,7 @@ class GGUFRows:
             raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
 
     def info(self, name: str) -> TensorInfo:
-        """The tensor-table row of `name`.
+        """Return the entry of `name` in the tensor table.
 
         Raises:
             ArtifactError: there is no such tensor.
@@ -39,10 +39,10 @@ class GGUFRows:
         return self._infos[name]
 
     def rows(self, name: str, rows: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Rows of a matrix, dequantised: float32 (rows, last axis).
+        """Return rows of a matrix, dequantised to float32 of shape (rows, last axis).
 
         Raises:
-            ArtifactError: the file does not hold them any more.
+            ArtifactError: the file no longer contains the rows.
             IndexError: there is no such row.
         """
         info = self.info(name)
