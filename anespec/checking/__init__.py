@@ -1,1 +1,1 @@
-"""The gates as users ask for them: all at once by `validate`, or in the background beside requests."""
+"""Run the gates: all at once for `validate`, or in the background while requests run."""

@@ -1,4 +1,4 @@
-"""The gates as `validate` asks them: what is kept, how to measure, and what is shown of a verdict."""
+"""Define the gates of `validate`: how each finds a recorded verdict, measures a new one, and shows it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from anespec.validate.quality.verdict import QualityTask, QualityVerdict
 
 
-_STAYS = "the full form's verdict stays, since it saw more than the quick form; leave --quick out to measure"
+_FULL_VERDICT_NOTE = (
+    "the full verdict stays, since it tested more than the quick one; leave out --quick to measure again"
+)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a gate: its status, the lines to show, and the object for programs.
+    """The result of a gate: its status, what to show on the terminal, and its data for programs.
 
-    `require` raises if the verdict fails the run; a verdict that does not decide is only shown.
+    `require` raises an error if the gate failed. If `decides` is False, the verdict is only shown.
     """
 
     verdict: "Verdict"
@@ -43,7 +45,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Gate(Generic[VerdictT]):
-    """One gate: `kept` finds a verdict that still holds, `measure` makes a new one and records it."""
+    """A gate. `kept` returns a recorded verdict that still holds; `measure` makes a new one and records
+    it."""
 
     kept: "Callable[[], VerdictT | None]"
     measure: "Callable[[Progress], VerdictT]"
@@ -52,7 +55,7 @@ class Gate(Generic[VerdictT]):
 
 @dataclass(frozen=True)
 class Question:
-    """The context that every gate needs: the artifact, its backend, and the path of its source."""
+    """The facts that every gate needs: the artifact, its backend, and the path of its GGUF."""
 
     artifact: "Artifact"
     backend: str
@@ -62,14 +65,14 @@ class Question:
 
     @property
     def here(self) -> "RunEnvironment":
-        """The circumstances of this run's verdicts."""
+        """Return the environment that this run's verdicts hold for."""
         from anespec.runtime.backends import circumstances
 
         return circumstances(self.artifact, self.backend, self.threads)
 
     @cached_property
     def source(self) -> Path:
-        """The GGUF, recognised by its hash, which takes seconds for a large one."""
+        """Return the artifact's GGUF, identified by its hash; hashing a large file takes seconds."""
         from anespec.validate.gates import find_source
 
         return find_source(self.artifact, self.gguf)
@@ -78,7 +81,7 @@ class Question:
 def residency_gate(
     asked: Question, required: bool, replay: Path | None, record: Path | None
 ) -> "Gate[ResidencyVerdict]":
-    """Run the residency gate; a plan that is to be replayed or recorded is always read."""
+    """Return the residency gate. It reads the compute plan anew if the plan is replayed or recorded."""
     from anespec.validate.residency import compute_plan, gate
     from anespec.validate.residency.gate import decides, require_residency
 
@@ -123,7 +126,7 @@ def residency_gate(
 
 
 def golden_gate(asked: Question) -> "Gate[GoldenVerdict]":
-    """Run the golden gate: do the shards compute what the GGUF means?"""
+    """Return the golden gate: do the shards compute what the GGUF means?"""
     artifact, here = asked.artifact, asked.here
 
     def answer(verdict: "GoldenVerdict") -> Answer:
@@ -154,7 +157,7 @@ def golden_gate(asked: Question) -> "Gate[GoldenVerdict]":
 
 
 def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
-    """Run the exactness gate; a recorded full verdict also answers a quick run."""
+    """Return the exactness gate; a recorded full verdict also serves a quick run."""
     artifact, here = asked.artifact, asked.here
 
     def answer(verdict: "ExactnessVerdict") -> Answer:
@@ -174,7 +177,7 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
             lambda: [exactness_table(verdict), *exactness_lines(verdict)],
             lambda: require_exactness(verdict),
             facts=facts,
-            warnings=(_STAYS,) if verdict.form != form else (),
+            warnings=(_FULL_VERDICT_NOTE,) if verdict.form != form else (),
         )
 
     def kept() -> "ExactnessVerdict | None":
@@ -187,14 +190,14 @@ def exactness_gate(asked: Question, form: "Form") -> "Gate[ExactnessVerdict]":
         from anespec.validate.gates import exactness_of
 
         measured = exactness_of(artifact, asked.backend, asked.threads, form, report, asked.workers)
-        # A full verdict that a quick one does not refute stays, and it is what the runtime goes by.
+        # The runtime uses the full verdict, unless a quick one refutes it.
         return artifact.read_verdicts(ExactnessFile).find(here) or measured
 
     return Gate(kept, measure, answer)
 
 
 def quality_answer(verdict: "QualityVerdict") -> Answer:
-    """Return the result of a quality verdict, by the limits that it was judged with."""
+    """Return the result of a quality verdict, judged by the limits that it was recorded with."""
     from anespec.validate.quality.verdict import require_quality
     from anespec.validate.report import quality_table
 
@@ -217,7 +220,7 @@ def quality_answer(verdict: "QualityVerdict") -> Answer:
 
 
 def quality_gate(asked: Question, task: "QualityTask", text: "SampleText") -> "Gate[QualityVerdict]":
-    """Run the quality gate; recorded figures are judged by the limits of this run."""
+    """Return the quality gate; recorded figures are judged by the limits of this run."""
     artifact, here = asked.artifact, asked.here
 
     def kept() -> "QualityVerdict | None":

@@ -1,4 +1,4 @@
-"""The gates that run in the background: one process for each model, one after another, while no request runs.
+"""Run the gates in the background: a process for each model, one at a time, while no request runs.
 
 If requests never pause, the process runs in slices between their passes.
 """
@@ -17,43 +17,43 @@ if TYPE_CHECKING:
     from anespec.validate.check_parts import CheckAsked, CheckReport
 
 
-# Give a check a part of the time while requests run: slices between two of their passes.
+# Time slices: a check gets a share of the time even while requests run.
 
 SHARE = 0.1
-"""Seconds of each second that a check runs at least, however many requests there are."""
+"""The least share of the time that a check runs, however many requests there are."""
 
 SLICE = 0.2
-"""Seconds: a check that is owed less stays stopped, since resuming and stopping take time too."""
+"""The shortest slice in seconds, since resuming and pausing the process takes time, too."""
 
 LONGEST_SLICE = 0.5
-"""The longest time in seconds that requests wait. If a long pass makes more owed, the rest is lost."""
+"""The longest slice in seconds, since requests wait for it. Time owed beyond it is dropped."""
 
 
 class CheckSlices:
-    """Counts the time that a check is owed for its pauses. The caller must prevent concurrent use."""
+    """The time in seconds that a paused check is owed. The caller must prevent concurrent use."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """`clock` gives seconds. Nothing is owed yet, and the check runs."""
+        """Start with a running check that is owed nothing. `clock` returns seconds."""
         self._clock = clock
         self._owed = 0.0
         self._since = clock()
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Note that the check is paused from now on; the time that it has run is no longer owed."""
+        """Note that the check pauses now, and subtract the time that it has run."""
         if not self._is_stopped:
             self._owed = max(0.0, self._owed - (self._clock() - self._since))
             self._since, self._is_stopped = self._clock(), True
 
     def go_on(self) -> None:
-        """Note that the check runs from now on."""
+        """Note that the check runs from now on, and add its share of the pause."""
         if self._is_stopped:
             self._owed = self._owed_now
             self._since, self._is_stopped = self._clock(), False
 
     @property
     def due(self) -> float:
-        """Seconds that the check runs now while requests wait: 0 if it is not owed a slice yet."""
+        """Return the length of the slice that is due now, in seconds; 0 if none is due."""
         return self._owed_now if self._is_stopped and self._owed_now >= SLICE else 0.0
 
     @property
@@ -65,14 +65,14 @@ class CheckSlices:
 _log = logging.getLogger(__name__)
 
 SECONDS_TO_END = 10.0
-"""For a process that was killed; more is a system that swaps."""
+"""Seconds to wait for the thread of a killed process; it takes longer only if the system swaps."""
 
 
 class Checks:
-    """The checks of a process's models, which share its processors. Safe for use from several threads."""
+    """The checks of all models of this process, which run one at a time. Safe to use from several threads."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        """None is under way, and nothing runs. `clock` gives seconds."""
+        """Start with no check and no request. `clock` returns seconds."""
         self._changed = threading.Condition()
         self._clock = clock
         self._busy = 0
@@ -88,24 +88,26 @@ class Checks:
         hear: "Callable[[CheckReport], None]",
         end: Callable[[str | None], None],
     ) -> "Check":
-        """Run the gates in a process that takes about `memory` bytes, once no other check is running.
+        """Start a check: a process that runs the gates, takes about `memory` bytes, and waits for other
+        checks.
 
-        `hear` receives its reports. `end` is called last, with the reason if the check could not finish, else
-        None. Both are called in the check's own thread, and not after the check was stopped.
+        `hear` receives the process's reports. `end` is called last, with the reason if the check could not
+        finish, else None. Both are called in the check's own thread, and not after the check was stopped.
         """
         return Check(self, asked, memory, hear, end)
 
     def tell_busy(self, busy: bool) -> None:
-        """Note that one more model runs requests, or one fewer: while any does, the process is stopped."""
+        """Note that one more model runs requests, or one fewer. The process is paused while any model
+        does."""
         with self._changed:
             self._busy += 1 if busy else -1
             self._stop_or_go_on()
 
     def make_way(self, before: Callable[[], None]) -> None:
-        """Let the process run for a while where it has stood still for long, and return afterwards.
+        """Let the process run for a slice if one is due, and return afterwards.
 
-        To be called between two passes, by all models that run requests: the process gets its share of the
-        time also where they never end. `before` is called first where that is so.
+        Every model that runs requests calls this between two passes, so the process gets its share of the
+        time even if requests never pause. `before` is called before a slice.
         """
         with self._changed:
             if not self._in_slice and not (self._child and self._slices.due):
@@ -134,7 +136,7 @@ class Checks:
             self._child.resume()
 
     def take_turn(self, check: "Check") -> bool:
-        """Wait for a check's turn; False where it was stopped before."""
+        """Wait for a check's turn; return False if it was stopped before."""
         with self._changed:
             self._changed.wait_for(lambda: self._turn is None or check.is_stopped)
             if check.is_stopped:
@@ -143,7 +145,7 @@ class Checks:
             return True
 
     def run_child(self, check: "Check", child: YieldingChild) -> None:
-        """Let the process of the check whose turn it is run while nothing else does, and in its slices."""
+        """Let the check's process run from now on: while no request runs, and in its slices."""
         with self._changed:
             self._child, self._slices = child, CheckSlices(self._clock)
             self._stop_or_go_on()
@@ -151,13 +153,13 @@ class Checks:
                 child.kill()
 
     def end_turn(self) -> None:
-        """Let the next one have its turn."""
+        """Let the next check run."""
         with self._changed:
             self._turn = self._child = None
             self._changed.notify_all()
 
     def stop(self, check: "Check") -> None:
-        """End a check, whose turn it may be."""
+        """Stop a check, and kill its process if it runs."""
         with self._changed:
             check.is_stopped = True
             if self._turn is check and self._child is not None:
@@ -166,7 +168,7 @@ class Checks:
 
 
 class Check:
-    """The gates that are asked of one model; `is_stopped` belongs to its Checks."""
+    """The background gates of one model. `is_stopped` is guarded by the lock of its Checks."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class Check:
         hear: "Callable[[CheckReport], None]",
         end: Callable[[str | None], None],
     ) -> None:
-        """See Checks.begin."""
+        """Start the check's thread; see Checks.begin."""
         self.is_stopped = False
         self._checks = checks
         self._asked = asked
@@ -190,29 +192,29 @@ class Check:
 
     @property
     def progress(self) -> str | None:
-        """The progress, as in `3 of 12`; None once it has ended."""
+        """Return the progress, as in `3 of 12`; None once the check has ended."""
         if self._has_ended:
             return None
         return f"{self._last.done if self._last is not None else 0} of {self._asked.steps}"
 
     @property
     def share(self) -> float:
-        """The share of its time that is done: 0 to 1."""
+        """Return the share of the check's time that is done: 0 to 1."""
         return 0.0 if self._last is None else self._last.share
 
     @property
     def doing(self) -> str:
-        """The step that runs now."""
+        """Return the name of the current step."""
         return "starting" if self._last is None else self._last.doing
 
     def stop(self) -> None:
-        """End it now; what it has recorded stays."""
+        """Stop the check now; verdicts that it has recorded stay."""
         self._checks.stop(self)
         if threading.current_thread() is not self._thread:
             self._thread.join(SECONDS_TO_END)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, at most for so long; whether it has ended."""
+        """Wait at most `seconds` for the end of the check; return whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -224,7 +226,7 @@ class Check:
         except OSError as error:
             trouble = str(error)
         except Exception as error:
-            _log.exception("the check of %s ends", self._asked.artifact)
+            _log.exception("the check of %s failed", self._asked.artifact)
             trouble = repr(error)
         finally:
             self._checks.end_turn()

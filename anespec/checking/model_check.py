@@ -1,4 +1,4 @@
-"""A loaded model whose gates run in the background, and which applies the verdicts."""
+"""Run the gates that a loaded model still needs, and apply their verdicts."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ _log = logging.getLogger("anespec.serve")
 
 
 def check_asked(opened: OpenedModel, options: "LoadOptions") -> "CheckAsked | None":
-    """Return the gates that still need a verdict on an open artifact; None if there are none."""
+    """Return the gates without a verdict on this machine; None if all have one."""
     from anespec.validate.check_parts import CheckAsked, missing_parts
 
     artifact, here = opened.artifact, opened.here
@@ -43,17 +43,17 @@ def check_asked(opened: OpenedModel, options: "LoadOptions") -> "CheckAsked | No
 
 
 def memory_needed(opened: OpenedModel) -> int:
-    """Bytes that a check takes in addition to the model, approximately: a second copy of it."""
+    """Return roughly the bytes that a check takes in addition to the model: a second copy of it."""
     from anespec.models.memory_limit import memory_of
 
     return memory_of(opened.artifact.manifest, opened.here.backend)
 
 
 def run_check(asked: "CheckAsked", opened: OpenedModel, watch: ProgressCallbacks) -> None:
-    """Ask the gates and wait for them, unless ^C comes.
+    """Run the gates and wait for them; ^C ends the wait and the check.
 
     Raises:
-        GoldenGateError: the artifact computes something else than its GGUF.
+        GoldenGateError: the artifact does not compute what its GGUF means.
     """
     failures: list[str] = []
     troubles: list[str] = []
@@ -70,19 +70,19 @@ def run_check(asked: "CheckAsked", opened: OpenedModel, watch: ProgressCallbacks
     try:
         with watch.shares("checking") as report:
             while not check.wait(SECONDS_BETWEEN_LOOKS):
-                report(f"{check.progress}, {check.doing} (^C leaves it)", check.share)
+                report(f"{check.progress}, {check.doing} (^C stops it)", check.share)
     except KeyboardInterrupt:
         check.stop()
-        watch.note("the check was left; the next start begins it anew")
+        watch.note("the check was stopped; the next start begins it again")
         return
     for failure in failures:
         raise GoldenGateError(f"{opened.artifact.root}: {failure}")
     for trouble in troubles:
-        watch.note(f"it could not be checked: {trouble}")
+        watch.note(f"the model could not be checked: {trouble}")
 
 
 class ModelCheck:
-    """The check of one model, from when it is begun."""
+    """The background check of one loaded model."""
 
     def __init__(
         self,
@@ -94,8 +94,11 @@ class ModelCheck:
         take_up: "Callable[[Proven, PassCosts | None], None]",
         refuse: Callable[[GoldenGateError], None],
     ) -> None:
-        """`exactness` is the recorded verdict. `take_up` is called with what is proven, and with the pass
-        costs once they are known, `refuse` with the error of a failed golden gate; both in another thread."""
+        """Start the check. `exactness` is the recorded verdict.
+
+        `take_up` is called with the proven features, and with the pass costs once they are known. `refuse` is
+        called with the error of a failed golden gate. Both are called in another thread.
+        """
         self._opened = opened
         self._options = options
         self._exactness = exactness
@@ -112,15 +115,13 @@ class ModelCheck:
         return self._check.progress
 
     def stop(self) -> None:
-        """End it; what it has recorded stays."""
+        """Stop the check; verdicts that it has recorded stay."""
         self._check.stop()
 
     def _hear(self, report: "CheckReport") -> None:
         name = model_name(Path(self._opened.artifact.manifest.source.name))
         if report.trouble is not None:
-            _log.warning(
-                "%s: the %s gate could not be asked as a whole: %s", name, report.doing, report.trouble
-            )
+            _log.warning("%s: the %s gate did not finish: %s", name, report.doing, report.trouble)
         if report.failure is not None:
             self._refuse(GoldenGateError(f"{self._opened.artifact.root}: {report.failure}"))
         if report.exactness is not None:
@@ -136,7 +137,7 @@ class ModelCheck:
         self._exactness = verdict
         proven = Proven.of(verdict, self._opened.verifier.shape, self._options.allow_inexact)
         self._begins_drafts |= proven.speculate and not self._had_drafts
-        # Whoever closes the model meanwhile has no use for it.
+        # A model that was closed meanwhile does not need the verdict.
         with contextlib.suppress(AnespecError):
             self._take_up(proven, costs)
 
@@ -146,7 +147,7 @@ class ModelCheck:
             _log.info("%s: the gates are done%s", name, "; drafts begin" if self._begins_drafts else "")
         else:
             _log.warning(
-                "%s: is not checked beside what runs, and goes on as it is: %s; `anespec validate` checks it",
+                "%s: is not checked in the background, and runs on without: %s; `anespec validate` checks it",
                 name,
                 trouble,
             )

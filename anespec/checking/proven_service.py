@@ -1,4 +1,4 @@
-"""A service whose engine uses what the gates have proven, including what they prove while it runs."""
+"""Run a service with the features that the gates have proven, before or while it runs."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProvenService:
-    """Runs an open artifact, applies the gates' verdicts, and closes the artifact."""
+    """The service of an open artifact. It applies the gates' verdicts."""
 
     service: "Service"
     """The service that runs requests; `prove` replaces it if the gates run first."""
@@ -57,7 +57,7 @@ class ProvenService:
         self._start(Proven.nothing(opened.verifier.shape, options.allow_inexact))
 
     def prove(self, watch: ProgressCallbacks = SILENT, beside: bool = True) -> None:
-        """See ServedArtifact."""
+        """Enable the proven features; see ServedArtifact.prove."""
         from anespec.validate.check_parts import require_no_golden_failure
 
         require_no_golden_failure(self.opened.artifact, self.opened.here)
@@ -72,13 +72,13 @@ class ProvenService:
         self.service.use(proven, self._costs)
 
     def require_right(self) -> None:
-        """See ServedArtifact."""
+        """Raise the error of the golden gate if it has failed."""
         if self._failure is not None:
             raise self._failure
 
     @property
     def checking(self) -> str | None:
-        """See ServingModel."""
+        """Return the progress of the background check, e.g. `3 of 12`; None if none runs."""
         return None if self._check is None else self._check.progress
 
     def stop(self) -> None:
@@ -89,20 +89,20 @@ class ProvenService:
         self._keep_costs()
 
     def close(self) -> None:
-        """Release the model's memory, once it is stopped."""
+        """Release the model's memory; call `stop` first."""
         self.opened.verifier.close()
 
     def check_closed(self, watch: ProgressCallbacks) -> None:
         """Run the gates that have no verdict on this machine, after the service is closed; ^C stops them.
 
         Raises:
-            GoldenGateError: the artifact computes something else than its GGUF.
+            GoldenGateError: the artifact does not compute what its GGUF means.
         """
         if (asked := check_asked(self.opened, self._options)) is not None:
             run_check(asked, self.opened, watch)
 
     def _prove_now(self, watch: ProgressCallbacks) -> None:
-        """Run the gates that have no verdict here, and set up the engine accordingly."""
+        """Run the gates without a verdict here, then start the engine with what is proven."""
         from anespec.runtime.proven import Proven
 
         self.service.close()
@@ -117,7 +117,8 @@ class ProvenService:
         self._start(proven, costs)
 
     def _prove_later(self, watch: ProgressCallbacks, beside: bool) -> None:
-        """Start with the recorded verdicts; begin a check of the others if the options ask for it."""
+        """Start with the recorded verdicts; start a background check of the other gates if the options say
+        so."""
         from anespec.runtime.proven import Proven
         from anespec.validate.costs import kept_costs
         from anespec.validate.kept import kept_exactness, why_exactness_is_unknown
@@ -186,7 +187,7 @@ class ProvenService:
         self.service.refuse(error)
 
     def _keep_costs(self) -> None:
-        """Record the learned costs of passes; ignore that the artifact cannot be written."""
+        """Record the learned costs of passes, unless the artifact cannot be written."""
         if self._costs is None:
             return
         from anespec.validate.costs import keep_learned

@@ -1,4 +1,4 @@
-"""A validation: every gate that is asked, what it answered, and what the artifact may do."""
+"""Run the gates of `validate`, and summarise what the artifact may do on this machine."""
 
 import contextlib
 import time
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The result of one gate: an answer, `kept` if it was not measured now, or an error."""
+    """The result of one gate: an answer or an error. `kept` means that a recorded verdict was reused."""
 
     name: str
     answer: Answer | None
@@ -45,14 +45,14 @@ class GateResult:
         return Status.NOT_RUN if self.answer is None else self.answer.standing
 
     def require(self) -> None:
-        """Raise where this gate fails the run."""
+        """Raise an error if the gate failed."""
         if self.error is not None:
             raise self.error
         if self.answer is not None and self.answer.decides:
             self.answer.require()
 
     def facts(self) -> dict[str, Any]:
-        """The result for a program."""
+        """Return the result as JSON-ready data."""
         facts: dict[str, Any] = {"name": self.name, "standing": self.standing.value}
         if self.answer is None:
             return facts | {"decides": True, "error": str(self.error)}
@@ -68,7 +68,7 @@ class Validation:
 
     `summary` says in one sentence what the artifact may do here, according to this run; `report` is the page,
     None if it could not be written, for the reason in `report_error`. If there is `damage`, no gate was run.
-    `starts` are what starting the artifact took, if that is known and takes long.
+    `starts` are the recorded times of starting the artifact, if there are any.
     """
 
     gates: tuple[GateResult, ...]
@@ -80,12 +80,12 @@ class Validation:
 
     @property
     def standing(self) -> Status:
-        """The one of the gates that matters most."""
+        """Return the most important status of all gates."""
         return Status.deciding((result.standing for result in self.gates), Status.NOT_RUN)
 
     @property
     def passed(self) -> bool:
-        """Whether `require` would not raise."""
+        """Return whether no gate failed."""
         try:
             self.require()
         except AnespecError:
@@ -93,11 +93,11 @@ class Validation:
         return True
 
     def require(self) -> None:
-        """Do nothing where no gate fails the run.
+        """Raise an error if a gate failed.
 
         Raises:
-            ArtifactError, StorageError: its files are not what the manifest says.
-            AnespecError: what the first gate that does says.
+            ArtifactError, StorageError: the artifact's files differ from its manifest.
+            AnespecError: the error of the first failed gate, or the page could not be written.
         """
         if self.damage:
             raise type(self.damage[0].error)(self.summary)
@@ -107,7 +107,7 @@ class Validation:
             raise self.report_error
 
     def facts(self) -> dict[str, Any]:
-        """All of it for a program."""
+        """Return all results as JSON-ready data."""
         facts: dict[str, Any] = {
             "gates": [result.facts() for result in self.gates],
             "standing": self.standing.value,
@@ -124,13 +124,15 @@ def run_validation(
     watch: ProgressCallbacks = SILENT,
     on_result: Callable[[GateResult], None] = lambda _: None,
 ) -> Validation:
-    """Run the gates, one after another, and write the report page; `on_result` is called after each. A gate
-    that raises becomes part of the result, and the other gates still run.
+    """Run the gates one after another, and write the report page.
+
+    `on_result` is called after each gate. If a gate raises an error, the error is its result, and the other
+    gates still run.
 
     Raises:
-        ArtifactError: the folder is no artifact.
+        ArtifactError: the folder is not an artifact.
         RequestError: there is no such backend.
-        StorageError: the text to be scored cannot be read.
+        StorageError: the text of the quality gate cannot be read.
     """
     from anespec.manifests.known_hashes import KnownHashes
     from anespec.manifests.store import Artifact, damage_sentence, find_damage
@@ -159,7 +161,7 @@ def run_validation(
         unasked = ArtifactError("the artifact is damaged")
         results = [GateResult(name, None, False, 0.0, unasked) for name in options.chosen]
     else:
-        # --gate asks for that gate only; what is no gate comes with a run of all.
+        # --gate selects single gates; only a run of all gates has additional content.
         if not options.gates:
             results += _on_record(asked, options, on_result)
             _measure_extras(asked, options.again, watch)
@@ -178,7 +180,7 @@ def run_validation(
 def _on_record(
     asked: Question, options: "ValidateOptions", on_result: Callable[[GateResult], None]
 ) -> list[GateResult]:
-    """The quality gate as it was last judged here, where a run of all gates names no text for it."""
+    """Return the recorded quality result, for a run of all gates that was given no text to score."""
     from anespec.validate.options import QUALITY
     from anespec.validate.quality.verdict import QualityFile
 
@@ -208,7 +210,7 @@ def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[
         task = QualityTask(
             options.quality, options.quality_tokens, options.max_kl, options.max_perplexity_change
         )
-        # The other gates may take an hour, so a text that cannot be read ends the run before them.
+        # Read the text first: the other gates may take an hour, and an unreadable text ends the run.
         text = SampleText.read(task.text)
         asking[QUALITY] = lambda: quality_gate(asked, task, text)
     return asking
@@ -231,8 +233,7 @@ def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, watch: ProgressC
 
 
 def _measure_extras(asked: Question, again: bool, watch: ProgressCallbacks) -> None:
-    """Measure the additional content of the page; if that fails, the results of the gates
-    remain."""
+    """Measure the additional content of the page; a failure does not affect the gates' results."""
     from anespec.validate.page.extras import has_extras, measure_extras
 
     if not again and has_extras(asked.artifact, asked.backend, asked.threads):
@@ -252,4 +253,4 @@ def _measure_extras(asked: Question, again: bool, watch: ProgressCallbacks) -> N
                 again=again,
             )
     except AnespecError as error:
-        watch.note(f"the page goes without a sample ({error})")
+        watch.note(f"the page has no sample ({error})")
