@@ -1,1 +1,2 @@
-"""The part of `anespec serve` that is not in `runtime.server`: the models, and how they are loaded."""
+"""The models of `anespec serve`: their configuration, loading and unloading. `runtime.server` is the HTTP
+part."""

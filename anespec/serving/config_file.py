@@ -1,4 +1,4 @@
-"""The file that `anespec serve --config` reads: TOML with the options of the verb, and a table of models.
+"""Read the TOML file of `anespec serve --config`: the verb's options, and a table of models.
 
     port = 8081
     memory = "12GB"
@@ -13,7 +13,7 @@
     [models.writer]
     preset = "writer"
 
-Paths are relative to the file's folder.
+Relative paths start at the file's folder.
 """
 
 import difflib
@@ -37,7 +37,7 @@ from anespec.system.toml_file import read_toml
 
 
 class PoolOptions(Options):
-    """The models that a daemon serves, and how many stay in memory."""
+    """Options for the models that a daemon serves, and for the memory they may take."""
 
     models: Annotated[tuple[str, ...], Flag(names=("--model",), metavar="NAME=MODEL", multiple=True)] = Field(
         default=(),
@@ -55,7 +55,7 @@ class PoolOptions(Options):
 
 
 class ModelEntry(LoadOptions):
-    """A model in a file of options: where it is, how this one is loaded, and the preset of its answers."""
+    """A model in the config file: its path, its own load options, and the preset of its answers."""
 
     path: Path
     preset: str | None = None
@@ -72,7 +72,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A file's options by name, as it says them, and its models in their order."""
+    """The content of a config file: its options by name, unchanged, and its models in the file's order."""
 
     path: Path
     options: Mapping[str, Any]
@@ -80,7 +80,7 @@ class ConfigFile:
 
 
 def file_options() -> dict[str, type[Options]]:
-    """The options that a file may have, and what declares each."""
+    """Return the options that a file may contain, each with the class that declares it."""
     return {
         name: group
         for group in GROUPS
@@ -90,17 +90,17 @@ def file_options() -> dict[str, type[Options]]:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read and check a file.
+    """Read and check a config file.
 
     Raises:
-        StorageError: it cannot be read, or is larger than such a file may be.
-        UsageError: it is no TOML, has an unknown key, or a value that cannot be.
+        StorageError: the file cannot be read, or is too large for a config file.
+        UsageError: the file is not TOML, or has an unknown key or an invalid value.
     """
     found = read_toml(path)
     folder = path.absolute().parent
     models = found.pop(MODELS, {})
     if not isinstance(models, dict):
-        raise UsageError(f"{path}: {MODELS} is a table of models; write [{MODELS}] and lines NAME = PATH")
+        raise UsageError(f"{path}: {MODELS} must be a table; write [{MODELS}] and lines NAME = PATH")
     return ConfigFile(
         path,
         _options(path, folder, found),
@@ -114,7 +114,7 @@ def _options(path: Path, folder: Path, found: Mapping[str, Any]) -> dict[str, An
     for key, value in found.items():
         name = key.replace("-", "_")
         if name not in known:
-            raise UsageError(f"{path}: there is no option {quoted(key)}; {_mend(name, known)}")
+            raise UsageError(f"{path}: there is no option {quoted(key)}; {_hint(name, known)}")
         group = known[name]
         checked = _checked(group, {name: value}, str(path))
         is_file = type_of(group.model_fields[name]) is Path
@@ -122,11 +122,11 @@ def _options(path: Path, folder: Path, found: Mapping[str, Any]) -> dict[str, An
     return options
 
 
-def _mend(name: str, known: Mapping[str, object]) -> str:
+def _hint(name: str, known: Mapping[str, object]) -> str:
     if name == "model":
-        return f"models stand in a table: [{MODELS}], and lines NAME = PATH"
+        return f"write models in a table: [{MODELS}], and lines NAME = PATH"
     near = difflib.get_close_matches(name, known, 1)
-    return f"is it {near[0]}?" if near else f"the options are {listed([*known, MODELS])}"
+    return f"did you mean {near[0]}?" if near else f"the options are {listed([*known, MODELS])}"
 
 
 def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
@@ -149,7 +149,7 @@ def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
 
 
 def _with_preset(facts: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
-    """A table with what its preset says of the model, and with the whole path of that preset."""
+    """Return a model's table with its preset's values added, and with the preset's absolute path."""
     name = facts.get("preset")
     if not isinstance(name, str):
         return dict(facts)
@@ -165,13 +165,13 @@ def _with_preset(facts: Mapping[str, Any], folder: Path, where: str) -> dict[str
 
 
 def _placed(name: str, path: Path, folder: Path, where: str) -> Path:
-    """An option's path from the file's folder on, unless it is the name of a chat template."""
+    """Return an option's path, resolved from the file's folder; names of chat templates stay unchanged."""
     is_name = name == "chat_template" and str(path) in BUILT_IN_TEMPLATES
     return path if is_name else folder / expanded(path, where)
 
 
 def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) -> OptionsT:
-    """The values as options; strictly, as TOML has types of its own."""
+    """Validate the values as options. Strictly, since TOML has types."""
     fields = group.model_fields
     try:
         found = {
@@ -184,7 +184,7 @@ def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) ->
 
 
 def _value(name: str, field: FieldInfo, value: object) -> object:
-    """Convert values for types that TOML lacks: paths, and tuples."""
+    """Convert a value to a type that TOML does not have: a path or a tuple."""
     kind, flag = type_of(field), flag_of(field)
     if flag.choices and value not in flag.choices and value not in dict(flag.former):
         raise RequestError(f"{name} is {shown(value)}; it must be {listed(flag.choices, 'or')}")

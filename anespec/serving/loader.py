@@ -1,4 +1,4 @@
-"""Artifacts and GGUFs as models of a daemon."""
+"""Load artifacts and GGUFs for a daemon."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ArtifactLoader:
-    """Finds and loads models (see sources.Loader)."""
+    """The loader of a daemon (see loading.Loader)."""
 
     def __init__(self, watch: Callable[[], ProgressCallbacks]) -> None:
         """`watch` returns the receiver of progress for the load that begins now."""
@@ -58,7 +58,7 @@ class ArtifactLoader:
         return Found(path, artifact.fingerprint, memory_of(manifest, backend), files, sequences)
 
     def load(self, source: ModelSource, found: Found) -> "Model":
-        """Bring it into memory; raises as `load_model` does."""
+        """Load the model; raises as `load_model` does."""
         from anespec.model import load_model
         from anespec.runtime.text.templates.built_in import PLAIN_HINT
 

@@ -1,4 +1,4 @@
-"""How a daemon's models come into memory: the protocol of a loader, and the files that a model maps."""
+"""The interface for loading a daemon's models, and a check that their files have not changed."""
 
 import os
 from collections.abc import Iterable
@@ -15,7 +15,8 @@ from anespec.serving.sources import ModelSource
 
 @dataclass(frozen=True)
 class FileMark:
-    """A file as it was: the same inode with another size or time was written into."""
+    """A file's inode, size and time. The same inode with another size or time means that it was written
+    to."""
 
     path: Path
     device: int
@@ -25,13 +26,13 @@ class FileMark:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """As it is now; raises OSError."""
+        """Return the mark of a file's current state; raises OSError."""
         found = path.stat()
         return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     @property
     def was_written_into(self) -> bool:
-        """Whether the same file has other content now."""
+        """Return whether the file was written to since then. A replaced file was not."""
         try:
             now = FileMark.of(self.path)
         except OSError:
@@ -41,13 +42,13 @@ class FileMark:
 
 @dataclass(frozen=True)
 class FileMarks:
-    """The files of a model."""
+    """The marks of all files of a model."""
 
     marks: tuple[FileMark, ...] = ()
 
     @classmethod
     def below(cls, paths: Iterable[Path]) -> Self:
-        """All files at or below the paths; raises OSError."""
+        """Mark the files at the paths and below them; raises OSError."""
         marks: list[FileMark] = []
         for path in paths:
             if path.is_dir():
@@ -59,15 +60,16 @@ class FileMarks:
 
     @property
     def written_into(self) -> Path | None:
-        """The first file that holds something else than it did; None where there is none."""
+        """Return the first file that was written to; None if there is none."""
         return next((mark.path for mark in self.marks if mark.was_written_into), None)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The artifact that a source leads to: what it is, its files, and the bytes of memory that it takes.
+    """The artifact of a source: its facts, its files, and the bytes of memory that the model takes.
 
-    `sequences` are those that are to run at a time, None for all that it has.
+    `sequences` is how many sequences may run at a time; None for all that the artifact has.
+
     """
 
     path: Path
@@ -78,24 +80,24 @@ class Found:
 
 
 class ResidentModel(ServingModel, Protocol):
-    """A model that can be taken out of memory."""
+    """A model that can be unloaded."""
 
     def stop(self) -> None:
-        """End all that runs."""
+        """End all requests."""
         ...
 
     def close(self) -> None:
-        """Stop it and give its memory back."""
+        """Stop the model and release its memory."""
         ...
 
 
 class Loader(Protocol):
-    """Finds and loads models; called in threads, also in several at once."""
+    """Finds and loads models. Its methods are called in threads, possibly several at once."""
 
     def find(self, source: ModelSource) -> Found:
         """Return the artifact of a source; a GGUF is converted first. Raises AnespecError."""
         ...
 
     def load(self, source: ModelSource, found: Found) -> ResidentModel:
-        """Bring it into memory. Raises AnespecError."""
+        """Load the model into memory. Raises AnespecError."""
         ...

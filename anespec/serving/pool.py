@@ -1,4 +1,4 @@
-"""The models of a daemon: in memory while they are used, and as long as there is room."""
+"""Keep a daemon's models in memory: load them at their first request, unload them when others need room."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,12 @@ _log = logging.getLogger("anespec.serve")
 
 
 class ModelLoadError(AnespecError):
-    """A model cannot be loaded; the cause is the reason, and this is the error for the client."""
+    """A model cannot be loaded. The text is for the client; `__cause__` has the full reason."""
 
 
 @dataclass(eq=False)
 class _Served:
-    """A model that is served under a name. `wanted` is the number of requests that wait for it to be
-    loaded."""
+    """A model and its name. `wanted` is the number of requests that wait for the model to be loaded."""
 
     name: str
     source: ModelSource
@@ -40,7 +39,10 @@ class _Served:
 
 
 class ModelPool:
-    """Models by name; the first is the default. Belongs to the event loop (see runtime.server.models)."""
+    """The models of a daemon by name; the first is the default.
+
+    Use it on the event loop only (see runtime.server.models).
+    """
 
     def __init__(
         self,
@@ -52,7 +54,8 @@ class ModelPool:
         room_seconds: float = ROOM_SECONDS,
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
-        """Nothing is loaded yet. `reread` says at a reload what is served then; it is called in a thread."""
+        """Start with no model loaded. `reread` is called in a thread at a reload and returns the new
+        sources."""
         self._served = {name: _served(name, source) for name, source in sources.items()}
         self._loader = loader
         self._residents = Residents(limit, room_seconds, turn_seconds)
@@ -61,12 +64,12 @@ class ModelPool:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names that are served, the default first."""
+        """Return the served names, the default first."""
         return tuple(self._served)
 
     @property
     def cards(self) -> Sequence[ModelCard]:
-        """Those that can be asked for."""
+        """Return the cards of all served models."""
         return [
             ModelCard(
                 each.name,
@@ -80,16 +83,16 @@ class ModelPool:
 
     @property
     def loaded(self) -> Mapping[str, ServingModel]:
-        """Those in memory."""
+        """Return the models in memory, by name."""
         return {each.name: each.resident.model for each in self._served.values() if each.resident is not None}
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str | None, wait: Wait = as_long_as_it_takes) -> AsyncIterator[Leased]:
-        """Hold a model; see `Models.lease`.
+        """Hold a model in memory while the block lasts; see `Models.lease`.
 
         Raises on entering:
             ApiError: there is no such model (404), there is no room for it (503), or the daemon ends (503).
-            ModelLoadError: it cannot be loaded.
+            ModelLoadError: the model cannot be loaded.
         """
         resident = await self._hold(name, wait)
         try:
@@ -130,7 +133,7 @@ class ModelPool:
         loading = served.loading
 
         async def loaded() -> None:
-            # Those that go away do not take it from the others.
+            # A client that disconnects does not cancel the load for the others.
             await asyncio.shield(loading)
 
         served.wanted += 1
@@ -158,8 +161,8 @@ class ModelPool:
                 raise
         except AnespecError as error:
             reason = str(error).replace(str(source.path), served.name)
-            told = without_paths(reason, "the server's log says why")
-            raise ModelLoadError(f"the model {served.name} cannot be loaded: {told}") from error
+            public = without_paths(reason, "the server's log says why")
+            raise ModelLoadError(f"the model {served.name} cannot be loaded: {public}") from error
         resident = self._residents.add(served.name, found, model)
         if self._served.get(served.name) is served:
             served.resident = resident
@@ -186,7 +189,7 @@ class ModelPool:
         """Read the served models again: see `Models.reload`.
 
         Models that cannot be read stay unchanged, and the log says so. If a model's artifact was replaced,
-        the new one is loaded, next to the old one if there is room; the old one is closed after its last use.
+        the new one is loaded, beside the old one if there is room. The old one is closed after its last use.
         """
         were_loaded = set(self.loaded)
         try:
@@ -227,13 +230,14 @@ class ModelPool:
             self._retire(resident)
 
     def stop_loading(self) -> None:
-        """See `Models.stop_loading`; downloads and conversions go on until the process ends."""
+        """Stop waiting for loads (see `Models.stop_loading`); downloads and conversions run until the process
+        ends."""
         for served in self._served.values():
             if served.loading is not None:
                 served.loading.cancel()
 
     async def close(self) -> None:
-        """Give all of them back; what runs on them is ended."""
+        """Close all models; their requests are ended."""
         self._closed = True
         self.stop_loading()
         for served in self._served.values():
@@ -253,7 +257,7 @@ def _forget_loading(served: _Served, task: asyncio.Task[None]) -> None:
     served.loading = None
     error = None if task.cancelled() else task.exception()
     if error is not None and not served.wanted:
-        # Whoever waits says it, but all of them went away.
+        # The requests that waited would report the error, but all of them are gone.
         _log.error("%s cannot be loaded: %s", served.name, error.__cause__ or error)
 
 

@@ -1,4 +1,4 @@
-"""The running daemons of this user: each daemon keeps a private record while it runs.
+"""Find and stop the running daemons of this user. Each daemon keeps a private record while it runs:
 
     STATE/anespec/daemons/PID.json
 
@@ -39,8 +39,9 @@ _log = logging.getLogger("anespec.serve")
 
 
 class DaemonRecord(Record):
-    """A daemon: `started` is the start of its process, in seconds since 1970; `models` are the names that it
-    serves.
+    """A running daemon.
+
+    `started` is the start of its process, in seconds since 1970. `models` are the names that it serves.
 
     `birth` distinguishes its process from a later one with the same id. `checking` is the progress of its
     background gates.
@@ -57,12 +58,12 @@ class DaemonRecord(Record):
 
     @property
     def file_name(self) -> str:
-        """The file name of its record."""
+        """Return the file name of the daemon's record."""
         return f"{self.pid}.json"
 
     @property
     def process(self) -> psutil.Process | None:
-        """Its process; None where that has ended."""
+        """Return the daemon's process; None if it has ended."""
         try:
             found = psutil.Process(self.pid)
             runs = _birth(self.pid) == self.birth and found.status() != psutil.STATUS_ZOMBIE
@@ -76,7 +77,7 @@ class DaemonRecord(Record):
 
 
 def _birth(pid: int) -> str:
-    """When a process began, in a way that no change of the clock touches; raises OSError, psutil.Error."""
+    """Return a process's start time, unaffected by changes of the clock. Raises OSError, psutil.Error."""
     if BOOT.exists():
         after_name = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return f"{BOOT.read_text().strip()} {after_name[19]}"
@@ -84,18 +85,18 @@ def _birth(pid: int) -> str:
 
 
 class KeptRecord:
-    """The record of this process, which is written anew where something else is served or checked."""
+    """The record of this process; each change is written to its file."""
 
     def __init__(self, record: DaemonRecord) -> None:
-        """It is written as it is."""
+        """Start from a record that is already written."""
         self._record = record
 
     def serves(self, models: Sequence[str]) -> None:
-        """Note what is served by now."""
+        """Record the names of the served models."""
         self._change(models=tuple(models))
 
     def checks(self, checking: Mapping[str, str]) -> None:
-        """Note how far the gates are, by model."""
+        """Record the progress of the background gates, by model."""
         if checking != self._record.checking:
             self._change(checking=dict(checking))
 
@@ -106,7 +107,7 @@ class KeptRecord:
 
 @contextlib.contextmanager
 def recorded(address: str, options: ServeOptions, models: Sequence[str]) -> Iterator["KeptRecord"]:
-    """Keep this process's record while the block lasts; where that cannot be, it is logged."""
+    """Keep this process's record while the block lasts; if it cannot be written, log a warning."""
     found = DaemonRecord(
         pid=os.getpid(),
         birth=_birth(os.getpid()),
@@ -147,7 +148,7 @@ def running_daemons() -> list[DaemonRecord]:
 def daemon_at(address: str) -> DaemonRecord | None:
     """Return the daemon of this user that listens at an address such as http://127.0.0.1:8080, if any does.
 
-    One that listens at all of the machine's addresses is at each of them, and the other way round.
+    A daemon that listens at all addresses matches each address, and the other way round.
     """
     asked = urlsplit(address)
     for record in running_daemons():
@@ -165,7 +166,7 @@ def _write(record: DaemonRecord) -> None:
             content = record.model_dump_json().encode()
             folder.replace_parts(record.file_name, (content,), durable=False, mode=0o600)
     except (StorageError, OSError) as error:
-        _log.warning("`anespec ps` will not show how this daemon is: %s", error)
+        _log.warning("`anespec ps` cannot show the current state of this daemon: %s", error)
 
 
 def _remove(name: str) -> None:
@@ -183,11 +184,11 @@ def _folder() -> Path:
 # Stop running daemons from another process.
 
 SECONDS_TO_CLOSE = 15.0
-"""Seconds in which a daemon may close its models after the last answer."""
+"""Seconds that a daemon has to close its models after the last answer."""
 
 SECONDS_AT_ONCE = 5.0
 SECONDS_TO_REMIND = 0.2
-"""Two signals that come together are one."""
+"""Seconds between two signals; signals that arrive together count as one."""
 
 SECONDS_BETWEEN_LOOKS = 0.05
 
@@ -195,12 +196,13 @@ Report = Callable[[str, float | None], None]
 
 
 def stop(records: Sequence[DaemonRecord], now: bool, report: Report) -> list[DaemonRecord]:
-    """Have daemons end, and wait until they have; those that had to be killed.
+    """Stop daemons and wait until they have ended; return those that had to be killed.
 
-    With `now` they wait for no answer. One that is not gone when its time is over is killed.
+    A daemon completes its running answers first, unless `now` is True. A daemon that has not ended in time is
+    killed.
 
     Raises:
-        StorageError: one does not belong to this user.
+        StorageError: a daemon belongs to another user.
     """
     for record in records:
         _send(record, signal.SIGTERM)
@@ -215,7 +217,7 @@ def stop(records: Sequence[DaemonRecord], now: bool, report: Report) -> list[Dae
                 _send(record, signal.SIGKILL)
             break
         if not reminded and passed >= SECONDS_TO_REMIND:
-            # The second says that no answer is worth waiting for.
+            # A second signal makes the daemon end without completing its answers.
             reminded = True
             for record in running:
                 _send(record, signal.SIGTERM)
@@ -233,4 +235,6 @@ def _send(record: DaemonRecord, number: signal.Signals) -> None:
     except psutil.NoSuchProcess:
         return
     except psutil.AccessDenied as error:
-        raise StorageError(f"daemon {record.pid}: cannot be ended, as it is another user's") from error
+        raise StorageError(
+            f"daemon {record.pid}: cannot be ended, since it belongs to another user"
+        ) from error

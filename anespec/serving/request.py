@@ -1,4 +1,4 @@
-"""Build the daemon's configuration: options and models from flags, the environment and a file."""
+"""Combine a daemon's options and models from flags, the environment and the config file."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from anespec.system.errors import UsageError
 from anespec.system.formatting import quoted
 
 ANY_BUILD = MappingProxyType({"context": None, "sequences": None, "weights": None})
-"""Options of a model that may have been converted in any way."""
+"""Options without any wish about how the model was converted."""
 
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """The configuration of a daemon. `firm` are the options that no table of a single model overrides."""
+    """The configuration of a daemon. A model's own table does not override the options named in `firm`."""
 
     model: Path | None
     serving: ServeOptions
@@ -32,11 +32,11 @@ class ServeRequest:
     firm: frozenset[str] = frozenset()
 
     def names(self, config: ConfigFile | None) -> Names:
-        """Collect the configuration: MODEL, the models of flags, those of the file `config`; the first is the
+        """Return all models by name: MODEL, then those of --model, then those of the file. The first is the
         default.
 
         Raises:
-            UsageError: two have one name, there is none, or one can be no path.
+            UsageError: two models have one name, there is no model, or a path is not possible.
         """
         asked = [] if self.model is None else [(model_name(self.model), self.model)]
         asked += [_named(text) for text in self.pool.models]
@@ -45,7 +45,7 @@ class ServeRequest:
             require_possible(path)
         entries = {name: ModelEntry(path=path) for name, path in asked}
         for name, entry in (config.models if config is not None else {}).items():
-            # A flag goes before the file.
+            # Flags take precedence over the file.
             entries.setdefault(name, entry)
         found = {name: self._source(entry, len(entries) == 1) for name, entry in entries.items()}
         if not found:
@@ -56,15 +56,16 @@ class ServeRequest:
         return found
 
     def require_there(self, config: ConfigFile | None) -> None:
-        """Raise UsageError where a model is not there."""
+        """Raise UsageError if a model does not exist."""
         for sentence in missing(self.names(config)):
             raise UsageError(sentence)
 
     def _source(self, entry: ModelEntry, is_only: bool) -> ModelSource:
-        """A model with the options of all, or its own.
+        """Return a model's source, with its own load options over the common ones.
 
-        What is wanted of GGUFs is for those. The only model gets it in any case: an artifact refuses it
-        where it has something else.
+        The common options for converting (context, sequences, weights) do not apply to an artifact among
+        several models. An only model gets them in any case: an artifact refuses values that it was not
+        converted with.
         """
         own = {name: getattr(entry, name) for name in entry.model_fields_set - self.firm}
         loading = {name: value for name, value in own.items() if name in LoadOptions.model_fields}
@@ -75,7 +76,8 @@ class ServeRequest:
 
 
 def missing(sources: Names) -> list[str]:
-    """A sentence for each model that is no path, no name in the cache and none of another machine."""
+    """Return a sentence for each model that does not exist: not as a path, in the cache, or as a remote
+    name."""
     return [
         f"{source.path}: is no file, no folder and no model in the cache (`anespec list`), so there is no "
         f"{quoted(name)} to serve"
@@ -101,5 +103,5 @@ def _require_distinct(names: Sequence[str]) -> None:
 
 
 def firm_options(given: Collection[str]) -> frozenset[str]:
-    """Those of the given options that no table of a single model overrules."""
+    """Return those of the given options that a model's own table does not override."""
     return frozenset(given) & frozenset(ModelEntry.model_fields)

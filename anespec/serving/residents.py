@@ -1,4 +1,4 @@
-"""The models in memory: their users, their sizes, and which are unloaded when others need the memory."""
+"""Track the models in memory, their sizes and uses, and unload models when others need the memory."""
 
 import asyncio
 import itertools
@@ -16,16 +16,16 @@ from anespec.system.errors import UsageError
 from anespec.system.formatting import bytes_text
 from anespec.system.process_exit import keep
 
-# Run long work outside of an event loop, in a thread that the exit of the process does not wait for.
+# Run long work outside the event loop, in a thread that does not delay the exit of the process.
 
 T = TypeVar("T")
 
 
 async def in_own_thread(work: Callable[[], T], unwanted: Callable[[T], None] = lambda result: None) -> T:
-    """Return the result of `work`, or raise its exception.
+    """Run `work` in its own thread; return its result, or raise its exception.
 
-    A conversion takes minutes, and an event loop that ends waits for the threads of its own pool. If the
-    caller is cancelled, the work continues, and `unwanted` is called, in a thread, with its result.
+    An event loop waits at its end for the threads of its pool, and a conversion takes minutes. If the caller
+    is cancelled, the work continues, and `unwanted` is called in that thread with the result.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -48,7 +48,7 @@ async def in_own_thread(work: Callable[[], T], unwanted: Callable[[T], None] = l
         try:
             loop.call_soon_threadsafe(told, result, failure)
         except RuntimeError:
-            # The loop has ended.
+            # The event loop has ended.
             if failure is None:
                 unwanted(result)  # type: ignore[arg-type]
 
@@ -57,19 +57,22 @@ async def in_own_thread(work: Callable[[], T], unwanted: Callable[[T], None] = l
 
 
 SECONDS_BETWEEN_LOOKS = 1.0
-"""At a model's files, while it is asked for."""
+"""Seconds between two checks of the files of a model in use."""
 
 TURN_SECONDS = 5.0
-"""A model that was loaded so long ago gives way even if it is in use: its answers are completed, and later
-requests wait until it is loaded again. Otherwise requests that overlap keep all other models out."""
+"""Seconds after which a loaded model may be unloaded even if it is in use. Its answers are completed, and
+later requests wait until it is loaded again. Otherwise requests that overlap would keep all other models
+out."""
 
 _log = logging.getLogger("anespec.serve")
 
 
 @dataclass(eq=False)
 class Resident:
-    """A model in memory since the time `loaded`. A retired model is closed after its last use; `used` orders
-    the last uses of all models."""
+    """A model in memory since the time `loaded`.
+
+    A retired model is closed after its last use. `used` orders the last uses of all models.
+    """
 
     name: str
     found: Found
@@ -82,7 +85,8 @@ class Resident:
     going: asyncio.Task[None] | None = None
 
     async def is_sound(self) -> bool:
-        """Return whether no file of it was written to since it was loaded, by a recent check."""
+        """Return whether the model's files are unchanged since it was loaded, checked at most once a
+        second."""
         now = time.monotonic()
         if now - self.looked < SECONDS_BETWEEN_LOOKS:
             return True
@@ -90,17 +94,19 @@ class Resident:
         changed = await asyncio.to_thread(lambda: self.found.files.written_into)
         if changed is not None:
             _log.error(
-                "%s: was written into while %s was in memory, which is loaded anew", changed, self.name
+                "%s: was written to while %s was in memory; the model is loaded again", changed, self.name
             )
         return changed is None
 
 
 class Residents:
-    """All models in memory. Belongs to the event loop."""
+    """All models in memory. Use it on the event loop only."""
 
     def __init__(self, limit: MemoryLimit | None, room_seconds: float, turn_seconds: float) -> None:
-        """A `limit` of None is none. Whoever needs room waits for it so many seconds; `turn_seconds` replaces
-        TURN_SECONDS."""
+        """Start with no model. A `limit` of None allows any size.
+
+        A load waits at most `room_seconds` for memory. `turn_seconds` replaces TURN_SECONDS.
+        """
         self._limit = limit
         self._room_seconds = room_seconds
         self._turn_seconds = turn_seconds
@@ -111,11 +117,11 @@ class Residents:
         self._closed = False
 
     def hold(self, resident: Resident) -> None:
-        """Somebody uses it."""
+        """Count one more use of a model."""
         resident.leases += 1
 
     def let_go(self, resident: Resident) -> None:
-        """Somebody is done with it."""
+        """Count one use less."""
         resident.leases -= 1
         resident.used = next(self._uses)
         if resident.is_retired and not resident.leases:
@@ -123,26 +129,29 @@ class Residents:
         self._tell_change()
 
     def retire(self, resident: Resident) -> None:
-        """Nobody gets it any more."""
+        """Give the model to no further request, and close it after its last use."""
         resident.is_retired = True
         if not resident.leases:
             self._send_away(resident)
 
     async def reserve(self, name: str, needed: int, give_way: Callable[[Resident], bool]) -> None:
-        """Have so many bytes for a model; those that nobody uses go for it, what was used longest ago first,
-        then one that is in use and has had its turn.
+        """Reserve `needed` bytes for a model, and unload others if necessary.
 
-        `give_way` retires one, unless somebody waits for it. `add` or `give_up` ends the reservation.
+        Idle models are unloaded first, the least recently used one before the others. If all are in use, one
+        that was loaded longer than `turn_seconds` ago is retired.
+
+        `give_way` retires a model and returns True, unless a request waits for that model. `add` or `give_up`
+        ends the reservation.
 
         Raises:
-            UsageError: it never fits.
-            ApiError: others did not let go in time (503).
+            UsageError: the model is larger than the limit.
+            ApiError: other models stayed in use for too long (503).
         """
         limit = self._limit
         if limit is not None and limit.is_firm and needed > limit.bytes:
             raise UsageError(
                 f"{name} takes about {bytes_text(needed)} of memory, more than the {bytes_text(limit.bytes)} "
-                "of --memory; give it more"
+                "of --memory; raise --memory"
             )
         deadline = time.monotonic() + self._room_seconds
         while limit is not None and not limit.holds(self._taken, needed):
@@ -175,13 +184,13 @@ class Residents:
         return resident
 
     def give_up(self, reserved: int) -> None:
-        """So many bytes are not needed any more."""
+        """End a reservation of that many bytes."""
         self._reserved -= reserved
         self._tell_change()
 
     async def close(self) -> None:
-        """Stop all models, even if they are in use; they stay in memory until the process ends (see
-        leaving)."""
+        """Stop all models, even those in use; they stay in memory until the process ends (see
+        process_exit)."""
         self._closed = True
         going = [each.going for each in self._all if each.going is not None]
         staying = [each for each in self._all if each.going is None]
@@ -200,7 +209,7 @@ class Residents:
         return sorted(had, key=lambda each: each.loaded)
 
     def _end_of_turn(self, resident: Resident) -> float | None:
-        """Return when a model has had its turn; None if it had it."""
+        """Return the time from which a model in use may be unloaded; None if that time has passed."""
         end = resident.loaded + self._turn_seconds
         return end if end > time.monotonic() else None
 
@@ -218,7 +227,7 @@ class Residents:
         except Exception:
             _log.exception("%s could not be closed", resident.name)
         self._all.remove(resident)
-        _log.info("%s is out of memory", resident.name)
+        _log.info("%s was unloaded", resident.name)
         self._tell_change()
 
     def _tell_change(self) -> None:

@@ -1,4 +1,4 @@
-"""The models that a daemon serves: their names, and the sources of the models."""
+"""Define the source of a served model: where it is, and how it is loaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ Names = Mapping[str, "ModelSource"]
 
 @dataclass(frozen=True)
 class ModelSource:
-    """An artifact, a GGUF or a name of either, as a person gave it, and how it is loaded.
+    """An artifact or a GGUF, by path or name as the user gave it, and its load options.
 
-    `preset` says how it answers where a request does not.
+    `preset` has the defaults for requests.
+
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""A daemon from its first line to its last: listen, load, warm up, serve, leave nothing behind."""
+"""Run a daemon: listen, load and warm up the models, serve until it is stopped, and clean up."""
 
 import asyncio
 import contextlib
@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 
 def telling(watch: ProgressCallbacks, lifecycle: Lifecycle) -> ProgressCallbacks:
-    """Return a watcher that does what `watch` does, and keeps `lifecycle.loading`.
+    """Return callbacks that call `watch`, and update `lifecycle.loading`.
 
-    Clients see that without a key, so it has the kind of work (`converting`) and its share, but no name.
+    Clients can read `lifecycle.loading` without a key, so it has the kind of work (`converting`) and its
+    share, but no model's name.
     """
 
     @contextlib.contextmanager
@@ -83,7 +84,7 @@ def tell_system(state: str) -> None:
     address = os.environ.get(VARIABLE, "")
     if not address:
         return
-    # A name that begins with @ lies in no file system.
+    # A name that begins with @ is an abstract socket, which is not in the file system.
     place = f"\0{address[1:]}" if address.startswith("@") else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as found:
         found.connect(place)
@@ -99,10 +100,11 @@ SECONDS_BETWEEN_NOTES = 1.0
 ONE_PASS = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True)
 
 ONE_OF_JSON = ONE_PASS.with_changes(grammar=Grammar(kind=GrammarKind.JSON))
-"""For it the vocabulary is prepared for grammars; with a large one nothing else runs for a second."""
+"""A request that prepares the vocabulary for grammars. A large vocabulary takes a second in which nothing
+else runs."""
 
-NOBODYS = Principal(tenant="the first pass")
-"""No client goes on from what it leaves."""
+WARM_UP_CLIENT = Principal(tenant="the first pass")
+"""The tenant of warm-up requests: no client may reuse their K/V."""
 
 _log = logging.getLogger("anespec.serve")
 
@@ -111,11 +113,11 @@ async def serve(asked: ServeRequest) -> None:
     """Serve until the daemon is stopped.
 
     Raises:
-        AnespecError: it cannot listen, or what is loaded at the start cannot be.
+        AnespecError: the daemon cannot listen, or cannot load the models of the start.
     """
     options, lifecycle = asked.serving, Lifecycle()
     watch = telling(_said_aloud(), lifecycle)
-    # Once it is ready its log says what is loaded.
+    # After the start, progress would disturb the log.
     loader = ArtifactLoader(lambda: watch if lifecycle.phase is Phase.STARTING else _LOGGED)
     keys = _keys(options)
     said: list[Callable[[Sequence[str]], None]] = []
@@ -124,7 +126,10 @@ async def serve(asked: ServeRequest) -> None:
         config = None if asked.config is None else read_config(asked.config.path)
         found = asked.names(config)
         if config is not None and asked.config is not None and config.options != asked.config.options:
-            _log.warning("%s: models are read again; its other options hold from the next start", config.path)
+            _log.warning(
+                "%s: its models were read again; its other changed options take effect at the next start",
+                config.path,
+            )
         keys.take(_keys(options))
         _say_without_admin(keys, options, _LOGGED)
         for tell in said:
@@ -148,7 +153,7 @@ async def serve(asked: ServeRequest) -> None:
             watch.note(f"listening on {address_text(listening)}")
             for sentence in missing({name: sources[name] for name in models.names[1:]}):
                 watch.note(sentence)
-            # The default comes last: where not all fit, it is not the one that gave way.
+            # The default is loaded last, so that it is in memory even if not all models fit.
             for name in reversed(models.names if asked.pool.preload else models.names[:1]):
                 await _warm_up(models, name, watch)
             _say_without_admin(keys, options, watch)
@@ -180,20 +185,20 @@ def _keys(options: ServeOptions) -> KeyRing:
 def _say_without_admin(keys: KeyRing, options: ServeOptions, watch: ProgressCallbacks) -> None:
     if not keys.has_admin:
         watch.note(
-            f"{options.api_key_file}: none of its keys is an administrator's, so /metrics and /stats tell "
-            "each its own requests; write NAME:KEY admin for one that is told all"
+            f"{options.api_key_file}: none of its keys is an administrator's, so /metrics and /stats show "
+            "each key its own requests only; write NAME:KEY admin for a key that sees all"
         )
 
 
 async def _warm_up(models: ModelPool, name: str, watch: ProgressCallbacks) -> None:
-    """Load a model and run one pass, so that no client waits for what the first one costs."""
+    """Load a model and run one pass, since the first pass is slow."""
     try:
         async with models.lease(name) as leased:
             with watch.steps(f"warming up {name}") as report:
                 report("the first pass")
                 await asyncio.to_thread(_run_one_pass, leased.model, ONE_PASS)
                 report("grammars")
-                # Not every vocabulary can write JSON.
+                # Some vocabularies cannot write JSON.
                 with contextlib.suppress(AnespecError):
                     await asyncio.to_thread(_run_one_pass, leased.model, ONE_OF_JSON)
     except ModelLoadError as error:
@@ -207,11 +212,13 @@ async def _warm_up(models: ModelPool, name: str, watch: ProgressCallbacks) -> No
 def _say_what_did_not_fit(models: ModelPool, all_are_wanted: bool, watch: ProgressCallbacks) -> None:
     missing = [printable(name) for name in models.names if name not in models.loaded]
     if all_are_wanted and missing:
-        watch.note(f"{listed(missing)}: no room beside the others (--memory), so loaded when asked for")
+        watch.note(
+            f"{listed(missing)}: no room beside the other models (--memory), so loaded at the first request"
+        )
 
 
 def _run_one_pass(model: ServingModel, options: GenerationOptions) -> None:
-    (run,) = model.run((model.tokenizer.bos_id or 0,), options, NOBODYS)
+    (run,) = model.run((model.tokenizer.bos_id or 0,), options, WARM_UP_CLIENT)
     for _ in run:
         pass
 
@@ -226,7 +233,7 @@ def _ready(listening: socket.socket, names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _listening(options: ServeOptions) -> Iterator[socket.socket]:
-    """The socket while the block lasts; a Unix socket leaves no file behind."""
+    """Listen while the block lasts; afterwards remove the file of a Unix socket."""
     try:
         found = listen_on(options)
     except AddressTakenError as error:
@@ -243,7 +250,7 @@ def _listening(options: ServeOptions) -> Iterator[socket.socket]:
 
 
 def _taken(error: AddressTakenError) -> UsageError:
-    """Say whose the address is, where that is a daemon of the same user."""
+    """Name the daemon that has the address, if it is one of this user."""
     try:
         record = daemon_at(error.address)
     except StorageError:
@@ -252,7 +259,7 @@ def _taken(error: AddressTakenError) -> UsageError:
         return error
     return UsageError(
         f"{record.address}: an anespec daemon of yours listens there (pid {record.pid}) and serves "
-        f"{listed([printable(name) for name in record.models])}; ask that one, end it with `anespec stop "
+        f"{listed([printable(name) for name in record.models])}; use that one, end it with `anespec stop "
         f"{record.pid}`, or choose another {error.option} (`anespec ps` shows all)"
     )
 
@@ -268,5 +275,5 @@ _LOGGED = ProgressCallbacks(note=_log.warning)
 
 
 def _said_aloud() -> ProgressCallbacks:
-    """Notes and progress on standard error; asked now, since a thread does not know of -q."""
+    """Return the progress display on standard error. -q is read here, since threads do not see it."""
     return ProgressCallbacks(note=_log.info) if is_quiet() else watcher(shown=True)

@@ -23,7 +23,7 @@ from anespec.system.errors import (
 from anespec.system.safe_files import Folder
 
 MARK = "Written by anespec serve, which also removes it."
-"""A marker without two consecutive hyphens, since it is written in an XML comment, too."""
+"""The marker of files written by anespec. It is also part of an XML comment, so it has no `--`."""
 AGENT = "anespec.serve"
 UNIT = "anespec.service"
 SECONDS_BETWEEN_STARTS = 5
@@ -39,8 +39,8 @@ KEPT_VARIABLES = (
 )
 """Variables with the paths of caches and presets. The unit never contains a token."""
 
-HOPELESS = (UsageError, GGUFError, UnsupportedModelError, ArtifactError, RequestError)
-"""Exit codes of failures that a restart does not fix."""
+PERMANENT_ERRORS = (UsageError, GGUFError, UnsupportedModelError, ArtifactError, RequestError)
+"""Errors that a restart does not fix."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Job:
 
     @classmethod
     def of(cls, arguments: Sequence[str], drain_seconds: float) -> "Job":
-        """`anespec serve` with these arguments, by this Python."""
+        """Return the job that runs `anespec serve` with these arguments, with this Python."""
         return cls(
             (sys.executable, "-m", "anespec", "serve", *arguments),
             {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ},
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Unit:
-    """A file that the system reads; `start` and `end` are what a person runs once it is written, or gone."""
+    """A unit file. `start` are the commands to run after it was written, `end` those after it was removed."""
 
     path: Path
     text: str
@@ -72,10 +72,10 @@ class Unit:
 
 
 def unit_for(platform: str, job: Job) -> Unit:
-    """The file for a `sys.platform`.
+    """Return the unit file for a `sys.platform`.
 
     Raises:
-        UsageError: there is none for it, or a word holds what no file can say.
+        UsageError: the platform has no unit files, or a word has characters that they cannot hold.
     """
     for word in (*job.command, *job.variables.values()):
         if not word.isprintable():
@@ -84,7 +84,7 @@ def unit_for(platform: str, job: Job) -> Unit:
         return _agent(job)
     if platform.startswith("linux"):
         return _unit(job)
-    raise UsageError(f"there is no way to install a daemon on {platform}; run `anespec serve` as you like")
+    raise UsageError(f"a daemon cannot be installed on {platform}; start `anespec serve` in another way")
 
 
 def _agent(job: Job) -> Unit:
@@ -99,7 +99,7 @@ def _agent(job: Job) -> Unit:
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": SECONDS_BETWEEN_STARTS,
         "ExitTimeOut": job.stop_seconds,
-        # What it computes is waited for, so it is no background job to the scheduler.
+        # Clients wait for the answers, so the scheduler must not treat it as a background job.
         "ProcessType": "Interactive",
         "StandardOutPath": log,
         "StandardErrorPath": log,
@@ -117,7 +117,7 @@ def _agent(job: Job) -> Unit:
 
 
 def _unit(job: Job) -> Unit:
-    codes = " ".join(str(code) for code in sorted({error.exit_code for error in HOPELESS}))
+    codes = " ".join(str(code) for code in sorted({error.exit_code for error in PERMANENT_ERRORS}))
     variables = "".join(
         f"Environment={_quoted(f'{name}={value}')}\n" for name, value in job.variables.items()
     )
@@ -155,12 +155,12 @@ WantedBy=default.target
 
 
 def _word(text: str) -> str:
-    """A word of a command as systemd reads it, with no variable that it would replace."""
+    """Quote a word of a command for systemd; `$` is escaped, so that no variable is replaced."""
     return _quoted(text.replace("$", "$$"))
 
 
 def _quoted(text: str) -> str:
-    """A text as systemd reads it, with nothing in it but itself; a variable's value has no `$` replaced."""
+    """Quote a text for systemd. `$` stays: systemd does not replace variables in the value of a variable."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
@@ -172,7 +172,7 @@ def _home() -> Path:
         raise StorageError("this user has no home folder; set HOME") from None
 
 
-# Writing and removing what has the system start a daemon (units).
+# Write and remove unit files.
 
 LARGEST_UNIT = 1 << 20
 
@@ -181,15 +181,15 @@ def install(unit: Unit, force: bool) -> bool:
     """Write the unit; return whether there was a change to write.
 
     Raises:
-        UsageError: something else stands there, and `force` was not given.
+        UsageError: the path holds another file, and `force` is False.
         StorageError: the file system refuses.
     """
     present = _present(unit.path)
     if present == unit.text:
         return False
     if present is not None and not force:
-        whose = "says otherwise" if MARK in present else "is not of anespec"
-        raise UsageError(f"{unit.path}: stands there and {whose}; --force replaces it")
+        problem = "exists with other content" if MARK in present else "exists and was not written by anespec"
+        raise UsageError(f"{unit.path}: {problem}; --force replaces it")
     try:
         unit.path.parent.mkdir(parents=True, exist_ok=True)
         with Folder.open(unit.path.parent) as folder:
@@ -203,14 +203,14 @@ def uninstall(path: Path, force: bool) -> bool:
     """Remove the unit; return whether it existed.
 
     Raises:
-        UsageError: anespec did not write what stands there, and `force` was not given.
+        UsageError: the file was not written by anespec, and `force` is False.
         StorageError: the file system refuses.
     """
     present = _present(path)
     if present is None:
         return False
     if MARK not in present and not force:
-        raise UsageError(f"{path}: is not of anespec; --force removes it")
+        raise UsageError(f"{path}: was not written by anespec; --force removes it")
     try:
         path.unlink()
     except OSError as error:
