@@ -1,12 +1,11 @@
-"""The cache of converted GGUFs: each is converted once, and found by its content.
+"""Keep converted GGUFs in a cache: each is converted once, and found by its hash.
 
-    CACHE/anespec/models/KEY/model.anespec   the artifact
-    CACHE/anespec/models/KEY/entry.json      written when it is there; its time says when it was last used
-    CACHE/anespec/models/KEY.lock            held while that is done
+    CACHE/anespec/models/KEY/model.anespec the artifact CACHE/anespec/models/KEY/entry.json written when it is
+    complete; its mtime is the time of the last use CACHE/anespec/models/KEY.lock locked during the conversion
 
-KEY follows from the GGUF's hash, from how it is converted and from anespec's version. Without an entry the
-rest is an interrupted run, which the next one goes on with. What is there serves everybody who wants no more
-of it: one artifact for several sequences is opened for fewer by whoever needs no more.
+KEY is derived from the GGUF's hash, the options of the conversion and anespec's version. A folder without an
+entry is an interrupted conversion, which the next one continues. An artifact also serves requests for fewer
+sequences than it has.
 """
 
 import contextlib
@@ -49,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CachedModel:
-    """One model of the cache; without an entry it is what an interrupted run has left."""
+    """A model in the cache; without an `entry` it is an interrupted conversion."""
 
     key: str
     folder: Path
@@ -57,27 +56,27 @@ class CachedModel:
 
     @property
     def artifact(self) -> Path:
-        """The path of its artifact."""
+        """Return the path of the artifact."""
         return self.folder / ARTIFACT_NAME
 
     @property
     def name(self) -> str:
-        """The name to show: that of its GGUF."""
+        """Return the name to show: that of the GGUF."""
         return self.entry.name if self.entry is not None else self.key
 
     @property
     def used(self) -> datetime:
-        """The time of its last use, local time; the beginning of time if unknown."""
+        """Return the local time of the last use; the earliest possible time if unknown."""
         path = self.folder / ENTRY_NAME if self.entry is not None else self.folder
         try:
             return datetime.fromtimestamp(path.stat().st_mtime, UTC).astimezone()
         except (OSError, ValueError, OverflowError):
-            # It has just gone, or its time is none that a calendar has.
+            # The entry was just removed, or its time is out of range.
             return datetime.fromtimestamp(0, UTC).astimezone()
 
     @property
     def size(self) -> int:
-        """Bytes on disk, also of what is not finished; files may come and go meanwhile."""
+        """Return the bytes on disk, unfinished files included; files may change meanwhile."""
         total = 0
         for folder, _, names in os.walk(self.folder):
             for name in names:
@@ -98,18 +97,21 @@ def resolve_artifact(
     weights: "WeightChoice | None" = None,
     watch: ProgressCallbacks = SILENT,
 ) -> Path:
-    """Return the artifact for `path`: its own folder, or one of the cache. A remote file is downloaded first.
-    A GGUF is converted for this machine if it was not yet. A path that does not exist may be the name of a
-    model in the cache. A folder is returned unchanged, for `Artifact` to check. `context`, `sequences` and
-    `weights` are requirements, None for any value: see Build.
+    """Return the artifact's folder for `path`.
+
+    A folder is returned unchanged; `Artifact` checks it. A remote file is downloaded first. A GGUF is
+    converted for this machine if the cache has no conversion of it. A path that does not exist may be the
+    name of a model in the cache. `context`, `sequences` and `weights` are requirements, None for any value:
+    see Build.
 
     Raises:
-        ArtifactError: it is none of these.
-        UsageError: it is converted already, and otherwise than wanted, or a name is that of several models.
-        GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not so.
-        StorageError: the cache cannot be used, or has no room.
-        MissingPackageError: a package is needed that is not installed.
-        Interrupted: someone pressed ^C; what is finished is kept.
+        ArtifactError: the path is none of these.
+        UsageError: an artifact was converted with other options, or several models have the name.
+        GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not with these
+        options.
+        StorageError: the cache cannot be used, or its disk is full.
+        MissingPackageError: a required package is not installed.
+        Interrupted: ^C was pressed; finished shards are kept.
     """
     path = fetched(path, watch)
     build = Build.here(context, sequences, weights)
@@ -138,7 +140,7 @@ def resolve_artifact(
 
 
 def is_cached(artifact: Path) -> bool:
-    """Return whether the cache made an artifact's folder."""
+    """Return whether an artifact's folder belongs to the cache."""
     with contextlib.suppress(StorageError, OSError):
         place = artifact.resolve()
         return place.name == ARTIFACT_NAME and place.parent.parent == ModelCache().root.resolve()
@@ -148,7 +150,7 @@ def is_cached(artifact: Path) -> bool:
 def sequences_to_run(artifact: Path, asked: int | None, usual: int = 1) -> int | None:
     """Return how many of an artifact's sequences may run at a time; None for all.
 
-    A model of the cache has enough for every verb, so it runs the requested number, or the `usual` one.
+    A cached model may have more sequences than a verb needs, so it runs `asked`, or `usual` if that is None.
     """
     from anespec.manifests.store import Artifact
 
@@ -159,12 +161,12 @@ def sequences_to_run(artifact: Path, asked: int | None, usual: int = 1) -> int |
 
 
 def cached_artifact(name: Path) -> Path | None:
-    """The artifact of the model in the cache that is called so; None where there is none.
+    """Return the artifact of the cached model with this name; None if there is none.
 
     Raises:
-        UsageError: there are several.
+        UsageError: several models have the name.
     """
-    # Where there is no cache, what is wrong is the name.
+    # Without a cache folder, the useful error is that the name is unknown.
     with contextlib.suppress(StorageError):
         found = ModelCache().named(str(name))
         return None if found is None else found.artifact
@@ -184,15 +186,15 @@ class ModelCache:
     """The user's folder of converted models; safe to use from several processes at once."""
 
     def __init__(self, root: Path | None = None) -> None:
-        """`root` is an own folder, made when it is needed; None for the user's."""
+        """Use the cache in the folder `root`, which is created when needed; None for the user's cache."""
         self.root = cache_folder() / MODELS_FOLDER if root is None else root
 
     def require_whole(self, gguf: Path) -> None:
         """Check the tables of a GGUF whose hash is not known yet, before all of its bytes are read.
 
         Raises:
-            GGUFError: it is damaged, or longer than its tensors: a sparse file may have terabytes.
-            StorageError: it cannot be read.
+            GGUFError: the file is damaged, or longer than its tensors (a sparse file may have terabytes).
+            StorageError: the file cannot be read.
         """
         from anespec.gguf.container import GGUFFile
 
@@ -205,7 +207,7 @@ class ModelCache:
             pass
 
     def artifact_of(self, gguf: Path, build: Build, display: Display) -> Path:
-        """The artifact of a GGUF, made first where there is none; raises like `resolve_artifact`."""
+        """Return the artifact of a GGUF, converting it first if needed; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
             sha256 = self._hash(gguf, display)
             model = self._serving(root, build, sha256)
@@ -220,10 +222,10 @@ class ModelCache:
         return model.artifact
 
     def models(self) -> list[CachedModel]:
-        """All that is there, what was used last first.
+        """Return all models, interrupted conversions included, the most recently used first.
 
         Raises:
-            StorageError: the folder cannot be read, or is not this user's.
+            StorageError: the folder cannot be read, or belongs to another user.
         """
         if not self.root.is_dir():
             return []
@@ -232,22 +234,24 @@ class ModelCache:
         return sorted(found, key=lambda model: model.used, reverse=True)
 
     def named(self, name: str) -> CachedModel | None:
-        """The finished model that a person calls so; None where there is none.
+        """Return the finished model with this name or key; None if there is none.
 
         Raises:
-            UsageError: there are several.
+            UsageError: several models have the name.
         """
         found = [model for model in self.models() if model.entry is not None and model.is_called(name)]
         if len(found) > 1:
             keys = listed([model.key for model in found], "or")
-            raise UsageError(f"{quoted(name)} is the name of several cached models; say which: {keys}")
+            raise UsageError(
+                f"{quoted(name)} is the name of several cached models; give the key of one: {keys}"
+            )
         return found[0] if found else None
 
     def remove(self, model: CachedModel) -> None:
         """Remove a model from the disk.
 
         Raises:
-            StorageError: it is being made now, or the file system refuses.
+            StorageError: the model is being converted now, or the file system refuses.
         """
         from filelock import Timeout
 
@@ -256,7 +260,9 @@ class ModelCache:
                 root.remove(model.key)
                 root.remove(f"{model.key}.lock")
         except Timeout:
-            raise StorageError(f"{model.name}: is being converted right now; let that end first") from None
+            raise StorageError(
+                f"{model.name}: is being converted now; wait for the end of the conversion"
+            ) from None
         except OSError as error:
             raise StorageError(f"{model.folder}: cannot be removed ({error.strerror})") from error
 
@@ -276,7 +282,8 @@ class ModelCache:
         return [self._model(root, key) for key in keys]
 
     def _serving(self, root: Folder, build: Build, sha256: str) -> CachedModel | None:
-        """The finished model that is what is wanted of a GGUF with this hash, and little more than that."""
+        """Return the finished model that satisfies the request with the fewest extras; None if there is
+        none."""
         fitting = [
             (model.entry.sequences, model.key, model)
             for model in self._all(root)
@@ -300,12 +307,12 @@ class ModelCache:
                 output = self.root / key / ARTIFACT_NAME
                 entry = prepare_model(gguf, output, build, display)
             except BaseException:
-                # What could not even be begun is no interrupted conversion.
+                # A conversion that failed before its first file leaves no interrupted one.
                 with contextlib.suppress(OSError):
                     (self.root / key).rmdir()
                 raise
             try:
-                # The lock prevents another process from taking the name meanwhile.
+                # The lock keeps other processes from using the name meanwhile.
                 with root.held():
                     others = [model.entry for model in self._all(root) if model.entry and model.key != key]
                     entry = entry.model_copy(update={"name": free_name(entry, key, others)})
@@ -316,7 +323,7 @@ class ModelCache:
 
     @contextlib.contextmanager
     def _lock(self, key: str, gguf: Path, display: Display) -> Iterator[None]:
-        """Hold the model; where another process does, wait until it is done with it."""
+        """Lock the model; wait if another process has the lock."""
         from filelock import Timeout
 
         lock = self._file_lock(key)
@@ -341,7 +348,7 @@ class ModelCache:
 
 
 def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> Entry:
-    """Convert `gguf` to `output`; what an interrupted run has finished is kept.
+    """Convert `gguf` to `output`, reusing the finished shards of an interrupted run.
 
     Raises like `resolve_artifact`.
     """
@@ -369,7 +376,7 @@ def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> E
 
 
 def _convert(gguf: Path, output: Path, build: Build, display: Display) -> bool:
-    """Convert, and return whether the context is the one that a request without any would have."""
+    """Convert, and return whether the context is the default one."""
     from anespec.convert.options import ConvertOptions
 
     options = ConvertOptions(
@@ -401,12 +408,12 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> bool:
 def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:
     """Raise StorageError if the files to write need more than the free space.
 
-    Space of an earlier run's files counts as free: they are kept, or replaced.
+    The space of an earlier run's files counts as free, since they are reused or replaced.
     """
     left = sum(path.lstat().st_size for path in folder.rglob("*"))
     room, needed = shutil.disk_usage(folder).free + left, plan.estimated_bytes()
     if needed > room:
         raise StorageError(
             f"{folder}: has room for {bytes_text(room)}, and {gguf.name} takes about {bytes_text(needed)}; "
-            "make some (`anespec list` shows what `anespec rm` would free)"
+            "free some space (`anespec list` shows what `anespec rm` would free)"
         )

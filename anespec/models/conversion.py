@@ -1,4 +1,4 @@
-"""How a GGUF is converted for the cache: the request, the finished model, and whether the two match."""
+"""Define how a GGUF is converted for the cache: the request, the finished model, and whether they match."""
 
 import contextlib
 import hashlib
@@ -37,7 +37,7 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
     Raises:
         MissingPackageError: coremltools is not installed.
         GGUFError: the file is malformed.
-        UnsupportedModelError: the model or its tokenizer is none that is converted.
+        UnsupportedModelError: this version does not convert such a model or tokenizer.
         RequestError: the options do not fit the model.
         StorageError: the file cannot be read.
     """
@@ -47,7 +47,7 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
     from anespec.runtime.text.tokenizer import Tokenizer
     from anespec.system.packages import require_package
 
-    # What builds shards loads it at once.
+    # Building shards needs coremltools, so say at once that it is missing.
     require_package("coremltools", "a conversion")
     with GGUFFile(gguf) as file:
         plan = ConversionPlan(SourceModel(file), options)
@@ -56,8 +56,7 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
 
 
 def stopped(interruption: KeyboardInterrupt) -> Interrupted:
-    """Return the error to raise after an interrupted conversion, which may have reported the shards that it
-    keeps."""
+    """Return the error for an interrupted conversion. Its text is that of `interruption`, or a default."""
     return Interrupted(str(interruption) or "interrupted; run the same command again to go on")
 
 
@@ -67,20 +66,20 @@ def default_output(gguf: Path) -> Path:
 
 
 USUAL_SEQUENCES = 4
-"""Sequences that a GGUF is converted for: the number of daemon requests that share passes. A verb that needs
-fewer opens the artifact for fewer."""
+"""The default number of sequences: how many requests of a daemon share a pass. Verbs that need fewer open the
+artifact for fewer."""
 
 USUAL_WEIGHTS = WeightChoice()
 
 KEY_DIGITS = 6
-"""Characters of the key in a name, if nothing else distinguishes two models."""
+"""Characters of the key that are appended to a name if nothing else distinguishes two models."""
 
 
 class Entry(Record):
     """The properties of a finished model in the cache.
 
     `weight_choice` is the requested choice of formats, `weights` the formats that resulted. `usual_context`
-    is true if the context is the one that a request without any has.
+    is True if the context is the default one.
     """
 
     name: Name
@@ -114,7 +113,7 @@ class Build:
     def here(
         cls, context: int | None = None, sequences: int | None = None, weights: WeightChoice | None = None
     ) -> Self:
-        """For this machine; a context is rounded up as `convert` does."""
+        """Return the build for this machine, with the context rounded up as `convert` does."""
         return cls(
             usual_target(),
             None if context is None else -(-context // BASE_ALIGNMENT) * BASE_ALIGNMENT,
@@ -124,10 +123,10 @@ class Build:
 
     @property
     def built_sequences(self) -> int:
-        """For how many the artifact is made: enough for every verb, where more cost nothing.
+        """Return the number of sequences to convert for.
 
-        On a processor a pass looks at the slots in use alone. Elsewhere it looks at all of them, so a number
-        that was asked for is kept to.
+        On a processor a pass reads only the slots in use, so more sequences cost nothing and the number is
+        enough for every verb. Elsewhere a pass reads all slots, so a requested number is used unchanged.
         """
         if self.sequences is not None and self.target is not Target.CPU:
             return self.sequences
@@ -135,7 +134,7 @@ class Build:
         return max(self.sequences or 1, min(USUAL_SEQUENCES, most))
 
     def key(self, sha256: str) -> str:
-        """The name in the cache of what this makes of the GGUF with this hash."""
+        """Return the name in the cache for this build of the GGUF with this hash."""
         facts = (
             sha256, self.target.value, self.context, self.built_sequences, str(self.weights), __version__,
             SCHEMA_VERSION,
@@ -143,10 +142,9 @@ class Build:
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     def is_served_by(self, entry: Entry, sha256: str) -> bool:
-        """Return whether a finished model is a conversion of the GGUF with this hash that satisfies the
-        request.
+        """Return whether a finished model satisfies this request for the GGUF with this hash.
 
-        It may have more sequences.
+        The model may have more sequences.
         """
         right_context = entry.usual_context if self.context is None else entry.context == self.context
         return (
@@ -166,15 +164,17 @@ def require_agreement(
     weights_asked: bool,
     may_have_more: bool,
 ) -> None:
-    """Do nothing where an artifact is what is wanted of it; with `may_have_more` it may have more sequences.
+    """Check that an artifact was converted with the wanted options.
+
+    If `may_have_more` is True, it may have more sequences.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it was converted with other options.
     """
     for found, asked in _contradictions(manifest, wanted, weights_asked, may_have_more):
         raise UsageError(
-            f"{artifact}: was converted with {found}, not {asked}; leave that out, or give the GGUF, which "
-            "is then converted so"
+            f"{artifact}: was converted with {found}, not {asked}; leave out these options, or give the GGUF "
+            "to convert it with them"
         )
 
 
@@ -192,7 +192,8 @@ def _contradictions(
 
 
 def _are_stored_so(manifest: Manifest, choice: WeightChoice) -> bool:
-    """Return whether the formats are the requested ones, except for tensors that do not support theirs."""
+    """Return whether the stored formats are the requested ones; tensors that do not support theirs are
+    ignored."""
     return all(
         choice.format_of(kind) is tensor.weights
         for tensor in manifest.tensors
@@ -201,7 +202,7 @@ def _are_stored_so(manifest: Manifest, choice: WeightChoice) -> bool:
 
 
 def free_name(entry: Entry, key: str, others: Iterable[Entry]) -> str:
-    """Return the entry's name; if another entry has the same one, append the difference between the two."""
+    """Return the entry's name; if another entry has the same name, append how the two differ."""
     by_name = {other.name: other for other in others}
     if (holder := by_name.get(entry.name)) is None:
         return entry.name

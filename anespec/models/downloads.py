@@ -25,7 +25,7 @@ from anespec.system.user_folders import cache_folder
 class Downloaded:
     """A downloaded file: `name` is the URL, or hf:OWNER/REPO/FILE.gguf.
 
-    `paths` are removed with it, which frees `bytes`. `time` is the local time of the download. A file that is
+    Removing it removes `paths` and frees `bytes`. `time` is the local time of the download. A file that is
     not `finished` is incomplete.
     """
 
@@ -37,14 +37,14 @@ class Downloaded:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other programs may use it, too."""
+        """Return whether other programs may use the file, too."""
         return self.name.startswith(SCHEME)
 
     def remove(self) -> None:
-        """Remove it from the disk.
+        """Remove the file from the disk.
 
         Raises:
-            StorageError: it is being downloaded now, or the file system refuses.
+            StorageError: the file is being downloaded now, or the file system refuses.
         """
         from filelock import FileLock, Timeout
 
@@ -57,7 +57,9 @@ class Downloaded:
             with FileLock(folder / LOCK, timeout=0, mode=0o600):
                 shutil.rmtree(folder)
         except Timeout:
-            raise StorageError(f"{self.name}: is being downloaded right now; let that end first") from None
+            raise StorageError(
+                f"{self.name}: is being downloaded now; wait for the end of the download"
+            ) from None
         except OSError as error:
             raise StorageError(f"{self.paths[0]}: cannot be removed ({error.strerror})") from error
 
@@ -107,7 +109,7 @@ def _of_the_hub() -> Iterator[Downloaded]:
                     blobs[name].add(file.blob_path)
         holders = Counter(blob for held in blobs.values() for blob in held)
         for name, held in blobs.items():
-            # A blob with several names is removed with the last of them.
+            # A blob with several names is removed with its last name.
             own = sorted(blob for blob in held if holders[blob] == 1)
             times = [blob.stat().st_mtime for blob in held if blob.is_file()]
             yield Downloaded(

@@ -1,4 +1,4 @@
-"""The folder of drafting's memory: next to the cache of converted models, or the folder that an option names.
+"""Open the draft memory: in the folder beside the cache of converted models, or in one that an option names.
 
 CACHE/anespec/memory/VOCABULARY/   see runtime/drafters/memory/store.py
 """
@@ -20,17 +20,19 @@ MEMORY_FOLDER = "memory"
 
 
 def memory_folder(given: Path | None = None) -> Path:
-    """The folder of all vocabularies: the given one, or the user's. Raises StorageError where there is no
-    home."""
+    """Return the folder of all draft memories: the given one, or the user's.
+
+    Raises StorageError if the user has no home folder.
+    """
     return cache_folder() / MEMORY_FOLDER if given is None else given
 
 
 def open_memory(
     opened: "OpenedModel", options: "LoadOptions", memories: "Memories", learner: "Learner"
 ) -> "Memory":
-    """The memory that a model draws from and learns into.
+    """Return the memory that a model drafts from and adds to.
 
-    Where there is no home folder it lives in memory alone.
+    If the user has no home folder, it is not written to disk.
     """
     from anespec.runtime.drafters.memory.memories import Place
     from anespec.runtime.drafters.memory.store import vocabulary_key
@@ -49,7 +51,8 @@ def open_memory(
 
 
 def memory_for_measuring(vocabulary_hash: str, options: "LoadOptions", learner: "Learner") -> "Memory":
-    """A memory that begins empty and is kept nowhere, or that of a folder where one was named."""
+    """Return an empty memory that is not written to disk, or the memory in the folder that the options
+    name."""
     from anespec.runtime.drafters.memory.memories import Memories, Place
     from anespec.runtime.drafters.memory.store import vocabulary_key
 

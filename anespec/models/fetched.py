@@ -1,4 +1,4 @@
-"""What every download has: its file, the room that it needs, and the progress that it shows."""
+"""Define the result of a download, and check the disk space for it."""
 
 import shutil
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from anespec.system.formatting import bytes_text
 from anespec.system.progress import Progress
 
 Display = Callable[[str], AbstractContextManager[Progress]]
-"""Shows the progress of what the title says while the block lasts."""
+"""A function that takes a title and returns a context; progress is shown inside the context."""
 
 ROOM_KEPT = 100_000_000
-"""Bytes of a disk that no download takes: what else runs there needs some."""
+"""Bytes of free space that downloads leave for other programs."""
 
 
 @dataclass(frozen=True)
 class Fetched:
     """A model's file on this machine.
 
-    `origin` is where it came from, by the name that leads to just this file; None where it lay here before.
-    `reason` says why this file was taken, where a person did not name one. `bytes` came now.
+    `origin` is the remote name of exactly this file; None for a local file. `reason` says why this file of a
+    repository was chosen, if the user named none. `bytes` is how much was downloaded now.
     """
 
     path: Path
@@ -32,9 +32,9 @@ class Fetched:
 
 
 def require_room(folder: Path, name: object, missing: int, there: int = 0) -> None:
-    """Raise StorageError where a folder's disk has no room for so many bytes of a download more.
+    """Raise StorageError if a folder's disk has no space for `missing` more bytes of a download.
 
-    Bytes that are `there` already and give way count as room.
+    `there` are bytes on the disk that the download replaces; they count as free space.
     """
     if not has_room(folder, missing - there):
         room = shutil.disk_usage(folder).free
@@ -45,5 +45,5 @@ def require_room(folder: Path, name: object, missing: int, there: int = 0) -> No
 
 
 def has_room(folder: Path, missing: int) -> bool:
-    """Whether a folder's disk takes so many bytes of a download more, and keeps ROOM_KEPT free."""
+    """Return whether a folder's disk has space for `missing` more bytes, and ROOM_KEPT beyond them."""
     return shutil.disk_usage(folder).free - ROOM_KEPT >= missing

@@ -1,4 +1,4 @@
-"""Describe a GGUF and what would be built of it, or an artifact's contents and verdicts."""
+"""Describe a GGUF and what would be built from it, or an artifact's contents and verdicts."""
 
 import dataclasses
 from collections import Counter
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class FileFacts:
     """The contents of a GGUF's header, whether or not the model can be converted.
 
-    `quantisation` has the bytes of tensors by ggml type, most first; `vocabulary` is in tokens.
+    `quantisation` has the bytes of tensors by ggml type, the largest first; `vocabulary` is in tokens.
     """
 
     file: str
@@ -37,7 +37,7 @@ class FileFacts:
 
     @classmethod
     def of(cls, file: "GGUFFile") -> "FileFacts":
-        """Read them from an open file."""
+        """Read the facts of an open file."""
         kinds: Counter[str] = Counter()
         for info in file:
             kinds[info.kind.name] += info.nbytes
@@ -88,7 +88,7 @@ class PlanFacts:
 
     @classmethod
     def of(cls, plan: "ConversionPlan") -> "PlanFacts":
-        """Read them from a plan."""
+        """Read the facts of a plan."""
         model, options, sharding = plan.model, plan.options, plan.sharding
         return cls(
             family=model.facts.family.title,
@@ -117,7 +117,7 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class GGUFInspection:
-    """A GGUF: what its header says, what would be built of it, and everything that is in the way."""
+    """A GGUF: its header, what would be built from it, and all reasons why it cannot be converted."""
 
     file: FileFacts
     plan: PlanFacts | None
@@ -125,11 +125,11 @@ class GGUFInspection:
 
     @property
     def convertible(self) -> bool:
-        """Whether `convert` accepts the model."""
+        """Return whether `convert` accepts the model."""
         return not self.unsupported
 
     def facts(self) -> dict[str, Any]:
-        """All of it for a program, on one level."""
+        """Return everything as one flat dict."""
         facts = dataclasses.asdict(self.file)
         facts |= {"convertible": self.convertible, "unsupported": list(self.unsupported)}
         if self.plan is not None:
@@ -142,7 +142,7 @@ class GGUFInspection:
 class ArtifactInspection:
     """An artifact's folder: its manifest, the bytes of shards and vocabulary, and the verdicts on it.
 
-    Where there is `damage`, files are not what the manifest says, and no verdict holds.
+    If there is `damage`, files differ from the manifest, and no verdict holds.
     """
 
     path: Path
@@ -153,7 +153,7 @@ class ArtifactInspection:
 
     @classmethod
     def of(cls, artifact: "Artifact") -> "ArtifactInspection":
-        """Read it from an open artifact; its files are hashed, unless its `hashes` know them."""
+        """Inspect an open artifact; its files are hashed, unless their hashes are cached."""
         from anespec.manifests.store import find_damage
         from anespec.models.verdict_summary import recorded_verdicts
 

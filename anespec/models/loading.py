@@ -1,4 +1,4 @@
-"""An artifact opened to generate from, and what the exactness gate allows of it here."""
+"""Open an artifact for generating, create its draft source, and run the gates that it needs first."""
 
 import time
 from dataclasses import dataclass, replace
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """An artifact with its vocabulary and a verifier that holds its shards.
+    """An open artifact: its vocabulary, and a verifier that holds its shards.
 
-    `suggested` is how the model's makers would have it sampled, `elsewhere` what a pass left in a new
-    process, once that was asked. Loading `began` then, on the clock of time.monotonic(); converting a GGUF is
-    no part of it.
+    `suggested` has the sampling options that the model's authors suggest. `elsewhere` is the result of a pass
+    in a new process, if one ran. `began` is the start of loading by time.monotonic(), after any conversion.
     """
 
     artifact: "Artifact"
@@ -45,14 +44,14 @@ class OpenedModel:
 def open_artifact(
     path: Path, options: "BackendOptions", watch: ProgressCallbacks, name: str | None = None
 ) -> OpenedModel:
-    """Open an artifact's folder, or that of a GGUF, which is converted first where that was never done.
+    """Open an artifact, or a GGUF, which is converted first if the cache does not have it.
 
-    `name` is what a person calls it, None for its path.
+    `name` is the name to show, None for the path.
 
     Raises:
-        ArtifactError: it is missing, damaged or of another version.
+        ArtifactError: the artifact is missing, damaged or of another version.
         RequestError: there is no such backend.
-        UsageError: it is an artifact, and not what the options want of a GGUF.
+        UsageError: the artifact was converted with other options than the given ones.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -61,7 +60,7 @@ def open_artifact(
     from anespec.runtime.backends import circumstances, open_verifier, recorded_starts, resolve_backend
     from anespec.runtime.options import LoadOptions
 
-    resolve_backend(options.backend)  # what cannot run here is said before anything is converted for it
+    resolve_backend(options.backend)  # an unusable backend is an error before anything is converted for it
     wanted = options if isinstance(options, LoadOptions) else LoadOptions()
     root = resolve_artifact(
         path,
@@ -81,7 +80,7 @@ def open_artifact(
     with watch.steps(f"loading {name or path}") as report:
         report("vocabulary")
         tokens = artifact.tokens_path()
-        # A library compiles shards without holding Python up, which reads the vocabulary meanwhile.
+        # Libraries compile shards without the GIL, so Python reads the vocabulary meanwhile.
         with ThreadPoolExecutor(2) as aside:
             reading = aside.submit(_read_vocabulary, tokens)
             aside.submit(_load_drafting, options)
@@ -99,7 +98,7 @@ def open_artifact(
 
 
 def _load_drafting(options: "BackendOptions") -> None:
-    """Load the compiled code of the draft source, if it exists; this takes most of a second."""
+    """Load the compiled code of the draft source, if it exists; this takes almost a second."""
     from anespec.runtime.drafters.kept_code import import_compiled, is_compiled
     from anespec.runtime.options import LoadOptions
 
@@ -119,13 +118,13 @@ def _read_vocabulary(tokens: Path) -> "tuple[Tokenizer, SamplingParameters]":
 def make_source(
     options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory", watch: ProgressCallbacks
 ) -> "DraftSource | None":
-    """Return the draft source that the options select for a vocabulary, None for none.
+    """Return the draft source that the options select for a vocabulary; None if they select none.
 
     A source with a memory opens it. If the source must be compiled first and the caller waits for it, a note
     says so.
 
     Raises:
-        RequestError: the options of a source make no sense together.
+        RequestError: the options of a source contradict each other.
     """
     from anespec.runtime.drafters.registry import open_source
 
@@ -134,7 +133,7 @@ def make_source(
 
 
 def tell_of_compiling(drafter: str, watch: ProgressCallbacks) -> None:
-    """Report that opening a source of this name takes some time."""
+    """Write a note if the drafter must be compiled first, since that takes a while."""
     from anespec.runtime.drafters.kept_code import must_compile
 
     if must_compile(drafter):
@@ -144,10 +143,10 @@ def tell_of_compiling(drafter: str, watch: ProgressCallbacks) -> None:
 def start_source(
     options: "LoadOptions", tokenizer: "Tokenizer", open_memory: "OpenMemory"
 ) -> "DraftSource | None":
-    """The same at once, though its first drafts may be another's: see StartingSource.
+    """Return the draft source at once; a simpler one may make its first drafts (see StartingSource).
 
     Raises:
-        RequestError: the options of a source make no sense together.
+        RequestError: the options of a source contradict each other.
     """
     from anespec.runtime.drafters import registry
 
@@ -155,14 +154,13 @@ def start_source(
 
 
 def ask_while_closed(opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks) -> OpenedModel:
-    """Measure what needs other processes: the golden gate of a model in the cache, and the same pass in a new
-    process.
+    """Run the golden gate of a cached model, and one pass in a new process, while the artifact is closed.
 
-    The artifact is closed meanwhile and opened again, so that it is in memory once.
+    Both load the shards again, so the artifact is closed meanwhile to be in memory only once.
 
     Raises:
-        GoldenGateError: it computes something else than its GGUF.
-        ArtifactError: the artifact cannot be opened any more.
+        GoldenGateError: the artifact does not compute what its GGUF means.
+        ArtifactError: the artifact cannot be opened again.
     """
     from anespec.validate.check_parts import may_ask_golden
     from anespec.validate.kept import kept_exactness
@@ -194,8 +192,7 @@ def _require_golden(opened: OpenedModel, options: "BackendOptions", watch: Progr
 def _run_elsewhere(
     opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks
 ) -> "Elsewhere | None":
-    """Return the results of a pass in a new process. If that fails, a note says so, and the gate does
-    without."""
+    """Return the results of a pass in a new process; if that fails, write a note and return None."""
     from anespec.validate.exactness import repeat_process
     from anespec.validate.kept import why_exactness_is_unknown
 
@@ -217,10 +214,11 @@ def _run_elsewhere(
 def exactness_here(
     opened: OpenedModel, options: "BackendOptions", watch: ProgressCallbacks
 ) -> tuple[OpenedModel, "ExactnessVerdict"]:
-    """Return the exactness verdict for these circumstances. If none is recorded, it is measured in its quick
-    form, and recorded. Also return the open artifact, which was opened again if it was measured in this
-    process. The measurement can take minutes with a large model on a slow backend, so a note comes before and
-    after.
+    """Return the open artifact and its exactness verdict here; measure and record a quick one if there is
+    none.
+
+    The artifact is opened again if it was measured in this process. Measuring can take minutes with a large
+    model on a slow backend, so a note is written before and after.
     """
     from anespec.runtime.backends import BACKENDS
     from anespec.validate.gates import recorded_exactness
@@ -232,7 +230,7 @@ def exactness_here(
         return opened, verdict
 
     def say_unkept(error: StorageError) -> None:
-        watch.note(f"the exactness verdict is not kept ({error})")
+        watch.note(f"the exactness verdict could not be recorded ({error})")
 
     started = time.monotonic()
     with watch.shares("exactness") as report:
@@ -242,7 +240,7 @@ def exactness_here(
     watch.note(f"exactness: {verdict.standing}, measured in {duration_text(time.monotonic() - started)}")
     if not BACKENDS[here.backend].uses_threads:
         return opened, verdict
-    # The gate's passes look at every slot, and what a library has taken for them it keeps (2.3 GB instead of
+    # The gate's passes read every slot, and a library keeps the memory it took for them (2.3 GB instead of
     # 1.1, for 0.9 GB of weights).
     opened.verifier.close()
     return _opened_again(
@@ -265,10 +263,10 @@ def _opened_again(
 
 
 def costs_here(opened: OpenedModel, proven: "Proven", watch: ProgressCallbacks) -> "PassCosts":
-    """Return the costs of passes on this machine; they are measured and recorded if there are none.
+    """Return the costs of passes on this machine; measure and record them if there are none.
 
-    It takes seconds on a processor. A Neural Engine may first prepare every width, in every process, which
-    took others 112 to 133 s each for 2 GB (ane-book, B).
+    Measuring takes seconds on a processor. On a Neural Engine, Core ML may first prepare every width in every
+    process, which took 112 to 133 s each for 2 GB (ane-book, grade B).
     """
     from anespec.validate.costs import kept_costs, recorded_costs
 
@@ -278,14 +276,14 @@ def costs_here(opened: OpenedModel, proven: "Proven", watch: ProgressCallbacks) 
         return costs
 
     def say_unkept(error: StorageError) -> None:
-        watch.note(f"what passes cost is not kept ({error})")
+        watch.note(f"the costs of passes could not be recorded ({error})")
 
     with watch.shares("timing passes") as report:
         return recorded_costs(artifact, opened.verifier, here, proven, report, say_unkept)
 
 
 def say_inexact(verdict: "ExactnessVerdict", options: "LoadOptions", watch: ProgressCallbacks) -> None:
-    """Say where speculation may change the text, and what is done about it."""
+    """Write a note if speculation may change the text, and say whether it is used."""
     if verdict.allows_speculation:
         return
     watch.note(

@@ -1,4 +1,4 @@
-"""The memory limit of a daemon's models, and the memory that a model takes."""
+"""Define the memory limit of a daemon's models, and estimate the memory that a model takes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from anespec.manifests.schema import Manifest
 from anespec.system.machine import machine_memory
 
 MEMORY_FACTORS: Mapping[str, float] = MappingProxyType({"openvino": 2.0})
-"""The memory of a model in use, as factors of the bytes of its weights and states, measured.
+"""The measured memory of a model in use, as a factor of the bytes of its weights and states, by backend.
 
-OpenVINO keeps states in f32, and the weights a second time once a pass was wide: 904 MB of weights with
-268 MB of states took 1.01 GB when they were loaded, 1.92 GB after a prompt of 30 tokens, 2.20 GB with all
-contexts full. Backends that were not measured have the design's own budget.
+OpenVINO keeps states in f32, and a second copy of the weights after a wide pass: 904 MB of weights with 268
+MB of states took 1.01 GB when they were loaded, 1.92 GB after a prompt of 30 tokens, 2.20 GB with all
+contexts full. Backends that were not measured have USUAL_FACTOR, the budget of the design.
 """
 
 USUAL_FACTOR = 1.3
@@ -26,7 +26,7 @@ SHARE_OF_MACHINE = 0.8
 class MemoryLimit:
     """The limit for all models together, in bytes.
 
-    A firm limit was set by the user. Any other limit allows a larger model if no other is in memory.
+    A firm limit was set by the user. A limit that is not firm allows a larger model if no other is in memory.
     """
 
     bytes: int
@@ -40,12 +40,12 @@ class MemoryLimit:
         return cls(int(SHARE_OF_MACHINE * machine_memory()), is_firm=False)
 
     def holds(self, taken: int, more: int) -> bool:
-        """Return whether more bytes fit in addition to those in use."""
+        """Return whether `more` bytes fit beside the `taken` ones."""
         return taken + more <= self.bytes or (not taken and not self.is_firm)
 
 
 def memory_of(manifest: Manifest, backend: str) -> int:
-    """Bytes that an artifact takes in use, about."""
+    """Return the bytes that an artifact takes in use, estimated."""
     weights = sum(shard.bytes for shard in manifest.shards)
     factor = MEMORY_FACTORS.get(backend, USUAL_FACTOR)
     return int(factor * (weights + manifest.state_bytes)) + manifest.tokens.bytes

@@ -1,4 +1,4 @@
-"""The argument that names a model, and how a shell completes it."""
+"""Define the command-line argument that names a model, and its shell completion."""
 
 import errno
 from pathlib import Path
@@ -17,14 +17,15 @@ SUFFIXES = (".gguf", ".anespec")
 
 
 class ModelPath(click.Path):
-    """An artifact's folder, a GGUF here, of the hub or at a URL, or the name of a model in the cache."""
+    """A model argument: an artifact's folder, a GGUF (a file, on the hub, or at a URL), or a name in the
+    cache."""
 
     def __init__(self) -> None:
-        """The type does not check whether the path exists; the verb does."""
+        """Leave the check whether the path exists to the verb."""
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; a usage error for a URL that no path can hold."""
+        """Return the path; raise a usage error for a URL that a path cannot hold."""
         if isinstance(value, str):
             try:
                 return path_of(value)
@@ -35,7 +36,8 @@ class ModelPath(click.Path):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Paths that may be models, and names in the cache; without any, what the shell itself knows."""
+        """Complete paths that may be models and names in the cache; if there are none, let the shell complete
+        files."""
         found = [*_paths(incomplete), *cached_names(incomplete)]
         return [CompletionItem(text) for text in found] or [CompletionItem(incomplete, type="file")]
 
@@ -56,7 +58,7 @@ def _paths(begun: str) -> list[str]:
 
 
 def cached_names(begun: str) -> list[str]:
-    """The names of models in the cache that begin so."""
+    """Return the names of cached models that begin with the text."""
     try:
         names = {model.name for model in ModelCache().models()}
     except AnespecError:
@@ -65,14 +67,14 @@ def cached_names(begun: str) -> list[str]:
 
 
 def complete_model(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    """What a shell may put for the first of a verb's words, a model; a prompt is a person's own."""
+    """Complete the first argument of a verb, a model; the following ones are a prompt."""
     return (
         list(ModelPath().shell_complete(context, parameter, begun)) if not context.params.get("words") else []
     )
 
 
 def complete_cached(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    """The same for a shell."""
+    """Complete the name of a cached model."""
     return [CompletionItem(name) for name in cached_names(begun)]
 
 
@@ -83,26 +85,26 @@ def model_name(path: Path) -> str:
 
 
 def require_possible(path: Path) -> None:
-    """Raise UsageError for what no file can be called, such as a name that is too long."""
+    """Raise UsageError for a path that no file can have, e.g. because a name is too long."""
     try:
         path.lstat()
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
-            raise UsageError(f"{quoted(str(path))} can be no path ({error.args[-1]})") from None
+            raise UsageError(f"{quoted(str(path))} is not a possible path ({error.args[-1]})") from None
 
 
 def placed(path: Path, folder: Path, where: str) -> Path:
-    """A model's path or name as a file in `folder` says it: a path is relative to that, or has a `~`.
+    """Return a model's path or name that a file in `folder` contains; resolve relative paths and `~`.
 
     Raises:
-        UsageError: it can be no path; the sentence begins with `where`.
+        UsageError: the path is not possible; the message begins with `where`.
     """
     found = expanded(path, where)
     return folder / found if is_path(found, folder) else found
 
 
 def expanded(path: Path, where: str) -> Path:
-    """Without a `~` at its beginning; raises UsageError for what can be no path, beginning with `where`."""
+    """Expand a leading `~`; raise UsageError, beginning with `where`, for a path that is not possible."""
     try:
         require_possible(found := path.expanduser())
     except (RuntimeError, UsageError) as error:

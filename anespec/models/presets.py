@@ -1,4 +1,4 @@
-"""Presets: a model, a system prompt and sampling that a person has given a name.
+"""Read presets: named files with a model, a system prompt and sampling options.
 
     CONFIG/anespec/presets/writer.toml
 
@@ -11,8 +11,8 @@
     temperature = 0.9
     top_p = 0.95
 
-CONFIG is $XDG_CONFIG_HOME, ~/.config where nothing is set. All keys may be left out. Paths are relative to
-the file's folder.
+CONFIG is $XDG_CONFIG_HOME (default: ~/.config). All keys are optional. Paths are relative to the file's
+folder.
 """
 
 import difflib
@@ -41,7 +41,7 @@ ANSWER = ("max_tokens", "stop")
 
 
 class Preset(Options):
-    """The values of a preset, and its file; None, or an option that is not set, means no value."""
+    """The values of a preset, and its file. None and unset options mean that the preset has no such value."""
 
     file: Path | None = None
     model: Path | None = None
@@ -50,7 +50,7 @@ class Preset(Options):
     options: GenerationOptions = Field(default_factory=GenerationOptions)
 
     def flags(self) -> dict[str, Any]:
-        """Return its values, by the names of the verbs' options."""
+        """Return the preset's values, by the names of the verbs' options."""
         others = {"model": self.model, "system": self.system, "context": self.context}
         said = {name: getattr(self.options, name) for name in self.options.model_fields_set}
         return said | {name: value for name, value in others.items() if value is not None}
@@ -65,7 +65,7 @@ def presets_folder() -> Path:
 
 
 def preset_names() -> list[str]:
-    """The names of the presets in the folder."""
+    """Return the names of the presets in the folder."""
     try:
         return sorted(path.stem for path in presets_folder().iterdir() if path.suffix == SUFFIX)
     except (OSError, StorageError):
@@ -73,12 +73,12 @@ def preset_names() -> list[str]:
 
 
 def find_preset(name: str, base: Path = Path()) -> Path:
-    """The file of a preset: a path, which ends in .toml or has a slash, or one of the folder by its name.
+    """Return the file of a preset, given by path or by name.
 
-    A path is relative to `base`.
+    A path ends in .toml or contains a slash, and is relative to `base`. A name refers to the presets folder.
 
     Raises:
-        UsageError: there is none; the sentence names those that there are.
+        UsageError: there is no such preset; the message lists the existing ones.
     """
     is_path = "/" in name or name.endswith(SUFFIX)
     path = base / Path(name).expanduser() if is_path else presets_folder() / f"{name}{SUFFIX}"
@@ -95,18 +95,18 @@ def read_preset(path: Path) -> Preset:
     """Read and check a preset.
 
     Raises:
-        StorageError: it cannot be read, or is larger than such a file may be.
-        UsageError: it is no TOML, has an unknown key, or a value that cannot be.
+        StorageError: the file cannot be read, or is too large for a preset.
+        UsageError: the file is not TOML, or has an unknown key or an invalid value.
     """
     found = read_toml(path)
     sampling = found.pop("sampling", {})
     if not isinstance(sampling, dict):
-        raise UsageError(f"{path}: sampling is a table; write [sampling] and lines NAME = VALUE below")
+        raise UsageError(f"{path}: sampling must be a table; write [sampling] and lines NAME = VALUE below")
     _require_known(path, found, ("model", "system", "context", *ANSWER, "sampling"))
     _require_known(path, sampling, SAMPLING, "sampling.")
     model = found.get("model")
     if model is not None and not (isinstance(model, str) and model):
-        raise UsageError(f"{path}: model is a path or a name, as text")
+        raise UsageError(f"{path}: model must be a text: a path or a name")
     said = {name: value for name, value in found.items() if name in ANSWER}
     try:
         return Preset(
@@ -124,7 +124,7 @@ def _require_known(path: Path, found: Mapping[str, object], known: Collection[st
         if key in known:
             continue
         near = difflib.get_close_matches(key, known, 1)
-        mend = f"is it {near[0]}?" if near else f"the keys are {listed(list(known))}"
+        fix = f"did you mean {near[0]}?" if near else f"the keys are {listed(list(known))}"
         if not before and key in SAMPLING:
-            mend = "write it below [sampling]"
-        raise UsageError(f"{path}: there is no key {quoted(before + key)}; {mend}")
+            fix = "write it below [sampling]"
+        raise UsageError(f"{path}: there is no key {quoted(before + key)}; {fix}")

@@ -1,4 +1,4 @@
-"""Models that are named by where they lie on other machines: brought here once, and found again."""
+"""Download the models of remote names (hf:… and URLs), or find them where they were downloaded before."""
 
 from pathlib import Path
 
@@ -20,17 +20,18 @@ def remote_name(path: Path) -> str:
 
 
 def fetch(path: Path, watch: ProgressCallbacks = SILENT, *, allow_http: bool = False) -> Fetched:
-    """Return a local path of a model's file: `path` itself, or that of the downloaded remote file. `watch`
-    receives a note on which file of a repository was chosen, and why. An http URL is accepted only from this
-    machine, unless `allow_http`.
+    """Return the local file of a model: `path` itself, or the downloaded remote file.
+
+    `watch` receives a note that says which file of a repository was chosen, and why. An http URL to another
+    machine is accepted only if `allow_http` is True.
 
     Raises:
-        UsageError: it begins like a name of the hub or a URL and is none, or one that is not taken.
-        MissingPackageError: huggingface_hub is not installed, and it is of the hub.
-        RequestError: there is no such file, or this user is not given it.
-        GGUFError: what came is no whole GGUF.
-        StorageError: the other machine cannot be reached, or the disk refuses.
-        Interrupted: someone pressed ^C; what came is kept.
+        UsageError: the path looks like a hub name or a URL but is malformed, or the URL is not accepted.
+        MissingPackageError: the path is a hub name, and huggingface_hub is not installed.
+        RequestError: there is no such file, or this user has no access to it.
+        GGUFError: the downloaded file is not a complete GGUF.
+        StorageError: the other machine cannot be reached, or writing to the disk fails.
+        Interrupted: ^C was pressed; the downloaded bytes are kept.
     """
     try:
         if is_hub_name(path):
@@ -42,9 +43,9 @@ def fetch(path: Path, watch: ProgressCallbacks = SILENT, *, allow_http: bool = F
 
             return fetch_url(UrlName.of(path), watch, allow_http)
     except KeyboardInterrupt:
-        goes_on = " where the server sends parts" if is_url(path) else ""
+        goes_on = " if the server supports ranges" if is_url(path) else ""
         raise Interrupted(
-            f"interrupted; what was downloaded is kept, and the next run goes on there{goes_on}"
+            f"interrupted; what was downloaded is kept, and the next run continues there{goes_on}"
         ) from None
     return Fetched(path)
 

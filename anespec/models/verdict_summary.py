@@ -1,5 +1,4 @@
-"""The output of `inspect` for an artifact's verdicts: each recorded verdict, its result, and its
-circumstances."""
+"""Summarise an artifact's recorded verdicts for `inspect`: each result, and where it holds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordedVerdict:
-    """The result of one gate, and its circumstances.
+    """The recorded result of one gate, and the backend and machine that it holds for.
 
-    `decides` is false for a verdict that fails no run: a residency verdict that is only predicted.
+    `decides` is False for a verdict that never makes `validate` fail: a residency verdict that is only
+    predicted.
     """
 
     gate: str
@@ -36,9 +36,9 @@ class RecordedVerdict:
 
 
 def recorded_verdicts(artifact: "Artifact") -> tuple[RecordedVerdict, ...]:
-    """Every recorded verdict on this artifact, in the order of the gates.
+    """Return the recorded verdicts on this artifact, in the order of the gates.
 
-    Those on what it was before it changed say nothing of it, and are left out.
+    Verdicts from before the artifact changed no longer hold, and are left out.
     """
     return tuple(_verdicts(artifact))
 
@@ -63,14 +63,14 @@ def _verdicts(artifact: "Artifact") -> Iterator[RecordedVerdict]:
 
 
 def why_unjudged(artifact: "Artifact") -> str:
-    """Said where `recorded_verdicts` has none: nothing was measured, or the artifact changed since."""
+    """Return the reason why there are no verdicts: nothing was measured, or the artifact changed since."""
     stale = any(artifact.read_verdicts(kind).verdicts for kind in _kinds())
     judged = "No gate has judged it since it changed" if stale else "No gate has judged it yet"
     return f"{judged}: anespec validate {artifact.root}"
 
 
 def unreadable_line(artifact: "Artifact") -> str | None:
-    """Said where files of verdicts are there and cannot be read."""
+    """Return a line that names unreadable files of verdicts; None if all can be read."""
     lost = artifact.unreadable_verdicts(_kinds())
     files = listed([f"gates/{gate}.json" for gate in lost])
     return (
@@ -145,7 +145,7 @@ def _recorded(
 
 
 def verdict_table(verdicts: Sequence[RecordedVerdict]) -> Table:
-    """The verdicts for a person, one a row."""
+    """Return a table of the verdicts for the terminal, one in each row."""
     from anespec.manifests.verdicts import Status
     from anespec.validate.report import STYLES
 

@@ -1,4 +1,4 @@
-"""Whose tokens: the vocabulary of a model that a person names."""
+"""Read the tokenizer of a model given by path or name."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from anespec.runtime.text.tokenizer import Tokenizer
 
 SHORT_KEY = 8
-"""Letters of a vocabulary's hash that a person is shown."""
+"""Digits of a vocabulary's hash that are shown to users."""
 
 
 def read_tokenizer(
     model: Path, otherwise: str = "is no GGUF, no artifact and no model in the cache"
 ) -> "Tokenizer":
-    """The tokenizer of a GGUF, an artifact or a model in the cache.
+    """Return the tokenizer of a GGUF, an artifact or a model in the cache.
 
     Raises:
-        ArtifactError: it is none of these, which is said with `otherwise`.
-        AnespecError: it cannot be read.
+        ArtifactError: the path is none of these; the message ends with `otherwise`.
+        AnespecError: the tokenizer cannot be read.
     """
     from anespec.gguf.container import GGUFFile
     from anespec.manifests.known_hashes import KnownHashes

@@ -1,7 +1,7 @@
-"""Choose the GGUF of a repository that is named alone, or with a quantisation.
+"""Choose the GGUF of a repository for a name without a file, with or without a quantisation.
 
-Q8_0 is preferred: a converted model has about 8 bits a weight by default. So a finer file gains next to
-nothing, and a coarser file has lost precision that no conversion restores, and takes no less memory.
+Q8_0 is preferred, since a converted model has about 8 bits per weight by default. A larger file gains almost
+nothing. A smaller file has lost precision that no conversion restores, and takes no less memory.
 """
 
 import errno
@@ -40,7 +40,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 @dataclass(frozen=True)
 class HubCache:
-    """The files of one repository that lie on this machine."""
+    """The downloaded files of one repository."""
 
     root: Path
     repository: str
@@ -53,7 +53,7 @@ class HubCache:
         return cls(Path(constants.HF_HUB_CACHE), f"models--{name.repo.replace('/', '--')}")
 
     def commit(self, revision: str | None) -> str | None:
-        """Return the commit that a revision, or the main branch, had when it was last asked for, if any."""
+        """Return the last known commit of a revision (None: the main branch); None if it is not stored."""
         if revision is not None and COMMIT.fullmatch(revision):
             return revision
         try:
@@ -75,13 +75,13 @@ class HubCache:
         try:
             return path if path.is_file() else None
         except OSError:
-            # The name is longer than any that the file system has.
+            # The name is too long for the file system.
             return None
 
     def blobs(self) -> AbstractContextManager[Folder]:
         """Open the folder of the files' bytes, made where it is missing; raise as Folder does.
 
-        The other folders are tried first, so that none is found unusable after a long download.
+        The other folders are opened first, so that an unusable one is found before a long download.
         """
         for name in ("snapshots", "refs"):
             with self._folder(name):
@@ -119,7 +119,7 @@ class HubCache:
 
 PREFERRED = "Q8_0"
 CONVERTED_BITS = 8.0
-"""Of a weight, in what `convert` makes by default."""
+"""Bits per weight that `convert` produces by default."""
 
 _QUANTISATION = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:(?:IQ|TQ|Q)\d(?:_[0-9A-Z]+)*|MXFP4(?:_MOE)?|BF16|F16|FP16|F32|FP32))(?=[-._]|$)",
@@ -131,21 +131,20 @@ _OF_ANOTHER_KIND = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a repository, by its path there; its size in bytes."""
+    """A file of a repository: its path in the repository, and its size in bytes."""
 
     path: str
     bytes: int
 
     @cached_property
     def quantisation(self) -> str | None:
-        """As the file's name says it, in capitals; None where it says none."""
+        """Return the quantisation in the file's name, in capitals; None if there is none."""
         found = _QUANTISATION.findall(self.path.rpartition("/")[2].removesuffix(".gguf"))
         return found[-1].upper() if found else None
 
     @property
     def bits(self) -> float:
-        """Bits of a weight, approximately: a block stores scales in addition to the bits in the name. 0 if
-        unknown."""
+        """Return the approximate bits per weight, scales included; 0 if unknown."""
         kind = (self.quantisation or "").removeprefix("UD-")
         digits = re.search(r"\d+", kind)
         if digits is None:
@@ -154,36 +153,36 @@ class HubFile:
 
     @property
     def memory(self) -> int:
-        """Bytes that the model takes in use, about: the file's own weights, or what is converted of them."""
+        """Return roughly the bytes that the model takes in use."""
         grown = CONVERTED_BITS / self.bits if self.bits else 1.0
         return int(USUAL_FACTOR * self.bytes * max(1.0, grown))
 
     @property
     def parts(self) -> int:
-        """Of how many files the model is, of which this is one."""
+        """Return the number of files that the model is split into."""
         found = _PART.search(self.path)
         return 1 if found is None else int(found["parts"])
 
     @property
     def is_model(self) -> bool:
-        """Whether the file may be a language model, and its path is safe to use."""
+        """Return whether the file may be a language model, and its path is safe to use."""
         name = self.path.rpartition("/")[2]
         return name.endswith(".gguf") and is_plain(self.path) and not _OF_ANOTHER_KIND.search(name)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The file that is taken, and why, as a clause."""
+    """The chosen file, and the reason as a clause."""
 
     file: HubFile
     reason: str
 
 
 def choose(name: HubName, files: Sequence[HubFile], memory: int) -> Choice:
-    """The file of a repository's that `name` means, on a machine that spares `memory` bytes for a model.
+    """Choose the file that `name` refers to, on a machine with `memory` bytes for a model.
 
     Raises:
-        RequestError: there is none, there are several, or none fits; the sentence names what there is.
+        RequestError: there is no such file, there are several, or none fits; the message lists what there is.
     """
     models = [file for file in files if file.is_model]
     whole = [file for file in models if file.parts == 1]
@@ -201,7 +200,7 @@ def choose(name: HubName, files: Sequence[HubFile], memory: int) -> Choice:
         least = min(whole, key=lambda file: file.memory)
         raise RequestError(
             f"{name}: none of its GGUFs fits, as {printable(least.path)} takes about "
-            f"{bytes_text(least.memory)} of memory and this machine spares {bytes_text(memory)}; name one to "
+            f"{bytes_text(least.memory)} of memory and this machine allows {bytes_text(memory)}; name one to "
             f"take it all the same, as in {_written(name, least)}"
         )
     preferred = _called(PREFERRED, fitting)
@@ -210,14 +209,14 @@ def choose(name: HubName, files: Sequence[HubFile], memory: int) -> Choice:
     best = max(fitting, key=lambda file: file.bits)
     file = _only(name, [file for file in fitting if file.bits == best.bits])
     lacking = f"its {PREFERRED} does not fit" if _called(PREFERRED, whole) else f"it has no {PREFERRED}"
-    return Choice(file, f"the finest that fits, as {lacking}{_others(name, whole)}")
+    return Choice(file, f"the largest that fits, as {lacking}{_others(name, whole)}")
 
 
 _JOIN = "join them with llama.cpp's `llama-gguf-split --merge`, and give the file"
 
 
 def _called(quantisation: str, files: Sequence[HubFile]) -> list[HubFile]:
-    """Those with a quantisation; where none is called just so, those that are but for a maker's prefix."""
+    """Return the files with a quantisation; if there is none, those with it after a vendor's prefix (UD-)."""
     wanted = quantisation.upper()
     exact = [file for file in files if file.quantisation == wanted]
     return exact or [file for file in files if (file.quantisation or "").removeprefix("UD-") == wanted]
@@ -225,14 +224,14 @@ def _called(quantisation: str, files: Sequence[HubFile]) -> list[HubFile]:
 
 def _none_called(quantisation: str, models: Sequence[HubFile], whole: Sequence[HubFile]) -> str:
     if parts := _called(quantisation, models):
-        return f"{quoted(quantisation)} is there in {counted(parts[0].parts, 'part')} only; {_JOIN}"
+        return f"{quoted(quantisation)} is split into {counted(parts[0].parts, 'part')}; {_JOIN}"
     return f"the repository has no {quoted(quantisation)}; it has {named(_kinds(whole) or _paths(models))}"
 
 
 def _only(name: HubName, files: Sequence[HubFile]) -> HubFile:
     if len(files) > 1:
         raise RequestError(
-            f"{name}: several of its GGUFs may be meant, {named(_paths(files))}; name one, as in "
+            f"{name}: several of its GGUFs match, {named(_paths(files))}; name one, as in "
             f"{_written(name, files[0])}"
         )
     return files[0]
@@ -255,17 +254,17 @@ def _paths(files: Sequence[HubFile]) -> list[str]:
     return sorted(file.path for file in files)
 
 
-# List the files of a repository of the Hugging Face hub: from the hub, or from the local cache.
+# List the files of a repository, from the hub or from the local cache.
 
 LARGEST_LISTING = 32 << 20
-"""Bytes, all pages together."""
+"""The most bytes of all pages of a list together."""
 
 MOST_PAGES = 100
-"""The hub lists 1000 files on each."""
+"""The most pages of a list; the hub puts 1000 files on each."""
 
 
 class _Entry(BaseModel):
-    """A file or a folder of a repository, as the hub lists it; other fields are ignored."""
+    """A file or folder in the hub's list; other fields are ignored."""
 
     model_config = ConfigDict(strict=True)
     type: str
@@ -277,10 +276,10 @@ _PAGE = TypeAdapter(list[_Entry])
 
 
 def list_files(name: HubName) -> list[HubFile]:
-    """Return the files of a repository at a revision; those downloaded before where the hub gives no list.
+    """Return the files of a repository at a revision; if the hub cannot be reached, the downloaded ones.
 
     Raises:
-        RequestError: there is no such repository or revision, or this user is not given it.
+        RequestError: there is no such repository or revision, or this user has no access to it.
         StorageError: the hub cannot be reached or its list is invalid, and nothing was downloaded before.
     """
     try:
@@ -322,9 +321,7 @@ def _files(name: HubName, page: bytes) -> list[HubFile]:
     try:
         entries = _PAGE.validate_json(page)
     except ValidationError:
-        raise StorageError(
-            f"{name}: the hub answers something else than a list of files; check HF_ENDPOINT"
-        ) from None
+        raise StorageError(f"{name}: the hub's answer is not a list of files; check HF_ENDPOINT") from None
     return [HubFile(entry.path, entry.size) for entry in entries if entry.type == "file"]
 
 

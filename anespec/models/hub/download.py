@@ -1,4 +1,4 @@
-"""Download files of the Hugging Face hub into its library's own cache, where other programs find them too.
+"""Download files of the Hugging Face hub into huggingface_hub's cache, where other programs find them too.
 
 The hub is asked once for a file's commit, hash and size. Nothing is written before these are checked, and
 only bytes with the right hash are kept under that hash. An interrupted download is resumed.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from anespec.system.progress import Progress
 
 _ETAG = re.compile(r'(?:W/)?"?([0-9a-f]{64}|[0-9a-f]{40})"?')
-"""SHA-256 of a large file; SHA-1 of a small one, as git writes it."""
+"""The SHA-256 of a large file, or git's SHA-1 of a small one."""
 
 _SIZE = re.compile(r"[0-9]{1,18}")
 
@@ -57,12 +57,14 @@ class _Facts:
 
 
 def fetch_from_hub(name: HubName, watch: ProgressCallbacks) -> Fetched:
-    """Return the local path of a file of the hub; if `name` names no file, of the best of its repository.
+    """Download a file of the hub if needed, and return its local path.
+
+    If `name` has no file, the best file of the repository is chosen.
 
     Raises:
         MissingPackageError: huggingface_hub is not installed.
-        RequestError: the hub has no such file, or does not give it to this user.
-        StorageError: the hub cannot be reached or gives impossible facts, or writing to the disk fails.
+        RequestError: the hub has no such file, or this user has no access to it.
+        StorageError: the hub cannot be reached or contradicts itself, or writing to the disk fails.
     """
     require_package("huggingface_hub", str(name))
     reason = None
@@ -80,7 +82,7 @@ def _chosen(name: HubName, watch: ProgressCallbacks) -> tuple[HubName, str]:
     with watch.shares(f"asking the hub for {name.repo}"):
         files = list_files(name)
     choice = choose(name, files, MemoryLimit.of(None).bytes)
-    watch.note(f"{name}: takes {choice.file.path} ({bytes_text(choice.file.bytes)}), {choice.reason}")
+    watch.note(f"{name}: chose {choice.file.path} ({bytes_text(choice.file.bytes)}), {choice.reason}")
     return HubName(name.repo, choice.file.path, name.revision), choice.reason
 
 
@@ -102,7 +104,7 @@ def _fetched(name: HubName, display: Display) -> tuple[Path, int]:
         _log.info("%s; what was downloaded before is used", error)
         return before, 0
     if (here := cache.file(facts.commit, name.file)) is not None:
-        # The cache may be one that this user only reads.
+        # The cache may be read-only for this user.
         with suppress(OSError, StorageError):
             cache.remember(name.revision, facts.commit)
         return here, 0
@@ -132,7 +134,7 @@ def _facts(name: HubName) -> _Facts:
     said = headers.get("X-Linked-Etag") or headers.get("ETag") or ""
     if (etag := _ETAG.fullmatch(said)) is None:
         raise _nonsense(name, said, "hash")
-    # A redirect's own length says nothing of the file.
+    # The length of a redirect is not that of the file.
     size = headers.get("X-Linked-Size") or (is_whole and headers.get("Content-Length")) or ""
     if not _SIZE.fullmatch(size):
         raise _nonsense(name, size, "size")
@@ -145,7 +147,7 @@ def _nonsense(name: HubName, said: str, what: str) -> StorageError:
 
 
 def _those_there_are(name: HubName) -> str:
-    """Return the end of a sentence that lists the repository's GGUFs; empty if the hub lists none."""
+    """Return a clause that lists the repository's GGUFs; empty if the hub lists none."""
     from anespec.models.hub.choice import files_of_hub
 
     with suppress(AnespecError):
@@ -156,14 +158,14 @@ def _those_there_are(name: HubName) -> str:
 
 
 def _bring(name: HubName, facts: _Facts, blobs: Folder, display: Display) -> int:
-    """Put the file's bytes into the blobs; return the number of bytes downloaded now."""
+    """Store the file's bytes in `blobs`; return the number of bytes downloaded now."""
     from filelock import FileLock
 
     locks = cache_folder() / "downloads"
     with private_folder(locks), FileLock(locks / f"{facts.etag}.lock", mode=0o600):
         if (blobs.path / facts.etag).is_file():
             return 0
-        # Several users may share the cache; each resumes a file of their own.
+        # Several users may share the cache, so each has its own partial file.
         partial = f"{facts.etag}.{os.geteuid()}.anespec.incomplete"
         with blobs.own_file(partial) as stream:
             begun = stream.seek(0, os.SEEK_END)
@@ -175,7 +177,8 @@ def _bring(name: HubName, facts: _Facts, blobs: Folder, display: Display) -> int
             if _hash(stream, facts) != facts.etag:
                 blobs.remove(partial)
                 raise StorageError(
-                    f"{name}: what came is not what the hub says it has; run the same command again"
+                    f"{name}: the download does not have the hash that the hub states; "
+                    "run the same command again"
                 )
         blobs.rename(partial, facts.etag)
     return came
@@ -192,17 +195,18 @@ def _receive(name: HubName, facts: _Facts, stream: BufferedRandom, report: "Prog
             headers = {"Range": f"bytes={begun}-"} if begun else {}
             with ask_hub(name, url, headers=headers) as answer:
                 if answer.status != 206:
-                    # All of it comes again.
+                    # The server ignores the range and sends the whole file.
                     done = stream.truncate(0)
                     stream.seek(0)
                 elif not answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
-                    raise StorageError(f"{name}: the hub sends another part than was asked for; try again")
+                    raise StorageError(f"{name}: the hub sends another part than was requested; try again")
                 for piece in answer.pieces():
                     done += len(piece)
                     came += len(piece)
                     if done > facts.size:
                         raise StorageError(
-                            f"{name}: more comes than the {facts.size} bytes that the hub said; try later"
+                            f"{name}: the hub sends more than the {facts.size} bytes that it announced; "
+                            "try later"
                         )
                     stream.write(piece)
                     report(f"{bytes_text(done)} of {bytes_text(facts.size)}", done / facts.size)
@@ -213,14 +217,14 @@ def _receive(name: HubName, facts: _Facts, stream: BufferedRandom, report: "Prog
                 raise
         if done == facts.size:
             break
-        # Beyond all tries: a store may begin anew between two of them that go on.
+        # Count new bytes over all tries: a store may start from the beginning between two tries.
         furthest = max(furthest, begun)
         vain = 0 if done > furthest else vain + 1
         furthest = max(furthest, done)
         if vain == MOST_TRIES:
             raise StorageError(
                 f"{name}: the connection broke after {bytes_text(done)}; run the same command again, which "
-                "goes on there"
+                "continues there"
             )
         if vain:
             time.sleep(RETRY_SECONDS)
@@ -228,7 +232,7 @@ def _receive(name: HubName, facts: _Facts, stream: BufferedRandom, report: "Prog
 
 
 def _hash(stream: BufferedRandom, facts: _Facts) -> str:
-    """Return the hash of a whole file, of the kind that the hub gives for it."""
+    """Return the hash of a whole file: SHA-256 or git's SHA-1, whichever the hub gave."""
     stream.seek(0)
     if len(facts.etag) == 64:
         return hashlib.file_digest(stream, "sha256").hexdigest()

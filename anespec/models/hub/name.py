@@ -1,10 +1,10 @@
-"""Models that are named by where they lie on the Hugging Face hub.
+"""Parse models named by their place on the Hugging Face hub:
 
     hf:OWNER/REPO/FILE.gguf    this file
     hf:OWNER/REPO:Q8_0         the file of the repository with this quantisation
     hf:OWNER/REPO              the best file of the repository (anespec.models.hub.choice)
 
-Each may end in @REVISION; without, it is the repository's main branch.
+Each may end in @REVISION; the default is the repository's main branch.
 """
 
 import re
@@ -23,16 +23,16 @@ _NAME = re.compile(
     re.ASCII,
 )
 _NO_REPOSITORY = re.compile(r"--|\.\.|(?:^|/)[-.]|[-.](?:/|$)|\.git$")
-"""What the hub has no repository with; its cache writes `--` where the name has a slash."""
+"""Parts that no repository's name contains. The cache writes `--` for a slash."""
 
 _USUAL_END = re.compile(r"[-_.]gguf$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A file of a repository, or a repository of which one file is to be chosen.
+    """A file of a repository, or a repository from which a file is to be chosen.
 
-    A `file` of None is to be chosen, by its `quantisation` where there is one. A `revision` of None is the
+    If `file` is None, a file is chosen, with the `quantisation` if that is given. A `revision` of None is the
     main branch.
     """
 
@@ -43,7 +43,7 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read one; raises UsageError where it is none."""
+        """Parse a name; raises UsageError for anything else."""
         found = _NAME.fullmatch(text)
         if (
             found is None
@@ -51,8 +51,8 @@ class HubName:
             or not all(is_plain(found[part] or "-") for part in ("file", "revision"))
         ):
             raise UsageError(
-                f"{quoted(text)} names no file of the hub; write hf:OWNER/REPO/FILE.gguf, hf:OWNER/REPO:Q8_0 "
-                "or hf:OWNER/REPO, and @REVISION after it for another than the newest"
+                f"{quoted(text)} is not a file of the hub; write hf:OWNER/REPO/FILE.gguf, hf:OWNER/REPO:Q8_0 "
+                "or hf:OWNER/REPO, and add @REVISION for another version than the newest"
             )
         return cls(found["repo"], found["file"], found["revision"], found["quantisation"])
 
@@ -64,7 +64,7 @@ class HubName:
 
     @property
     def name(self) -> str:
-        """The file's own name; that of the repository, with the quantisation, where none is chosen yet."""
+        """Return the file's name; if no file is chosen yet, the repository's name with the quantisation."""
         if self.file is not None:
             return self.file.rpartition("/")[2]
         repository = _USUAL_END.sub("", self.repo.rpartition("/")[2])
@@ -72,7 +72,7 @@ class HubName:
 
 
 def is_plain(path: str) -> bool:
-    """Whether a path, of a file or a revision, stays below its folder and can be written as it is."""
+    """Return whether the path of a file or a revision stays inside its folder and needs no quoting."""
     parts = path.split("/")
     return path.isprintable() and "\\" not in path and not {"", ".", ".."} & set(parts)
 

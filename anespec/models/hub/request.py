@@ -1,8 +1,8 @@
-"""Ask the Hugging Face hub over HTTP, within limits that no answer can exceed.
+"""Send requests to the Hugging Face hub, with limits on every answer.
 
-`huggingface_hub` gives the hub's address, the folder of its cache, and this user's token. Its own requests
-are not used: they use unchecked headers as file names, read whole answers and the bodies of redirects into
-memory, and follow any number of pages.
+`huggingface_hub` provides the hub's address, its cache folder, and the user's token. Its own requests are not
+used: they take file names from unchecked headers, read whole answers and the bodies of redirects into memory,
+and follow any number of pages.
 """
 
 import contextlib
@@ -57,13 +57,13 @@ def refusal(name: HubName, status: int, headers: Message) -> AnespecError:
         )
     if status in (404, 410):
         return RequestError(f"{name}: the hub has no such file (status {status}); check the name")
-    mend = "check HF_TOKEN" if status in (401, 403) else "try again later"
-    return StorageError(f"{name}: the hub answers with status {status}; {mend}")
+    fix = "check HF_TOKEN" if status in (401, 403) else "try again later"
+    return StorageError(f"{name}: the hub answers with status {status}; {fix}")
 
 
 MOST_REDIRECTS = 8
 MOST_TRIES = 3
-"""Requests that a busy hub is sent for one answer."""
+"""The most requests for one answer if the hub is busy."""
 
 RETRY_SECONDS = 1.0
 PIECE_BYTES = 1 << 18
@@ -74,7 +74,7 @@ _NEXT = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 
 @dataclass(frozen=True)
 class HubAnswer:
-    """An answer of the hub, or of the store that the hub leads to; `url` is the address that gave it."""
+    """An answer of the hub, or of the store that it redirects to; `url` is the address that answered."""
 
     url: str
     status: int
@@ -83,7 +83,7 @@ class HubAnswer:
 
     @property
     def next_page(self) -> str | None:
-        """The address of a list's next page; None on the last page."""
+        """Return the address of a list's next page; None on the last page."""
         found = _NEXT.search(str(self.headers.get("Link", "")))
         return None if found is None else found[1]
 
@@ -114,13 +114,13 @@ def ask_hub(
 ) -> Iterator[HubAnswer]:
     """Send a request for `name` to the hub, follow redirects, and yield the answer.
 
-    The body of a redirect is never read. The token goes to the hub alone. With `head`, the answer is the
-    first one that says a file's hash, since the store behind it knows less of the file.
+    The body of a redirect is never read. The token is sent to the hub only. With `head`, the answer is the
+    first one that has a file's hash, since the store behind the hub does not give the hash.
 
     Raises:
         HubUnreachable: there is no connection, or HF_HUB_OFFLINE forbids one.
-        RequestError: the hub has no such thing, or does not give it to this user.
-        StorageError: the hub has troubles of its own, or leads to an address that is not followed.
+        RequestError: the hub does not have it, or this user has no access to it.
+        StorageError: the hub reports an error of its own, or redirects to an address that is not followed.
     """
     from huggingface_hub import constants
 
@@ -141,15 +141,15 @@ def ask_hub(
                 raise refusal(name, response.status, response.headers)
             yield HubAnswer(url, response.status, response.headers, response)
             return
-    raise StorageError(f"{name}: the hub leads from one address to another without end; check HF_ENDPOINT")
+    raise StorageError(f"{name}: the hub redirects without end; check HF_ENDPOINT")
 
 
 def following(name: HubName, url: str, link: str) -> str:
-    """Return the address that `link` means in an answer of `url`; raise StorageError where it is none."""
+    """Resolve `link`, found in an answer of `url`; raise StorageError if it is not an address."""
     try:
         return quote(urljoin(url, link), safe=string.punctuation)
     except ValueError:
-        raise StorageError(f"{name}: the hub leads to {quoted(link)}, which is no address") from None
+        raise StorageError(f"{name}: the hub redirects to {quoted(link)}, which is not an address") from None
 
 
 def _require_followed(name: HubName, url: str) -> None:
@@ -157,7 +157,7 @@ def _require_followed(name: HubName, url: str) -> None:
     scheme = _origin(url)[0]
     if scheme != "https" and (scheme != "http" or not _is_plain_hub()):
         raise StorageError(
-            f"{name}: the address {quoted(url)} is not asked, as it is not https; check HF_ENDPOINT"
+            f"{name}: the address {quoted(url)} is not used, since it is not https; check HF_ENDPOINT"
         )
 
 
@@ -168,7 +168,7 @@ def _is_plain_hub() -> bool:
 
 
 def _origin(url: str) -> tuple[str, str]:
-    """Return an address's scheme and host with port; empty texts where it has none."""
+    """Return an address's scheme and its host with port; empty texts if they are missing."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -195,17 +195,17 @@ def _sent(name: HubName, url: str, head: bool, headers: Mapping[str, str]) -> Re
 
 
 def _token(name: HubName) -> str | None:
-    """Return the token that this user has for the hub; raise StorageError where it cannot be read."""
+    """Return the user's token for the hub; raise StorageError if it cannot be read."""
     from huggingface_hub import constants, get_token
 
     if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
         return None
     try:
         token = get_token()
-    # A token may come from many places, each with its own errors.
+    # A token may come from several places, each with its own errors.
     except Exception as error:
         reason = printable(str(error), LONGEST_REASON)
         raise StorageError(f"{name}: the token for the hub cannot be read ({reason})") from None
     if token is not None and not (token.isascii() and token.isprintable()):
-        raise StorageError(f"{name}: HF_TOKEN holds characters that no token has; set it again")
+        raise StorageError(f"{name}: HF_TOKEN contains characters that no token has; set it again")
     return token

@@ -1,4 +1,4 @@
-"""HTTP connections with limits on an answer's head, on the size of its chunks, and on its slowness."""
+"""Open HTTP connections with limits on the size of an answer's head and chunks, and on its slowness."""
 
 import contextlib
 import io
@@ -34,10 +34,11 @@ PATIENCE_SECONDS = 30.0
 """The longest time without a byte from the server."""
 
 LEAST_BYTES, LEAST_SECONDS = 60_000, 60.0
-"""A connection that brings fewer bytes in that time counts as broken: 1 kB/s is slower than any in use."""
+"""A connection that brings fewer bytes in PATIENCE_SECONDS counts as broken. No connection in use is slower
+than this, 1 kB/s."""
 
 LONGEST_HEAD = 1 << 18
-"""Bytes of all that comes before a file: status, headers, and answers that only announce another."""
+"""The most bytes before a file: status, headers, and interim answers (1xx)."""
 
 LONGEST_CHUNK_LINE = 1 << 12
 
@@ -56,7 +57,7 @@ class Response(HTTPResponse):
     def __init__(
         self, sock: socket.socket, debuglevel: int = 0, method: str | None = None, url: str | None = None
     ) -> None:
-        """As http.client makes one."""
+        """Take the arguments of http.client.HTTPResponse."""
         super().__init__(sock, debuglevel, method, url)
         self._watched = _Watched(self.fp.detach())
         self.fp = io.BufferedReader(self._watched)
@@ -82,7 +83,7 @@ class Response(HTTPResponse):
             raise Broken from None
 
     def _chunks(self, size: int) -> Iterator[bytes]:
-        # Python's own reader takes -1 for a chunk's size, and then reads without end.
+        # Python's own reader accepts -1 as a chunk's size, and then reads without end.
         while left := self._chunk_size():
             while left:
                 piece = self.fp.read(min(size, left))
@@ -120,7 +121,7 @@ class _Watched(io.RawIOBase):
         if self._came >= LEAST_BYTES:
             self._came, self._waited = 0, 0.0
         elif count and self._waited > LEAST_SECONDS:
-            raise TimeoutError("too little comes")
+            raise TimeoutError("the server sends too slowly")
         if self.head_left is not None:
             self.head_left -= count
             if self.head_left < 0:
@@ -151,9 +152,12 @@ class _Encrypted(HTTPSHandler):
 
 
 def _trusted() -> ssl.SSLContext:
-    """Trust the certificates that a person names, or else the system's: Python on a Mac may know none."""
+    """Return the TLS context: the certificates that the environment names, else the system's.
+
+    Python on a Mac may have none of its own.
+    """
     if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & set(os.environ):
-        # A huggingface_hub before 2.0 brings no truststore.
+        # huggingface_hub before 2.0 does not install truststore.
         with contextlib.suppress(ImportError):
             import truststore
 
@@ -164,13 +168,14 @@ def _trusted() -> ssl.SSLContext:
 def open_url(
     url: str, headers: Mapping[str, str], *, method: str = "GET", patience: float = PATIENCE_SECONDS
 ) -> Response:
-    """Send a request to an http or https URL and return the answer, whatever its status; redirects are not
-    followed. The caller closes the answer, even if it was not read.
+    """Send a request to an http or https URL and return the answer, whatever its status.
+
+    Redirects are not followed. The caller closes the answer, even if it was not read.
 
     The request goes through the proxy that the environment names, unless the server runs on this machine.
 
     Raises:
-        OSError, HTTPException, ValueError: there is no connection, or the answer's head is malformed.
+        OSError, HTTPException, ValueError: the connection failed, or the answer's head is malformed.
     """
     said = {"User-Agent": f"anespec/{__version__}", "Accept-Encoding": "identity", **headers}
     opener = OpenerDirector()
@@ -195,7 +200,7 @@ _LINKED = re.compile(r'"?([0-9a-f]{64})"?')
 
 
 class Unreachable(AnespecError):  # noqa: N818 (what it says, its cause is the error)
-    """The server was not reached, or broke off before it answered."""
+    """The server was not reached, or closed the connection before it answered."""
 
 
 class Refused(AnespecError):  # noqa: N818
@@ -213,16 +218,16 @@ class Answer:
 
     @property
     def etag(self) -> str | None:
-        """The mark of this version of the file."""
+        """Return the ETag, which identifies this version of the file."""
         return self._validator("ETag")
 
     @property
     def modified(self) -> str | None:
-        """When the file was changed, as the server writes it."""
+        """Return the time of the file's last change, in the server's words."""
         return self._validator("Last-Modified")
 
     def _validator(self, header: str) -> str | None:
-        """Return a header that is sent back to the server; None if it is not one line of ASCII."""
+        """Return a header to send back to the server; None if it is not one line of ASCII."""
         said = self.headers.get(header, "")
         return said if _VALIDATOR.fullmatch(said) else None
 
@@ -235,7 +240,7 @@ class Answer:
 
     @property
     def whole(self) -> int | None:
-        """Bytes of the whole file; None where the server does not say."""
+        """Return the size of the whole file in bytes; None if the server does not say."""
         if (found := self._range) is not None:
             return int(found[2])
         return None if self._response.chunked else _length(self.headers)
@@ -251,11 +256,11 @@ class Answer:
 
 @contextlib.contextmanager
 def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answer]:
-    """Open a request; the response can be read inside the block. All other data is left unread.
+    """Send a request, follow redirects, and yield the response, which can be read inside the block.
 
     Raises:
-        Unreachable: there is no connection, or the server has troubles of its own.
-        Refused: there is no such file, or it is not public.
+        Unreachable: there is no connection, or the server reports an error of its own. Refused: there is no
+        such file, or it is not public.
         StorageError: a redirect leads to an address that is not followed, or the answer is invalid.
     """
     place, linked = url, None
@@ -271,7 +276,7 @@ def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answ
         if hub := _LINKED.fullmatch(found.get("X-Linked-Etag", "")):
             linked = hub[1]
         place = _next_place(place, found["Location"], allow_http)
-    raise StorageError(f"{shown_url(url)}: leads on more than {MOST_REDIRECTS} times; check the URL")
+    raise StorageError(f"{shown_url(url)}: redirects more than {MOST_REDIRECTS} times; check the URL")
 
 
 def _asked(url: str, place: str, headers: Mapping[str, str]) -> Response:
@@ -286,7 +291,7 @@ def _asked(url: str, place: str, headers: Mapping[str, str]) -> Response:
 def _next_place(place: str, said: str, allow_http: bool) -> str:
     """Return the target of a redirect; raise StorageError if it must not be followed."""
     try:
-        # Headers are read as Latin-1, whatever they were written in.
+        # http.client reads headers as Latin-1, whatever their encoding is.
         target = urljoin(place, quote(said, safe=string.punctuation, encoding="iso-8859-1"))
         is_plain = urlsplit(target).scheme == "http"
     except ValueError:
@@ -295,8 +300,8 @@ def _next_place(place: str, said: str, allow_http: bool) -> str:
     is_followed = is_private(target) or (is_plain and allow_http and host_of(target) is not None)
     if is_downgrade or not is_followed:
         raise StorageError(
-            f"{shown_url(place)}: leads on to {quoted(shown_url(target))}, which is not followed; give a URL "
-            "that stays encrypted"
+            f"{shown_url(place)}: redirects to {quoted(shown_url(target))}, which is not followed; give a "
+            "URL that stays encrypted"
         )
     return target
 
@@ -307,7 +312,7 @@ def _length(headers: HTTPMessage) -> int | None:
 
 
 def _require_length(url: str, headers: HTTPMessage) -> None:
-    """Raise StorageError for a length that no file has."""
+    """Raise StorageError if the length is not a valid one."""
     if "Content-Length" in headers and _length(headers) is None:
         raise StorageError(
             f"{shown_url(url)}: the server says {quoted(headers['Content-Length'], 20)} for the file's "
@@ -319,7 +324,7 @@ def _refusal(url: str, status: int) -> AnespecError:
     shown = shown_url(url)
     if status in (401, 403):
         return Refused(
-            f"{shown}: the server gives it to some alone (status {status}); for the Hugging Face hub write "
+            f"{shown}: the server requires a login (status {status}); for the Hugging Face hub write "
             "hf:OWNER/REPO/FILE.gguf, which takes HF_TOKEN"
         )
     if status in (404, 410):

@@ -38,11 +38,11 @@ FOLDER = Path("downloads", "urls")
 KEPT, PARTIAL, PARTIAL_FACTS = "kept.json", "partial", "partial.json"
 PIECE_BYTES = 1 << 16
 MOST_VAIN_TRIES = 3
-"""Connections that bring less than one piece of new bytes."""
+"""How many connections in a row may bring less than one piece of new bytes."""
 
 RETRY_SECONDS = 1.0
 COMPARING = {"If-None-Match", "If-Modified-Since"}
-"""Headers that a server may answer with status 304."""
+"""Headers that allow a server to answer with status 304."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ _log = logging.getLogger(__name__)
 def fetch_url(name: UrlName, watch: ProgressCallbacks, allow_http: bool = False) -> Fetched:
     """Return the local path of the file at a URL; download the file if necessary.
 
-    A downloaded file is used if the server says that it is the newest, or if the server cannot be reached.
+    A file that was downloaded before is used if it is still the newest, or if the server cannot be reached.
 
     Raises:
-        UsageError: it would come over plain HTTP from another machine.
+        UsageError: the file would come over plain HTTP from another machine.
         RequestError: there is no such file, or it is not public.
-        GGUFError: the downloaded file is no complete GGUF.
-        StorageError: the server cannot be reached or gives impossible facts, or writing to the disk fails.
+        GGUFError: the downloaded file is not a complete GGUF.
+        StorageError: the server cannot be reached or contradicts itself, or writing to the disk fails.
         Interrupted: ^C was pressed; the bytes that the next run can resume from are kept.
     """
     path = cache_folder() / FOLDER / hashlib.sha256(name.url.encode()).hexdigest()[:16]
@@ -71,7 +71,7 @@ def fetch_url(name: UrlName, watch: ProgressCallbacks, allow_http: bool = False)
                 )
             return Fetched(path / name.name, name.url)
         if kept is not None and name.sha256 is not None:
-            # No other bytes are wanted, whatever the server has by now.
+            # The hash fixes the content, so the server need not be asked for a newer file.
             return Fetched(path / name.name, name.url)
         try:
             return Fetched(path / name.name, name.url, None, download.run(kept))
@@ -83,12 +83,12 @@ def fetch_url(name: UrlName, watch: ProgressCallbacks, allow_http: bool = False)
 
 
 class _Other(Exception):  # noqa: N818
-    """The server answers with another file, or part of it, than was asked for."""
+    """The server sent another version or another part of the file than was requested."""
 
 
 @dataclass(frozen=True)
 class _Begun:
-    """The bytes of one version that earlier runs or broken connections have downloaded."""
+    """The bytes of one version of the file that were downloaded so far."""
 
     facts: Facts
     bytes: int
@@ -96,7 +96,7 @@ class _Begun:
 
 @dataclass(frozen=True)
 class _Download:
-    """One file on its way."""
+    """The download of one file."""
 
     name: UrlName
     folder: Folder
@@ -106,7 +106,7 @@ class _Download:
 
     @property
     def partial(self) -> Path:
-        """The file with the bytes that were downloaded so far."""
+        """Return the path of the incomplete file."""
         return self.path / PARTIAL
 
     def kept(self) -> Facts | None:
@@ -126,10 +126,10 @@ class _Download:
         except KeyboardInterrupt:
             begun = self._begun()
             raise Interrupted(
-                "interrupted; nothing is kept that a next run could go on with"
+                "interrupted; nothing is kept, so the next run starts from the beginning"
                 if begun is None
                 else f"interrupted; what was downloaded is kept ({bytes_text(begun.bytes)}), and the next "
-                "run goes on there if the server can"
+                "run continues there if the server supports it"
             ) from None
         finally:
             # Bytes that cannot be resumed from are removed.
@@ -158,17 +158,19 @@ class _Download:
                 self._drop()
                 if vain == MOST_VAIN_TRIES or begun is None:
                     raise StorageError(
-                        f"{self.name}: the server answers with another size than it sends, or with what was "
-                        "not asked for; try later"
+                        f"{self.name}: the server sent another size than it announced, or another part than "
+                        "was requested; try later"
                     ) from None
-                self.watch.note(f"{self.name}: the server has another file by now; the download begins anew")
+                self.watch.note(
+                    f"{self.name}: the server has a new version of the file; the download starts again"
+                )
                 continue
             except Refused as error:
                 raise RequestError(str(error)) from None
             came += done - first
             if is_whole:
                 break
-            # Beyond what came before: a server that sends no parts may break off at the same place each time.
+            # Count new bytes only: a server without ranges may break off at the same place each time.
             vain += done < furthest + PIECE_BYTES
             furthest = max(furthest, done)
             if vain == MOST_VAIN_TRIES:
@@ -176,7 +178,7 @@ class _Download:
                 after = "" if begun is None else f" after {bytes_text(begun.bytes)}"
                 raise StorageError(
                     f"{self.name}: the connection broke{after}; run the same command again, which "
-                    + ("begins anew" if begun is None else "goes on there")
+                    + ("starts from the beginning" if begun is None else "continues there")
                 )
         report("checking it")
         self._finish()
@@ -231,13 +233,13 @@ class _Download:
         """Raise if a piece must not be appended.
 
         Raises:
-            GGUFError: it is the first one, and not of a GGUF.
-            StorageError: the disk has no room for it.
-            _Other: the file would be longer than the server said.
+            GGUFError: the piece is the first one, and does not begin a GGUF.
+            StorageError: the disk has no space for the piece. _Other: the file would be longer than the
+            server said.
         """
         if not done and not piece.startswith(MAGIC):
             raise GGUFError(
-                f"{self.name}: is no GGUF but something else, such as a web page; give the URL "
+                f"{self.name}: is not a GGUF, but perhaps a web page; give the URL "
                 "of the file itself, or for the Hugging Face hub hf:OWNER/REPO/FILE.gguf"
             )
         if total is not None and done + len(piece) > total:
@@ -249,10 +251,10 @@ class _Download:
             )
 
     def _say_anew(self, answer: Answer, begun: _Begun) -> None:
-        why = "sends no parts of it" if begun.facts.is_same(answer) else "has another file by now"
+        why = "does not support ranges" if begun.facts.is_same(answer) else "has a new version of the file"
         self.watch.note(
-            f"{self.name}: the server {why}; the download begins anew, without the "
-            f"{bytes_text(begun.bytes)} that had come"
+            f"{self.name}: the server {why}; the download starts again, without the "
+            f"{bytes_text(begun.bytes)} downloaded before"
         )
 
     def _finish(self) -> None:
@@ -265,7 +267,7 @@ class _Download:
             self._drop()
             who = "the URL" if self.name.sha256 is not None else "the server"
             raise StorageError(
-                f"{self.name}: what came has the hash {found[:16]}…, and {who} says {str(wanted)[:16]}…; "
+                f"{self.name}: the download has the hash {found[:16]}…, and {who} says {str(wanted)[:16]}…; "
                 "it is removed"
             )
         try:
@@ -274,7 +276,9 @@ class _Download:
         except GGUFError as error:
             self._drop()
             reason = printable(str(error).replace(f"{self.partial}: ", ""), LONGEST_REASON)
-            raise GGUFError(f"{self.name}: what came is no whole GGUF ({reason}); it is removed") from None
+            raise GGUFError(
+                f"{self.name}: the download is not a complete GGUF ({reason}); it is removed"
+            ) from None
         try:
             self.folder.rename(PARTIAL, self.name.name)
             facts.model_copy(update={"sha256": found}).write(self.folder, KEPT)
@@ -288,7 +292,7 @@ class _Download:
 
 
 def _headers(kept: Facts | None, begun: _Begun | None) -> dict[str, str]:
-    """Return the headers of a request: the part that is wanted, or the version that is known."""
+    """Return a request's headers: the range to resume from, or the version that is already here."""
     if begun is not None and begun.facts.validator is not None:
         return {"Range": f"bytes={begun.bytes}-", "If-Range": begun.facts.validator}
     if kept is not None and kept.etag is not None:

@@ -1,4 +1,4 @@
-"""The folder of one download, for one process at a time; it is removed if it keeps nothing of the file."""
+"""Lock the folder of one download, and remove it afterwards if it is empty."""
 
 import contextlib
 import os
@@ -15,14 +15,14 @@ from anespec.system.errors import AnespecError, StorageError
 from anespec.system.safe_files import Folder
 from anespec.system.user_folders import private_folder
 
-# The facts that a server gave about a downloaded file, kept next to the file.
+# What the server said about a downloaded file, stored beside the file.
 
 LARGEST_FACTS = 1 << 16
 """Bytes."""
 
 
 Said = Annotated[str, Field(pattern=r"^[ -~]{1,1000}$")]
-"""A header's value that may be sent back."""
+"""A header's value that may be sent back to the server."""
 
 
 class Facts(Record):
@@ -36,8 +36,8 @@ class Facts(Record):
 
     @property
     def validator(self) -> str | None:
-        """The value that the server compares before it resumes a download: a weak etag does not identify
-        bytes."""
+        """Return the value of If-Range for resuming a download: a strong ETag, or the time of the last
+        change."""
         if self.etag is not None and not self.etag.startswith("W/"):
             return self.etag
         return self.modified
@@ -45,7 +45,7 @@ class Facts(Record):
     def is_same(self, answer: Answer) -> bool:
         """Return whether an answer contains the same version, whichever part of it.
 
-        A server that was asked for a part of this version may still send a part of another one.
+        A server may ignore the condition and send a part of another version.
         """
         strong = self.validator is not None and self.validator == (
             answer.etag if self.validator == self.etag else answer.modified
@@ -69,7 +69,7 @@ class Facts(Record):
 
     @classmethod
     def read(cls, folder: Folder, name: str, url: str) -> Self | None:
-        """Return the stored facts of the file at `url`; None if there are none that can be read."""
+        """Return the stored facts of the file at `url`; None if they are missing or unreadable."""
         try:
             facts = cls.model_validate_json(folder.read(name, LARGEST_FACTS))
         except (OSError, AnespecError, ValidationError):
@@ -77,7 +77,7 @@ class Facts(Record):
         return facts if facts.url == url else None
 
     def write(self, folder: Folder, name: str) -> None:
-        """Write it; raises OSError where the file system refuses."""
+        """Write the facts to a file; raises OSError if the file system refuses."""
         folder.replace(name, self.model_dump_json().encode())
 
 
@@ -89,11 +89,11 @@ def own_folder(path: Path, wait: Callable[[], None]) -> Iterator[Folder]:
     """Lock the folder for the block; `wait` is called once if another process has it.
 
     Raises:
-        StorageError: it is another user's, or the file system refuses.
+        StorageError: the folder belongs to another user, or the file system refuses.
     """
     while True:
         with private_folder(path) as folder, _locked(path, wait):
-            # The other process may have removed it meanwhile; the lock then protects nothing.
+            # The other process may have removed the folder meanwhile; then the lock protects nothing.
             if not _is_there(folder):
                 continue
             try:
@@ -115,7 +115,7 @@ def _locked(path: Path, wait: Callable[[], None]) -> Iterator[None]:
             wait()
             lock.acquire()
     except FileNotFoundError:
-        # Removed while this one waited; the caller looks.
+        # The folder was removed during the wait; the caller checks that.
         pass
     except OSError as error:
         raise StorageError(f"{path}: cannot be locked ({error.strerror})") from error
@@ -138,7 +138,7 @@ def _remove_if_empty(folder: Folder) -> None:
     with contextlib.suppress(OSError, StorageError):
         if folder.names() == [LOCK]:
             with private_folder(folder.path.parent) as around:
-                # Under another name first, so that nobody begins a download in it meanwhile.
+                # Rename it first, so that no other process starts a download in it meanwhile.
                 gone = f".{secrets.token_hex(16)}"
                 around.rename(folder.path.name, gone)
                 around.remove(gone)

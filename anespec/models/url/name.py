@@ -1,4 +1,4 @@
-"""Models that are named by a URL: https://HOST/FILE.gguf, with #sha256=HASH after it where that is known."""
+"""Parse models named by a URL: https://HOST/FILE.gguf, optionally followed by #sha256=HASH."""
 
 import ipaddress
 import re
@@ -15,7 +15,7 @@ _BEGINNING = re.compile(r"(https?):/+", re.IGNORECASE)
 _HASH = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
 _UNUSUAL = re.compile(r"[^\w.+-]", re.ASCII)
 _AUTHORITY = re.compile(r"(?:\[[0-9a-f:.]+\]|[\w.~-]+)(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
-"""A host, and perhaps a port. Python's own reading takes `a[::1].example.org` for the host `::1`."""
+"""A host, optionally with a port. Python's urlsplit reads `a[::1].example.org` as the host `::1`."""
 
 _USER = re.compile(r"^([a-z]+:/+)[^/]*@", re.IGNORECASE)
 LONGEST_NAME = 128
@@ -23,45 +23,49 @@ LONGEST_NAME = 128
 
 @dataclass(frozen=True)
 class UrlName:
-    """A URL without what follows `#`, and the hash in hexadecimal digits that the file must have, if any."""
+    """A URL without its fragment, and the SHA-256 that the file must have (hexadecimal), if given."""
 
     url: str
     sha256: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read one.
+        """Parse a URL.
 
         Raises:
-            UsageError: it is none, names a user, or ends in something else than a hash.
+            UsageError: the text is not a URL, contains a user's name, or has a fragment other than a hash.
         """
         url, _, fragment = text.partition("#")
         is_text = url.isprintable() and " " not in url
         url = _encoded(url)
         if _USER.match(url.partition("?")[0]):
             raise UsageError(
-                f"{shown_url(url)}: the URL holds a user's name, and logging in is not supported; download "
-                "the file with another program, and give it"
+                f"{shown_url(url)}: the URL contains a user's name, and logging in is not supported; "
+                "download the file with another program, and give it"
             )
         if not is_text or host_of(url) is None:
-            raise UsageError(f"{quoted(shown_url(text))} is no URL of a file; write https://HOST/FILE.gguf")
+            raise UsageError(
+                f"{quoted(shown_url(text))} is not the URL of a file; write https://HOST/FILE.gguf"
+            )
         found = _HASH.fullmatch(fragment)
         if fragment and found is None:
-            raise UsageError(f"{shown_url(url)}: what follows # is no hash; write #sha256=HASH, or nothing")
+            raise UsageError(
+                f"{shown_url(url)}: the part after # is not a hash; write #sha256=HASH, or nothing"
+            )
         return cls(url, None if found is None else found[1].lower())
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """The URL that became a path, which has one slash for several; raises UsageError as `parse` does."""
+        """Restore the URL from a path, in which `//` became `/`; raises UsageError as `parse` does."""
         return cls.parse(_with_two_slashes(str(path)))
 
     def __str__(self) -> str:
-        """As messages show it; `url` leads to the file."""
+        """Return the URL for messages, without secrets."""
         return shown_url(self.url)
 
     @property
     def name(self) -> str:
-        """The local file name: the last part of the URL's path, in characters that any file system
+        """Return the local file name: the last part of the URL's path, in characters that any file system
         accepts."""
         last = unquote(urlsplit(self.url).path).rpartition("/")[2]
         plain = _UNUSUAL.sub("_", last).lstrip(".").removesuffix(".gguf")[:LONGEST_NAME]
@@ -69,7 +73,7 @@ class UrlName:
 
     @property
     def is_private(self) -> bool:
-        """Whether the transfer is protected from changes: it is encrypted, or comes from this machine."""
+        """Return whether the transfer is protected from changes: encrypted, or from this machine."""
         return is_private(self.url)
 
 
@@ -79,7 +83,7 @@ def is_private(url: str) -> bool:
 
 
 def is_this_machine(url: str) -> bool:
-    """Return whether an http or https URL leads to this machine, so that no network is in between."""
+    """Return whether the host of an http or https URL is this machine."""
     host = host_of(url)
     try:
         return host is not None and ipaddress.ip_address(host).is_loopback
@@ -99,9 +103,9 @@ def host_of(url: str) -> str | None:
 
 
 def _encoded(url: str) -> str:
-    """A URL in ASCII, as browsers send it: its host by IDNA, the rest as UTF-8 in percent signs.
+    """Return a URL in ASCII, as browsers send it: the host in IDNA, the rest percent-encoded UTF-8.
 
-    What can be no host stays as it is.
+    A host that IDNA cannot encode stays unchanged.
     """
     if url.isascii():
         return url
@@ -116,7 +120,7 @@ def _encoded(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """A URL as messages and logs show it: without a user and without its query, which may be secrets."""
+    """Return a URL for messages and logs, without its user and query, which may be secrets."""
     plain, mark, _ = url.partition("?")
     return printable(_USER.sub(r"\1", plain), LONGEST_REASON) + ("?…" if mark else "")
 
