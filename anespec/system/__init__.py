@@ -1,1 +1,1 @@
-"""The machine below everything: files, processes, memory, options, errors and texts."""
+"""Shared helpers without dependencies: files, processes, memory, options, errors and text formatting."""

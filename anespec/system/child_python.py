@@ -1,11 +1,13 @@
 """Start child processes that do not trust the current folder.
 
-Python puts the current folder first on the module path of whatever starts by `-c` or `-m`, and any file there
-that has the name of a module would be run in the module's place. multiprocessing starts its helpers so. Other
-programs look there, too: `swift --version` runs a file named swift-frontend. So every process starts in
-NEUTRAL_FOLDER, and gets absolute paths. No child outlives this process: its standard input is a pipe that
-this process holds open, and the child ends with it. What it answers on its standard output is its own:
-libraries print there too, Core ML among them.
+With `-c` and `-m`, Python puts the current folder first on the module path, so a file there that has the name
+of a module would run instead of the module. multiprocessing starts its helpers that way. Other programs also
+look there: `swift --version` runs a file named swift-frontend. So every process starts in NEUTRAL_FOLDER, and
+gets absolute paths.
+
+No child outlives this process: its standard input is a pipe that this process holds open, and the child exits
+when the pipe closes. Its answers have a stream of their own, since libraries such as Core ML also print to
+standard output.
 """
 
 import contextlib
@@ -25,18 +27,18 @@ NEUTRAL_FOLDER = "/"
 def child_command(module: str) -> list[str]:
     """Return the command that runs an installed module in a separate process; its arguments may follow.
 
-    `-P` keeps the current folder off the module path. `-I` would take the user's site away as well, where
+    `-P` keeps the current folder off the module path. `-I` would also remove the user's site-packages, where
     this package may be installed.
     """
     return [sys.executable, "-P", "-m", module]
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, by which a child finds modules where this one does.
+    """Return the environment for a child, which then finds modules where this process does.
 
-    Entries that mean the current folder are left out: the empty entry of `python -c`, the folder itself where
-    `python -m` put it, and an empty entry of PYTHONPATH, which hardly anyone means. Relative entries become
-    absolute, since the child starts in NEUTRAL_FOLDER.
+    Entries for the current folder are left out: the empty entry of `python -c`, the folder that `python -m`
+    adds, and an empty entry of PYTHONPATH, which is hardly ever intended. Relative entries become absolute,
+    since the child starts in NEUTRAL_FOLDER.
     """
     path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if not _is_current_folder(entry))
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": path}
@@ -44,7 +46,7 @@ def child_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def lifeline() -> Iterator[int]:
-    """Give a child its standard input: a silent pipe, which ends with the block or this process."""
+    """Yield a descriptor for a child's standard input: a pipe that closes with the block or this process."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -54,26 +56,26 @@ def lifeline() -> Iterator[int]:
 
 
 def answer_stream() -> BinaryIO:
-    """In a child: its standard output, from now on for answers alone; what else is printed is an error's."""
+    """In a child: return a stream for answers on standard output; all other prints go to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
 
 
 def end_with_parent(end: Callable[[], None] | None = None) -> None:
-    """In a child: end at once when its standard input does, which nothing is ever written to.
+    """In a child: exit at once when its standard input closes; nothing is ever written to it.
 
-    `end` is how, where this process alone is not all that has to end.
+    `end` replaces the exit, e.g. to end the child's own children, too.
     """
     threading.Thread(target=_wait_for_end, args=(end or _end_here,), daemon=True).start()
 
 
 def end_child(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process and leave nothing of it behind; streams that it was not given pipes for are none."""
+    """Kill a process, wait for it, and close its pipes."""
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):
-        # Closing writes what a killed process did not take.
+        # Closing flushes data that the killed process no longer reads.
         with contextlib.suppress(OSError):
             if stream is not None:
                 stream.close()

@@ -1,7 +1,8 @@
-"""The table of Core ML's error texts: their meanings, and the fixes.
+"""Explain Core ML's error messages: a table of what they mean, and how to fix each.
 
-Core ML reports errors as texts, through coremltools and through the worker alike, so the table matches texts.
-This project has met none of them on a Mac: each has the grade and the source of the project that met it.
+Core ML reports errors only as messages, through coremltools and through the worker, so the table matches
+messages. This project has seen none of them on a Mac; each has the grade and the source of the project that
+saw it.
 """
 
 import re
@@ -14,16 +15,17 @@ from anespec.system.grades import Grade
 
 @dataclass(frozen=True)
 class CoreMLError:
-    """One kind of failure. `sign` is a pattern in Core ML's text, `code` the name that people look it up by.
+    """A kind of failure.
 
-    `stale` is whether a shard that was compiled again may do better; what is not `lasting` may be better at
-    another time without anything being changed; what `spoils` leaves states behind that are of no use.
+    `sign` is a pattern in Core ML's message; `code` is the name to search for. `stale`: compiling the shard
+    again may help. Not `lasting`: trying again later may help without any change. `spoils`: the states are
+    unusable afterwards.
     """
 
     sign: str
     code: str
     meaning: str
-    mend: str
+    fix: str
     grade: Grade
     source: str
     stale: bool = False
@@ -32,8 +34,8 @@ class CoreMLError:
 
     @property
     def sentence(self) -> str:
-        """The meaning and the fix, in one clause."""
-        return f"{self.meaning} ({self.code}); {self.mend}"
+        """Return the meaning and the fix in one sentence."""
+        return f"{self.meaning} ({self.code}); {self.fix}"
 
 
 KNOWN_ERRORS = (
@@ -41,7 +43,7 @@ KNOWN_ERRORS = (
         sign=r"std::bad_cast",
         code="std::bad_cast",
         meaning="a function with states has EnumeratedShapes",
-        mend="use a RangeDim or one function per width (convert --shapes)",
+        fix="use a RangeDim or one function per width (convert --shapes)",
         grade=Grade.B,
         source="ane-book Exp. 26",
     ),
@@ -49,7 +51,7 @@ KNOWN_ERRORS = (
         sign=r"ANECCompile\(\) FAILED|ANECCompile.*\b11\b",
         code="ANECCompile() FAILED, 11",
         meaning="the Neural Engine's compiler refused the shard",
-        mend="see what the rules found (anespec validate --gate residency)",
+        fix="see what the rules found (anespec validate --gate residency)",
         grade=Grade.B,
         source="ane-book ch. 3; CoreML-LLM",
     ),
@@ -57,7 +59,7 @@ KNOWN_ERRORS = (
         sign=r"\b0x20004\b",
         code="0x20004",
         meaning="the program could not be loaded",
-        mend="compile it again",
+        fix="compile it again",
         grade=Grade.C,
         source="CoreML-LLM",
         stale=True,
@@ -66,7 +68,7 @@ KNOWN_ERRORS = (
         sign=r"\b0x1d\b",
         code="0x1d",
         meaning="the Neural Engine failed while it ran",
-        mend="restart the process, and where that does not help convert with fewer states (--kv-form packed)",
+        fix="restart the process; if that does not help, convert with fewer states (--kv-form packed)",
         grade=Grade.B,
         source="CoreML-LLM: three states in a shard on an iPhone",
         lasting=False,
@@ -77,7 +79,7 @@ KNOWN_ERRORS = (
         code="-14",
         meaning="the plan could not be built: the shard is too large, or was compiled before an upgrade of "
         "the system",
-        mend="use smaller shards (--topology), another --kv-form, or compile again",
+        fix="use smaller shards (--topology), another --kv-form, or compile again",
         grade=Grade.B,
         source="ane-book 053-055, Exp. 26; CoreML-LLM; mobius#77",
         stale=True,
@@ -86,7 +88,7 @@ KNOWN_ERRORS = (
         sign=r"No space left on device|out of space",
         code="no space",
         meaning="the disk is full",
-        mend="a compiled shard takes as much as the shard itself: free some space",
+        fix="a compiled shard takes as much as the shard itself: free some space",
         grade=Grade.A,
         source="ENOSPC, NSFileWriteOutOfSpaceError",
         lasting=False,
@@ -95,7 +97,7 @@ KNOWN_ERRORS = (
         sign=r"Killed: 9",
         code="killed",
         meaning="the process was killed, most likely for memory",
-        mend="use smaller shards (--topology) or close other programs",
+        fix="use smaller shards (--topology) or close other programs",
         grade=Grade.B,
         source="coremltools#2758",
         lasting=False,
@@ -104,7 +106,7 @@ KNOWN_ERRORS = (
         sign=r"(Segmentation fault|Abort trap|Bus error|Trace/BPT trap|Illegal instruction)",
         code="crash",
         meaning="Core ML crashed",
-        mend="use another --kv-form, --shapes or --weights, or another --backend",
+        fix="use another --kv-form, --shapes or --weights, or another --backend",
         grade=Grade.C,
         source="coremltools#2688, #2716",
     ),
@@ -112,7 +114,7 @@ KNOWN_ERRORS = (
         sign=r"^no answer within",
         code="no answer",
         meaning="Core ML neither finished nor failed in time",
-        mend="try once more, or use smaller shards (--topology)",
+        fix="try once more, or use smaller shards (--topology)",
         grade=Grade.B,
         source="ane-book: 112 to 133 s a width are usual",
         lasting=False,
@@ -120,8 +122,8 @@ KNOWN_ERRORS = (
     CoreMLError(
         sign=r"^not a number",
         code="not a number",
-        meaning="the shard's results are no numbers",
-        mend="use another --kv-form or --weights, or the processor (--backend coreml-cpu)",
+        meaning="the shard's results are not numbers",
+        fix="use another --kv-form or --weights, or the processor (--backend coreml-cpu)",
         grade=Grade.C,
         source="ane-book: a resident range of layers gave NaN",
         spoils=True,
@@ -130,25 +132,25 @@ KNOWN_ERRORS = (
         sign=r"\.mlmodelc.*(not exist|couldn.t be opened|could not be opened|not a valid)|coremldata\.bin",
         code="unreadable",
         meaning="the compiled shard is missing or damaged",
-        mend="compile it again",
+        fix="compile it again",
         grade=Grade.C,
         source="reports of a compiled model without its coremldata.bin",
         stale=True,
     ),
 )
-"""In this order: one text may hold several signs, and the first says most."""
+"""The order matters: a message may match several signs, and the first match is the most specific."""
 
 NOT_A_NUMBER = "not a number"
-"""Return the text for results that are not finite, as if Core ML had reported it."""
+"""The text for results that are not finite, as if Core ML had reported it."""
 
 
 def known_error(text: str) -> CoreMLError | None:
-    """Return the known error that Core ML's text contains, if any."""
+    """Return the known error in Core ML's message; None if there is none."""
     return next((known for known in KNOWN_ERRORS if re.search(known.sign, text)), None)
 
 
 def error_sentence(text: str) -> str:
-    """Return the meaning of Core ML's text and the fix; for an unknown text its first line."""
+    """Return the meaning and the fix of Core ML's message; for an unknown message its first line."""
     if (known := known_error(text)) is not None:
         return known.sentence
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
@@ -161,7 +163,7 @@ def may_pass(sentence: str) -> bool:
 
 
 def ended_by(number: int) -> str:
-    """Return a shell's text for a process that a signal ended, which the table knows."""
+    """Return the text for a process that was ended by a signal, as a shell prints it."""
     names: dict[int, str] = {
         signal.SIGKILL: "Killed: 9",
         signal.SIGSEGV: "Segmentation fault",

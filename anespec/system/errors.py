@@ -1,8 +1,8 @@
-"""The errors that users see, and the exit code of each.
+"""Define the errors that users see, and their exit codes.
 
-Every expected failure (bad input, a missing file, a full disk, a gate that fails) is raised as an
-`AnespecError` whose message is one sentence that names the object and the fix. The command line prints that
-sentence and exits with the error's code (EXIT_CODES); anything else is a bug and shows a traceback.
+Every expected failure (bad input, a missing file, a full disk, a failed gate) is raised as an `AnespecError`
+whose message is one sentence that names the object and the fix. The command line prints that sentence and
+exits with the error's code (EXIT_CODES); anything else is a bug and shows a traceback.
 """
 
 from collections.abc import Mapping
@@ -27,11 +27,11 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         141: "the reader of standard output stopped reading",
     }
 )
-"""All that a command ends with; the lists that people read follow from it."""
+"""All exit codes of the command line; help and docs list them from here."""
 
 
 class AnespecError(Exception):
-    """A failure that a person can act on; its text is one clear sentence.
+    """A failure that the user can fix; its message is one sentence.
 
     `facts` are further data for programs, such as a failed gate's figures.
     """
@@ -41,19 +41,19 @@ class AnespecError(Exception):
 
 
 class UsageError(AnespecError):
-    """The request needs an explicit choice of the user, such as `--force`."""
+    """The command line is wrong, or needs an explicit choice such as `--force`."""
 
     exit_code = 2
 
 
 class GGUFError(AnespecError):
-    """The GGUF file is truncated, malformed or lacks something every model needs."""
+    """The GGUF file is truncated or malformed, or lacks something that every model needs."""
 
     exit_code = 3
 
 
 class UnsupportedModelError(AnespecError):
-    """A well-formed GGUF that asks for something this version does not convert."""
+    """The GGUF is valid, but this version does not convert such a model."""
 
     exit_code = 4
 
@@ -65,68 +65,69 @@ class ArtifactError(AnespecError):
 
 
 class StorageError(AnespecError):
-    """The file system refused: no space, no permission, not there."""
+    """The file system refused: no space, no permission, or no such file."""
 
     exit_code = 6
 
 
 class RequestError(AnespecError):
-    """A prompt or an option that cannot be served, such as a prompt longer than the context."""
+    """A prompt or an option is invalid here, e.g. a prompt longer than the context."""
 
     exit_code = 7
 
 
 LONGER_CONTEXT = "--context N"
-"""What a sentence of PromptTooLongError advises; clients cannot give it, so the daemon names its command."""
+"""The option that a PromptTooLongError recommends. Clients cannot set it, so the daemon names its command
+instead."""
 
 
 class PromptTooLongError(RequestError):
-    """A prompt that the context cannot hold, however short the answer."""
+    """The prompt leaves no room in the context for an answer."""
 
 
 class GrammarError(RequestError):
-    """A grammar that is not valid, or takes too much to prepare."""
+    """A grammar is invalid, or takes too much time or memory to prepare."""
 
 
 class ResidencyGateError(AnespecError):
-    """The residency gate fails."""
+    """The residency gate failed."""
 
     exit_code = 11
 
 
 class GoldenGateError(AnespecError):
-    """The golden gate fails."""
+    """The golden gate failed."""
 
     exit_code = 12
 
 
 class ExactnessGateError(AnespecError):
-    """The exactness gate fails."""
+    """The exactness gate failed."""
 
     exit_code = 13
 
 
 class QualityGateError(AnespecError):
-    """The quality gate fails."""
+    """The quality gate failed."""
 
     exit_code = 14
 
 
 class MissingPackageError(AnespecError):
-    """A package is not installed that what was asked for needs; the sentence names the extra that has it."""
+    """A required package is not installed; the message has the command that installs it."""
 
 
 class UnfitError(AnespecError):
-    """The doctor found what would go wrong."""
+    """The doctor found a problem."""
 
 
-class Interrupted(AnespecError):  # noqa: N818 (no error: it was wished for)
-    """Someone pressed ^C; the sentence says what became of the verb's work."""
+class Interrupted(AnespecError):  # noqa: N818 (not an error: the user wanted it)
+    """^C was pressed; the message says what happened to the unfinished work."""
 
     exit_code = 130
 
 
 class ReaderGone(AnespecError):  # noqa: N818
-    """The reader of standard output has closed it, as with `| head`, so no message is printed."""
+    """The reader of standard output closed it, as with `| head`. No message is printed."""
 
     exit_code = 141

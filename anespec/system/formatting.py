@@ -1,4 +1,4 @@
-"""Format sizes and untrusted texts for people."""
+"""Format sizes, lists and untrusted texts for messages."""
 
 import contextlib
 import re
@@ -8,17 +8,17 @@ from pathlib import Path
 LONGEST_SHOWN = 80
 
 LONGEST_REASON = 400
-"""Characters of a sentence that something else wrote, such as a library."""
+"""The most characters of a message from elsewhere, such as a library."""
 
 MOST_NAMED = 12
-"""Names that a sentence lists."""
+"""The most names that a message lists."""
 
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but for tabs and line ends, marks of direction, and halves of characters."""
+"""Control characters except tabs and line ends, direction marks, and surrogates."""
 
 
 def bytes_text(count: int) -> str:
-    """A byte count in decimal units, e.g. `1.23 GB`."""
+    """Return a byte count in decimal units, e.g. `1.23 GB`."""
     size = float(count)
     for unit in ("B", "kB", "MB"):
         if size < 1000:
@@ -28,7 +28,7 @@ def bytes_text(count: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A time span for people, e.g. `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a time span, e.g. `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -40,29 +40,28 @@ def duration_text(seconds: float) -> str:
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a count with its noun, e.g. `1 token`, `2 head shards`; `plural` if it is not the noun with an
-    s."""
+    """Return a count with its noun, e.g. `1 token`, `2 head shards`; `plural` is for irregular plurals."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def listed(parts: Sequence[str], last: str = "and") -> str:
-    """Parts of a sentence as a list, e.g. `a, b and c`."""
+    """Join parts of a sentence, e.g. `a, b and c`."""
     return f" {last} ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
 
 
 def named(names: Sequence[str], most: int = MOST_NAMED) -> str:
-    """Names out of files or from people as a list, the first of them where there are many."""
+    """Join untrusted names, with control characters escaped; only the first `most` of many are listed."""
     more = ["others"] if len(names) > most else []
     return listed([*map(printable, names[:most]), *more])
 
 
 def quoted(text: str, limit: int = LONGEST_SHOWN) -> str:
-    """A text out of a file as a message may show it: in quotes, printable, and not long."""
+    """Return an untrusted text for a message: quoted, with control characters escaped, and shortened."""
     return repr(_cut(text, limit))
 
 
 def printable(text: str, limit: int = LONGEST_SHOWN) -> str:
-    """Like `quoted` without the quotes: what would move a terminal's cursor is escaped."""
+    """Return an untrusted text for a message like `quoted`, without the quotes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in _cut(text, limit))
 
 
@@ -73,16 +72,17 @@ def last_line(said: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Any value out of a file as a message may show it: a text in quotes, printable, and not long."""
+    """Return an untrusted value for a message: a text like `quoted`, other values shortened."""
     try:
         return quoted(value) if isinstance(value, str) else printable(str(value))
     except ValueError:
-        # Python writes no integer so long, not even within a list.
+        # Python refuses to print an integer of that length, even inside a list.
         return "a number of thousands of digits"
 
 
 def sanitize_terminal(text: str) -> str:
-    """A text of any length as a terminal may show it: what moves its cursor or turns lines is escaped."""
+    """Return an untrusted text of any length for a terminal: control characters and direction marks are
+    escaped."""
     return _MOVES.sub(lambda found: repr(found[0])[1:-1], text)
 
 
@@ -91,12 +91,12 @@ def _cut(text: str, limit: int) -> str:
 
 
 def short_path(path: Path) -> str:
-    """A path as a shell takes it, with ~ for the user's home where it lies there."""
+    """Return a path quoted for a shell, with ~ for the user's home folder."""
     with contextlib.suppress(RuntimeError, ValueError):
         return f"~/{path.relative_to(Path.home())}"
     return str(path)
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:
-    """A shape for people; what follows T is a question mark."""
+    """Return a shape for messages; a dimension that depends on T is a question mark."""
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C in libraries that swallow it, and other requested ends."""
+"""Handle Ctrl-C in libraries that swallow it, and treat SIGTERM and SIGHUP like it."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def ends_as_interrupts() -> Iterator[None]:
-    """Within the block, treat a closed terminal and SIGTERM like Ctrl-C: a person requested the end.
+    """Within the block, treat a closed terminal (SIGHUP) and SIGTERM like Ctrl-C.
 
     Use it for work that would otherwise report a crash. It has no effect in threads other than the main one,
     or if a signal already has another handler, as with `nohup`.
@@ -33,8 +33,8 @@ def ends_as_interrupts() -> Iterator[None]:
 def interrupts_held_back() -> Iterator[None]:
     """Delay Ctrl-C to the end of the block; a second one takes effect at once.
 
-    For libraries that wrap what they call in a bare `except:`, by which KeyboardInterrupt is lost. Nothing
-    changes in other threads than the main one, or where Ctrl-C does not raise KeyboardInterrupt anyway.
+    Use it for libraries with a bare `except:` around callbacks, which loses KeyboardInterrupt. It has no
+    effect outside the main thread, or if Ctrl-C does not raise KeyboardInterrupt anyway.
     """
     raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not raises or threading.current_thread() is not threading.main_thread():

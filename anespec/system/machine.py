@@ -1,4 +1,4 @@
-"""This machine's name, processors and memory, and what of them this process may use and has used."""
+"""Describe this machine: its name, processors and memory, and what this process uses of them."""
 
 import os
 import platform
@@ -18,12 +18,12 @@ STATUS = Path("/proc/self/status")
 
 
 def processors() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def machine_name() -> str:
-    """Processor and system in one line, e.g. `Linux x86_64 AMD EPYC`; what kernels depend on."""
+    """Return the system and processor in one line, e.g. `Linux x86_64 AMD EPYC`. Kernels depend on them."""
     processor = platform.processor() or platform.machine()
     if platform.system() == "Linux":
         try:
@@ -33,15 +33,15 @@ def machine_name() -> str:
         except OSError:
             pass
     elif platform.system() == "Darwin":
-        # What Python knows is "arm" alone, and Neural Engines differ from chip to chip.
+        # Python reports only "arm", and Neural Engines differ from chip to chip.
         processor = _asked("machdep.cpu.brand_string") or processor
     return f"{platform.system()} {platform.machine()} {processor}".strip()
 
 
 def system_build() -> str:
-    """The release of macOS with its build, e.g. `macOS 15.5 (24F74)`; of other systems their name.
+    """Return the release and build of macOS, e.g. `macOS 15.5 (24F74)`; for other systems their name.
 
-    Core ML is a part of the system, and another build of it may compile and compute otherwise.
+    Core ML is a part of the system, and another build may compile and compute differently.
     """
     if platform.system() != "Darwin":
         return platform.system()
@@ -62,8 +62,10 @@ def _asked(name: str) -> str:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The machine that figures were measured on. `load_before` is the number of programs that wanted a
-    processor before the measurement: other load distorts figures."""
+    """The machine that figures were measured on.
+
+    `load_before` is the load average before the measurement: other load distorts the figures.
+    """
 
     machine: str
     processors: int
@@ -71,7 +73,7 @@ class Surroundings:
 
     @classmethod
     def here(cls) -> Self:
-        """Of this machine, now."""
+        """Return the current facts of this machine."""
         return cls(machine_name(), processors(), round(os.getloadavg()[0], 1))
 
     def __str__(self) -> str:
@@ -80,20 +82,20 @@ class Surroundings:
 
 
 def machine_memory() -> int:
-    """Bytes of memory of this machine."""
+    """Return the bytes of memory of this machine."""
     return int(psutil.virtual_memory().total)
 
 
 def free_memory() -> int:
-    """Bytes that can be had without swapping."""
+    """Return the bytes of memory that are available without swapping."""
     return int(psutil.virtual_memory().available)
 
 
 def peak_memory() -> int:
-    """The largest resident size of this process so far, in bytes.
+    """Return the largest resident size of this process so far, in bytes.
 
-    The count that all systems keep also has what the process was before it became this program, and psutil
-    knows no peak; so Linux is asked for its other count. macOS counts bytes, others kilobytes.
+    getrusage also counts the time before exec, and psutil has no peak, so Linux is asked for VmHWM. getrusage
+    is in bytes on macOS, in kilobytes elsewhere.
     """
     if STATUS.exists():
         for line in STATUS.read_text("ascii", "replace").splitlines():
@@ -104,9 +106,9 @@ def peak_memory() -> int:
 
 
 def own_peak_memory() -> int:
-    """The part of `peak_memory` that no other process has too.
+    """Return the part of `peak_memory` that is not shared with other processes, in bytes.
 
-    What is now shared is taken to have been shared at the peak.
+    It assumes that as much was shared at the peak as is now.
     """
     now = psutil.Process().memory_full_info()
     return peak_memory() - max(0, now.rss - now.uss)

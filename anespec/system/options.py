@@ -1,6 +1,6 @@
-"""Options declared once: a model's fields say type, range, default and description.
+"""Declare options once, as the fields of a pydantic model: type, range, default and description.
 
-The command line, JSON lines and Python are made from them.
+The command line, JSON lines and the Python API are derived from them.
 """
 
 import types
@@ -28,13 +28,12 @@ _SIZE = TypeAdapter(ByteSize)
 
 @dataclass(frozen=True)
 class Flag:
-    """The settings of a field for the command line, beyond its type, range, default and description.
+    """A field's settings for the command line, beyond its type, range, default and description.
 
-    `names` are its flags, where it has others than its name's; `metavar` stands for the value in `--help`.
-    `default` says what None comes to, in words. `choices` are the values that there are, where the type does
-    not say; `former` are values that there were, each with a sentence that says what to use instead.
-    `multiple` flags may be given several times, a value each. `shown` is false for what has no flag of its
-    own.
+    `names` are the flags (default: the field's name); `metavar` stands for the value in `--help`. `default`
+    describes the effect of None. `choices` are the allowed values, if the type does not list them. `former`
+    are values that are no longer allowed, each with a sentence that names the replacement. A `multiple` flag
+    may be given several times, once for each value. `shown` is False for a field without a flag.
     """
 
     names: tuple[str, ...] = ()
@@ -47,10 +46,10 @@ class Flag:
 
 
 class Options(BaseModel):
-    """Base of all options: immutable, unknown names refused, one sentence for a value that cannot be.
+    """The base class of all options: immutable, without unknown names, and with one-sentence errors.
 
     Raises from the constructor:
-        RequestError: a value is of another type or out of its range, or there is no such option.
+        RequestError: a value has the wrong type or is out of range, or there is no such option.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,7 +76,7 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `lowest` to `highest`, both included; None is no limit, and NaN is in no range."""
+    """The numbers from `lowest` to `highest`, inclusive. None means no limit. NaN is in no range."""
 
     lowest: float | None = None
     highest: float | None = None
@@ -88,7 +87,7 @@ class Range:
 
     @property
     def demand(self) -> str:
-        """The range of a number, as in `must lie between 0 and 1`."""
+        """Return the clause for messages, e.g. `lie between 0 and 1`."""
         return f"be {self}" if None in (self.lowest, self.highest) else f"lie {self}"
 
     def __str__(self) -> str:
@@ -106,10 +105,10 @@ def _number(value: float | None) -> str:
 
 
 def read_size(value: Any) -> Any:
-    """A count of bytes out of text that may have a unit, such as `500MB`; what is no text is left as it is.
+    """Convert a text such as `500MB` to a count of bytes; other values are returned unchanged.
 
     Raises:
-        RequestError: the text is no size.
+        RequestError: the text is not a size.
     """
     if not isinstance(value, str):
         return value
@@ -163,7 +162,7 @@ def _inner_metadata(annotation: Any) -> Iterator[Any]:
 
 
 def complaint(error: ValidationError, model: type[BaseModel], noun: str = "option") -> str:
-    """The first thing that is wrong, as one sentence; a `noun` is what the model calls its fields."""
+    """Return the first validation error as one sentence; `noun` is the word for the model's fields."""
     first = error.errors(include_url=False)[0]
     name, *inner = map(str, first["loc"] or ("",))
     value, kind = first["input"], first["type"]

@@ -1,4 +1,4 @@
-"""Packages that an installation may lack, and the command that adds one to the installation that runs."""
+"""Check optional packages, and return the command that installs a missing one."""
 
 import json
 import shlex
@@ -17,12 +17,12 @@ from anespec.system.errors import MissingPackageError
 EXTRAS: Mapping[str, str | None] = MappingProxyType(
     {"torch": "torch", "coremltools": None, "huggingface_hub": None, "openvino": None}
 )
-"""By what is imported, the extra of anespec that brings it; None where plain anespec does."""
+"""The extra of anespec that installs each module; None if plain anespec does."""
 
 UV = "uv pip install"
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
-"""The index of torch's builds for processors alone."""
+"""The index of torch's CPU-only builds."""
 
 
 def missing_package(name: str) -> str | None:
@@ -36,20 +36,21 @@ def missing_package(name: str) -> str | None:
 
 
 def require_package(name: str, purpose: str) -> None:
-    """Do nothing where a package of EXTRAS is installed.
+    """Check that a package of EXTRAS is installed.
 
     Raises:
-        MissingPackageError: it is not; the sentence says that `purpose` needs it.
+        MissingPackageError: it is not installed; the message says that `purpose` needs it.
     """
     if (reason := missing_package(name)) is not None:
-        raise MissingPackageError(f"{purpose} needs what is not here: {reason}")
+        raise MissingPackageError(f"{purpose} needs a missing package: {reason}")
 
 
 def install_command(extra: str | None) -> str:
-    """The shell command that completes this installation: with an extra, or with what plain anespec needs.
+    """Return the shell command that adds an extra to this installation, or what plain anespec needs.
 
-    A clone that is installed in place is installed again, since its extras may be newer than what is recorded
-    of it. On Linux torch is its build for processors: the package index has the one with CUDA, of gigabytes.
+    A clone that is installed in place is installed again, since its extras may be newer than the recorded
+    ones. On Linux the command installs the CPU build of torch; the one on the package index has CUDA,
+    gigabytes of it.
     """
     wanted = "" if extra is None else f"[{extra}]"
     install = _install()
@@ -67,8 +68,7 @@ def install_command(extra: str | None) -> str:
 
 
 def _install() -> str:
-    """Return the command that installs into the running environment, which need not be the one of plain
-    `pip`."""
+    """Return the command that installs into the running environment, which plain `pip` may not do."""
     if (Path(sys.prefix) / "pipx_metadata.json").exists():
         return "pipx runpip anespec install"
     if find_spec("pip") is None:
@@ -85,9 +85,9 @@ def _python() -> str:
 
 
 def _clone() -> Path | None:
-    """The folder of the sources where anespec is installed in place (`pip install -e`), else None.
+    """Return the source folder of an editable installation (`pip install -e`); None for any other.
 
-    A build leaves metadata in that folder too, which say nothing of an installation.
+    A build also leaves metadata in the source folder; they do not mean that it is installed.
     """
     for found in distributions(name="anespec"):
         facts = json.loads(found.read_text("direct_url.json") or "{}")

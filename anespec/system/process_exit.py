@@ -1,9 +1,9 @@
-"""Exit the command line with the verb's exit code, regardless of the destructors of native libraries.
+"""Exit the command line without running the destructors of native libraries.
 
-One run in about 700 of `generate` died inside OpenVINO's CPU plugin, in a destructor, after its result had
-been printed. This process does not need those destructors, since its memory is released with it: models that
-are open when a verb ends stay open, and the process ends with `os._exit`. Python's own exit handlers
-(temporary folders, logging) still runs.
+About one run in 700 of `generate` crashed in a destructor of OpenVINO's CPU plugin, after its result had been
+printed. The destructors are not needed, since the system releases the memory of a process. So models that are
+open when a verb ends stay open, and the process ends with `os._exit`. Python's own exit handlers (temporary
+folders, logging) still run.
 """
 
 import atexit
@@ -18,10 +18,10 @@ from anespec.system.errors import StorageError
 
 
 class Stoppable(Protocol):
-    """Something that runs until it is stopped."""
+    """An object that runs until it is stopped."""
 
     def stop(self) -> None:
-        """End all that runs, and keep what is to outlive the process."""
+        """End all work, and write what must outlive the process."""
         ...
 
 
@@ -30,7 +30,8 @@ class LiveObjects(list[object]):
 
 
 def keep(thing: Stoppable) -> None:
-    """Stop `thing`, and where a command line runs keep it from being destroyed before the process leaves."""
+    """Stop `thing`. In a command line, also keep it alive until the process exits, so that it is not
+    destroyed."""
     thing.stop()
     context = click.get_current_context(silent=True)
     if context is not None and isinstance(context.obj, LiveObjects):
@@ -38,15 +39,17 @@ def keep(thing: Stoppable) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process once everything printed is written; with StorageError's code where that fails."""
+    """Flush all output and exit; if flushing fails, exit with StorageError's code."""
     code = _flushed(code)
     atexit._run_exitfuncs()
     os._exit(_flushed(code))
 
 
 def _flushed(code: int) -> int:
-    """Return `code` if all output was written, if the reader closed the pipe (as with `| head`), or if an
-    error came before."""
+    """Flush the output streams and return the exit code: StorageError's if flushing failed and `code` is 0.
+
+    A closed pipe, as with `| head`, is not a failure.
+    """
     for stream, name in ((sys.stdout, "standard output"), (sys.stderr, "standard error")):
         try:
             if stream is not None and not stream.closed:

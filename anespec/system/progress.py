@@ -1,4 +1,4 @@
-"""Callbacks for long work: notes that a person should read, and progress."""
+"""Define callbacks for long work: notes that the user should read, and progress."""
 
 import contextlib
 import itertools
@@ -10,25 +10,26 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Takes what is being done now and, where that is known, the share of the gate that is behind: 0 to 1."""
+    """Receives the current step and, if it is known, the share that is done: 0 to 1."""
 
     def __call__(self, note: str, share: float | None = None, /) -> None:
-        """Take a note."""
+        """Report a step."""
         ...
 
 
 StepReport = Callable[[str], None]
-"""Takes what is being done now, where nobody knows how much there is to do."""
+"""Receives the current step of work of unknown length."""
 
 
 def in_steps(progress: Progress, steps: int) -> StepReport:
-    """What takes a note at the beginning of each of so many steps, and counts them as equally long."""
+    """Return a function to call at the beginning of each of `steps` equally long steps."""
     done = itertools.count()
     return lambda note: progress(note, min(next(done) / max(1, steps), 1.0))
 
 
 def in_weighted_steps(progress: Progress, weights: Sequence[float]) -> StepReport:
-    """What takes a note at the beginning of each step, where a step takes as long as its weight says."""
+    """Return a function to call at the beginning of each step; `weights` are the relative lengths of the
+    steps."""
     whole = sum(weights) or 1.0
     behind = itertools.chain(itertools.accumulate(weights, initial=0.0), itertools.repeat(whole))
     return lambda note: progress(note, min(next(behind) / whole, 1.0))
@@ -60,6 +61,6 @@ class ProgressCallbacks:
 
 
 Watcher = ProgressCallbacks
-"""The name that programs may still use."""
+"""The former name, for existing programs."""
 
 SILENT = ProgressCallbacks()

@@ -1,8 +1,8 @@
-"""Read and write files safely in folders where other users may have placed traps.
+"""Read and write files safely in folders where other users may have placed links or special files.
 
 A folder is opened once, and everything below it is reached through the open folder (`dir_fd`). No link is
-followed there, new files get unguessable names and must not exist, and a file that is replaced is renamed
-over, never written into: another name of it (a hard link) keeps what it held.
+followed there. New files get unguessable names and must not exist. A file is replaced by a rename and never
+overwritten, so a hard link to it keeps its content.
 """
 
 import contextlib
@@ -27,32 +27,32 @@ from anespec.system.formatting import bytes_text
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _PRIVATE = 0o700
-# An ordinary open of a pipe without a writer would block.
+# Without O_NONBLOCK, opening a pipe without a writer would block.
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
 
 _MOST_LINKS = 40
-"""On the way to a path; as many as the system follows."""
+"""The most links on the way to a path; the system follows as many."""
 
 LONGEST_WAIT = 10.0
-"""Seconds for a folder that another process holds; any process may lock it, and keep it for ever."""
+"""Seconds to wait for a locked folder: any process may lock it and keep it for ever."""
 SECONDS_BETWEEN_TRIES = 0.01
 
 
 class Folder:
     """An open folder. Names refer to its direct entries, unless documented as relative paths.
 
-    Every method raises OSError where the file system refuses, and StorageError where a link, or something
-    that is neither file nor folder, is in the way.
+    Every method raises OSError if the file system refuses, and StorageError if a link, or something that is
+    neither file nor folder, is in the way.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Take over an open descriptor; `path` is what messages call it."""
+        """Take over an open descriptor; messages show `path`."""
         self.path = path
         self._descriptor = descriptor
 
     @classmethod
     def open(cls, path: Path, *, follow: bool = True) -> Self:
-        """Open a folder; `follow` says whether its own name may be a link, as what a person types may."""
+        """Open a folder. If `follow` is True, `path` itself may be a link, as for paths that users type."""
         if follow:
             return cls(path, os.open(path, _DIRECTORY))
         with _links_refused(path, None, str(path)):
@@ -77,13 +77,13 @@ class Folder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold a lock for reading and replacing a file; without the lock if the file system has none."""
+        """Lock the folder to read and replace a file; do nothing if the file system has no locks."""
         with self._locked(fcntl.LOCK_EX, LONGEST_WAIT):
             yield
 
     @contextlib.contextmanager
     def create(self, relative: str, mode: int = 0o666) -> Iterator[BinaryIO]:
-        """A new file to be written, in folders below this one, which are made; it must not exist."""
+        """Create a file to be written, and the folders on its way; the file must not exist."""
         first, _, rest = relative.partition("/")
         if rest:
             with self.folder(first, create=True) as below, below.create(rest, mode) as stream:
@@ -93,9 +93,9 @@ class Folder:
                 yield stream
 
     def replace(self, name: str, content: bytes, *, durable: bool = True) -> None:
-        """Write a file so that a reader sees the old or the new one, never a part.
+        """Replace a file atomically: a reader sees the old content or the new content, never a part.
 
-        A `durable` one is on the disk before it has its name, so that a crash leaves no half file either.
+        A `durable` file is on the disk before it gets its name, so a crash leaves no partial file either.
         """
         self.replace_parts(name, (content,), durable=durable)
 
@@ -108,7 +108,7 @@ class Folder:
 
     @contextlib.contextmanager
     def replacing(self, name: str, *, durable: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
-        """The same for what is written in the block, in any order; the old file stays where that fails."""
+        """Replace a file with what the block writes, in any order; the old file stays if the block fails."""
         self._require_no_other(name)
         partial = f".{secrets.token_hex(16)}.partial"
         try:
@@ -130,14 +130,14 @@ class Folder:
             raise StorageError(f"{self.path / name}: is {_kind(mode)}, which is not replaced; remove it")
 
     def require_replaceable(self, name: str) -> None:
-        """Raise, as `replace` does, where nothing may be written there; nothing is left of the try."""
+        """Raise as `replace` would if `name` cannot be written; leave nothing behind."""
         self._require_no_other(name)
         partial = f".{secrets.token_hex(16)}.partial"
         with self.create(partial):
             os.unlink(partial, dir_fd=self._descriptor)
 
     def read(self, relative: str, largest: int) -> bytes:
-        """The bytes of a file that ought to have `largest` at most; raises StorageError where it has more."""
+        """Return the bytes of a file; raise StorageError if it has more than `largest` bytes."""
         with contextlib.ExitStack() as stack:
             folder, (*parents, name) = self, PurePosixPath(relative).parts
             for parent in parents:
@@ -149,21 +149,21 @@ class Folder:
             return _read(opened, path, largest)
 
     def reader(self, name: str) -> io.BufferedReader:
-        """A file, opened for reading."""
+        """Open a file for reading."""
         path = self.path / name
         with _links_refused(path, self._descriptor, name):
             _require_file(path, os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode)
             return _checked(os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=self._descriptor), path)
 
     def new_file(self, name: str, mode: int = 0o666) -> io.FileIO:
-        """A new file, open for writing: what is written is the system's at once. It must not exist."""
+        """Create a file and open it for unbuffered writing; it must not exist."""
         return os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=self._descriptor), "wb", buffering=0)
 
     def own_file(self, name: str) -> io.BufferedRandom:
-        """A file of this user's, open for reading and writing with what it holds; made where it is missing.
+        """Open a file of this user for reading and writing; create it if it is missing.
 
-        Raises StorageError also where it is another user's, or one that has a second name elsewhere: who may
-        write into the folder could have laid it there, so that something else is overwritten.
+        Also raises StorageError if the file belongs to another user or has a second hard link: someone who
+        can write to the folder could have put it there, so that another file is overwritten.
         """
         path = self.path / name
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -173,14 +173,14 @@ class Folder:
             status = os.fstat(descriptor)
             _require_file(path, status.st_mode)
             if not _is_own(status) or status.st_nlink != 1:
-                raise StorageError(f"{path}: is another user's, or has a second name elsewhere; remove it")
+                raise StorageError(f"{path}: belongs to another user, or has a second hard link; remove it")
         except BaseException:
             os.close(descriptor)
             raise
         return os.fdopen(descriptor, "r+b")
 
     def replace_link(self, name: str, target: str) -> None:
-        """Make a link to `target`, which is not looked at; a file or a link at `name` is gone then."""
+        """Create a symbolic link to `target`, unchecked; it replaces a file or link at `name`."""
         partial = f".{secrets.token_hex(16)}.partial"
         os.symlink(target, partial, dir_fd=self._descriptor)
         try:
@@ -206,17 +206,17 @@ class Folder:
     def alone(self, work: str, *, wait: float = 0.0, shared: bool = False) -> Iterator[None]:
         """Lock out other processes that use this lock, until the block or this process ends.
 
-        `wait` is in seconds; a `shared` lock does not lock out others that are shared. Raises StorageError
-        where one is in; `work` says what it does, e.g. `another self-test`.
+        `wait` is in seconds. `shared` locks do not lock out each other. Raises StorageError if another
+        process has the lock; `work` names its work in the message, e.g. `another self-test`.
         """
         with self._locked(fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait) as is_locked:
             if not is_locked:
-                raise StorageError(f"{self.path}: {work} is running there; let it end, or end it")
+                raise StorageError(f"{self.path}: {work} is running there; wait for it, or stop it")
             yield
 
     @contextlib.contextmanager
     def _locked(self, kind: int, wait: float) -> Iterator[bool]:
-        deadline = time.monotonic() + wait  # the descriptor is its own, since a lock goes with that
+        deadline = time.monotonic() + wait  # a new descriptor, since a lock belongs to its descriptor
         descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
         try:
             while not (is_locked := _locked(descriptor, kind)) and time.monotonic() < deadline:
@@ -231,7 +231,7 @@ class Folder:
             self.remove(name)
 
     def remove(self, name: str) -> None:
-        """Remove a file, a link (not what it names) or a folder with all that is in it, if it is there."""
+        """Remove a file, a link (not its target) or a folder with its content, if it exists."""
         mode = _mode(name, self._descriptor)
         if mode is not None and stat.S_ISDIR(mode):
             shutil.rmtree(name, dir_fd=self._descriptor)
@@ -243,28 +243,28 @@ class Folder:
         os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
 
     def move(self, name: str, to: "Folder", new: str) -> None:
-        """Move what lies in this folder to another one of the same file system; else as `rename`."""
+        """Move an entry to another folder of the same file system, else as `rename`."""
         os.rename(name, new, src_dir_fd=self._descriptor, dst_dir_fd=to._descriptor)
 
     def sync(self) -> None:
-        """Wait until names given in this folder are on the disk."""
+        """Wait until new and changed names in this folder are on the disk."""
         os.fsync(self._descriptor)
 
     def is_own(self) -> bool:
-        """Return whether the folder belongs to this user; another user's may change at any time."""
+        """Return whether the folder belongs to this user."""
         return _is_own(os.fstat(self._descriptor))
 
     def require_own(self) -> None:
-        """Raise StorageError where the folder belongs to another user, who could change it at any time."""
+        """Raise StorageError if the folder belongs to another user, who could change it at any time."""
         if not self.is_own():
             raise StorageError(f"{self.path}: belongs to another user; remove it or choose another place")
 
     def require_unshared(self) -> None:
-        """Raise StorageError where the folder is another user's, or others may put something into it."""
+        """Raise StorageError if the folder belongs to another user, or others can write to it."""
         self.require_own()
         if _is_shared(os.fstat(self._descriptor)):
             raise StorageError(
-                f"{self.path}: other users may change what lies there; forbid it with `chmod go-w`, or "
+                f"{self.path}: other users can change its content; forbid it with `chmod go-w`, or "
                 "choose another place"
             )
 
@@ -278,7 +278,7 @@ class Folder:
         """Remove entries of other users, and entries that are neither a folder nor a file with one link."""
         for _, folders, files, descriptor in os.fwalk(".", dir_fd=self._descriptor):
             for name in (*folders, *files):
-                # Another process may remove one meanwhile.
+                # Another process may remove an entry meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                     if not stat.S_ISDIR(status.st_mode):
@@ -294,21 +294,21 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
-    """Write a text file as `Folder.replace` does; the folder it lies in may be a link.
+    """Write a text file as `Folder.replace` does; its folder may be a link.
 
     Raises:
         OSError: the file system refuses.
-        StorageError: something that is no file has that name.
+        StorageError: the path exists and is not a file.
     """
     with Folder.open(path.parent) as folder:
         folder.replace(path.name, text.encode(), durable=durable)
 
 
 def require_writable(path: Path) -> None:
-    """See to it that `write_atomically` could write a file, before the work is begun that it is to hold.
+    """Check that `write_atomically` can write a file, before starting the work for it.
 
     Raises:
-        StorageError: it could not.
+        StorageError: the file cannot be written.
     """
     try:
         with Folder.open(path.parent) as folder:
@@ -318,22 +318,22 @@ def require_writable(path: Path) -> None:
 
 
 def read_bounded(path: Path, largest: int) -> bytes:
-    """The bytes of a file, named by a person, that ought to have `largest` at most.
+    """Return the bytes of a file that a user named.
 
     Raises:
-        OSError: it cannot be read.
-        StorageError: it has more, or is a pipe or a device, which may never end.
+        OSError: the file cannot be read.
+        StorageError: it has more than `largest` bytes, or is a pipe or a device, which may never end.
     """
     with open_file(path) as stream:
         return _bounded(stream, path, largest)
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """A file named by a person, opened for reading; it may be a link.
+    """Open a file that a user named for reading; it may be a link.
 
     Raises:
-        OSError: it cannot be read.
-        StorageError: it is a pipe or a device, which may never end.
+        OSError: the file cannot be read.
+        StorageError: the file is a pipe or a device, which may never end.
     """
     _require_file(path, path.stat().st_mode)
     return _checked(os.open(path, _AT_ONCE), path)
@@ -347,7 +347,7 @@ def open_plain_file(path: Path) -> io.BufferedReader:
 
 
 def first_link(root: Path, relative: str) -> Path | None:
-    """The first part of the path `relative` to `root` that is a link; missing parts are none."""
+    """Return the first part of the path `relative` to `root` that is a link; None if there is none."""
     path = root
     for part in PurePosixPath(relative).parts:
         path = path / part
@@ -357,13 +357,14 @@ def first_link(root: Path, relative: str) -> Path | None:
 
 
 def changeable_by_others(path: Path) -> Path | None:
-    """Return the first folder or link on the way to `path` that another user than root could change.
+    """Return the first folder or link on the way to `path` that a user other than root and this one can
+    change.
 
     A user who can write to a folder can replace its entries, unless the folder is sticky. Links are followed,
     and the folders on their way are checked, too.
 
     Raises:
-        OSError: a part of the way is missing or cannot be looked at.
+        OSError: a part of the path is missing or cannot be inspected.
     """
     root = Path(path.absolute().anchor)
     here, waiting, links = root, [*reversed(path.absolute().parts[1:])], 0
@@ -386,23 +387,23 @@ def changeable_by_others(path: Path) -> Path | None:
 
 
 def require_safe_to_run(path: Path, what: str, variable: str) -> None:
-    """Raise StorageError where another user may have put `what` there, which is run, or may replace it.
+    """Raise StorageError if another user can replace `what`, which is about to be run.
 
-    `variable` is what names another place in the environment.
+    `variable` is the environment variable that selects another place.
 
     Raises:
-        OSError: a part of the way is missing or cannot be looked at.
+        OSError: a part of the path is missing or cannot be inspected.
     """
     shared = changeable_by_others(path)
     if shared is not None:
         raise StorageError(
-            f"{shared}: other users may change what lies there, and {what} would be run from there; "
+            f"{shared}: other users can change its content, and {what} would be run from there; "
             f"forbid it with `chmod go-w`, or set {variable} to a folder of your own"
         )
 
 
 def _is_shared(folder: os.stat_result) -> bool:
-    """Return whether others can remove or replace entries of the folder."""
+    """Return whether other users can remove or replace entries of the folder."""
     if folder.st_mode & stat.S_ISVTX:
         return False
     if folder.st_mode & stat.S_IWOTH:
@@ -424,9 +425,11 @@ def _is_private_group(group: int) -> bool:
 
 
 def _locked(descriptor: int, kind: int) -> bool:
-    """Return whether to stop waiting: the folder is locked now, or the file system has no locks. filelock
-    would lock a file that it finds by its path; this locks the open folder itself, which cannot be swapped,
-    and leaves no file in it."""
+    """Return whether to stop waiting: the folder is locked now, or the file system has no locks.
+
+    filelock would find its file by path. This locks the open folder itself, which cannot be swapped, and
+    leaves no file in it.
+    """
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -449,7 +452,7 @@ def _bounded(stream: io.BufferedReader, path: Path, largest: int) -> bytes:
 
 
 def _checked(descriptor: int, path: Path) -> io.BufferedReader:
-    """An open file, once more looked at: what has its name may have changed since."""
+    """Check an opened file again, since its name may have changed its target before the opening."""
     try:
         _require_file(path, os.fstat(descriptor).st_mode)
     except BaseException:
@@ -464,7 +467,7 @@ def _require_file(path: Path, mode: int) -> None:
     if stat.S_ISLNK(mode):
         raise _link_refused(path)
     if not stat.S_ISREG(mode):
-        raise StorageError(f"{path}: is {_kind(mode)}; save what comes out of it to a file first")
+        raise StorageError(f"{path}: is {_kind(mode)}; save its output to a file first")
 
 
 def _kind(mode: int) -> str:
@@ -483,13 +486,13 @@ def _mode(name: str, descriptor: int | None) -> int | None:
 
 def _link_refused(path: Path) -> StorageError:
     return StorageError(
-        f"{path}: is a link, and none is followed there; put what it names in its place, or remove it"
+        f"{path}: is a link, and links are not followed there; replace it by its target, or remove it"
     )
 
 
 @contextlib.contextmanager
 def _links_refused(path: Path, descriptor: int | None, name: str) -> Iterator[None]:
-    """Say of an opening that failed because of a link that it did: systems have several numbers for that."""
+    """Turn the error of opening a link into a StorageError; systems use several error numbers for it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Files of options that a person writes, in TOML."""
+"""Read TOML files that users write."""
 
 import re
 import tomllib
@@ -13,7 +13,8 @@ LARGEST_FILE = 1 << 20
 """Bytes."""
 
 MOST_PARTS = 16
-"""Of a key such as `a.b.c`. tomllib takes a time that grows with their square: minutes for a large file."""
+"""The most parts of a key such as `a.b.c`. tomllib's time grows with the square of their number: minutes for
+a large file."""
 
 _PART = r"""(?:[A-Za-z0-9_+-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _TOKEN = re.compile(
@@ -23,7 +24,7 @@ _TOKEN = re.compile(
     rf"|{_PART}(?P<rest>(?:[ \t]*+\.[ \t]*+{_PART})*+)",
     re.DOTALL,
 )
-"""A text over several lines, a comment, or parts with dots between them: a key, or a value of one or two."""
+"""A multi-line text, a comment, or parts joined by dots: a key, or a value of one or two parts."""
 
 _DOTTED = re.compile(rf"\.[ \t]*+{_PART}", re.DOTALL)
 
@@ -32,8 +33,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
 
     Raises:
-        StorageError: it cannot be read, or is larger than such a file may be.
-        UsageError: it is no TOML, or a key has more parts than any option.
+        StorageError: the file cannot be read, or is larger than LARGEST_FILE.
+        UsageError: the file is not TOML, or a key has more than MOST_PARTS parts.
     """
     try:
         text = read_bounded(path, LARGEST_FILE).decode()
@@ -42,7 +43,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: is no TOML ({printable(str(error), LONGEST_REASON)})") from None
+        raise UsageError(f"{path}: is not valid TOML ({printable(str(error), LONGEST_REASON)})") from None
 
 
 def _require_short_keys(path: Path, text: str) -> None:
@@ -51,5 +52,5 @@ def _require_short_keys(path: Path, text: str) -> None:
         if rest and len(_DOTTED.findall(rest)) >= MOST_PARTS:
             line = text.count("\n", 0, found.start()) + 1
             raise UsageError(
-                f"{path}: line {line} has a key of more than {MOST_PARTS} parts, and no option has so many"
+                f"{path}: line {line} has a key of more than {MOST_PARTS} parts, and no option has that many"
             )

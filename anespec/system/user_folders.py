@@ -1,7 +1,7 @@
-"""The folders of this user for caches, state and configuration.
+"""Locate this user's folders for caches, state and configuration.
 
-They follow the XDG base directories, and on a Mac its own Library. Each is private to its user. A folder that
-belongs to another user, or is a link, is refused, since its content is trusted later.
+They follow the XDG base directories; on a Mac they are in ~/Library. Each is private to its user. A folder
+that belongs to another user, or is a link, is refused, since its content is trusted later.
 """
 
 import os
@@ -22,7 +22,7 @@ def cache_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder of state, such as a history; raises like `cache_folder`."""
+    """Return the folder of state, such as the chat history; raises like `cache_folder`."""
     return _base("XDG_STATE_HOME", ".local/state", "Library/Application Support") / NAME
 
 
@@ -54,13 +54,14 @@ def _base(variable: str, below_home: str, on_a_mac: str) -> Path:
 
 @contextmanager
 def private_folder(path: Path, base: Path | None = None) -> Iterator[Folder]:
-    """A folder for this user alone, made where it is missing, and open.
+    """Open a folder that only this user can enter; create it if it is missing.
 
-    Nobody else may enter it and all between it and `base`; others lose that right. `base` is that of the
-    folders above that it lies in, or it is itself: a folder around it that a person chose is left as it is.
+    Other users lose their permissions on it and on all folders between it and `base`. `base` is one of its
+    parents, or the folder itself (the default). The folders above `base` are not changed, since the user may
+    have chosen them.
 
     Raises:
-        StorageError: it is a link or another user's, or the file system refuses.
+        StorageError: the folder is a link or belongs to another user, or the file system refuses.
     """
     base = base or _own_folder_around(path)
     with ExitStack() as stack:
@@ -76,7 +77,7 @@ def private_folder(path: Path, base: Path | None = None) -> Iterator[Folder]:
 
 
 def _make_with_parents(path: Path) -> None:
-    """Make a folder where it is missing, and those above that are, for this user alone from the beginning."""
+    """Create a folder and its missing parents, accessible to this user only from the beginning."""
     if not path.is_dir():
         _make_with_parents(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)

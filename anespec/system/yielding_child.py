@@ -1,9 +1,10 @@
-"""A background process: it has the lowest priority, and can be paused.
+"""Run a background process that has the lowest priority, and can be paused.
 
-It leads a process group, so that all that it starts is stopped and ends with it. A stopped process does not
-see that its parent ends. The system hangs up on a group that is orphaned while something in it is stopped
-(POSIX), but it is no orphan where another process of the session adopts it, as in a container. So Linux is
-asked to continue it; then it sees the end of its parent, and ends its group.
+The process leads a process group, so its own children are paused and ended with it. A stopped process does
+not notice the end of its parent. POSIX sends SIGHUP to an orphaned group with stopped processes, but the
+group is not orphaned if another process of the session adopts it, as in a container. So Linux is asked to
+continue the process when its parent ends (PR_SET_PDEATHSIG); the process then sees the end, and ends its
+group.
 """
 
 import contextlib
@@ -35,16 +36,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 class YieldingChild:
-    """Runs an installed module, which calls `yield_to_others` first. Safe for use from several threads.
+    """A child process that runs an installed module, which calls `yield_to_others` first.
 
-    The thread that starts it must stay until it has ended: Linux takes that for the parent.
+    Safe to use from several threads. The thread that starts the process must live until it has ended, since
+    Linux treats that thread as the parent.
     """
 
     def __init__(self, module: str, arguments: Sequence[str]) -> None:
-        """Start it; its first argument is a descriptor, for `yield_to_others`.
+        """Start the process; its first argument is a descriptor for `yield_to_others`.
 
         Raises:
-            OSError: no process can be started.
+            OSError: the process cannot be started.
         """
         self._lock = threading.Lock()
         self._stopped_at: float | None = None
@@ -68,38 +70,38 @@ class YieldingChild:
 
     @property
     def pid(self) -> int:
-        """Its number, which is also that of its group."""
+        """Return the process id, which is also the id of its group."""
         return self._process.pid
 
     def lines(self) -> Iterator[bytes]:
-        """Yield its output, line by line, until it ends."""
+        """Yield the process's output, line by line, until it ends."""
         assert self._process.stdout is not None
         yield from self._process.stdout
 
     def pause(self) -> None:
-        """Stop it and all that it has started, at once."""
+        """Pause the process and all its children."""
         with self._lock:
             if self._stopped_at is None and self._signal(signal.SIGSTOP):
                 self._stopped_at = time.monotonic()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the process and its children."""
         with self._lock:
             if self._stopped_at is None:
                 return
             self._paused_seconds += time.monotonic() - self._stopped_at
             self._stopped_at = None
-            # Before it goes on, so that it never reads a clock that went on without it.
+            # Write the pause before it resumes, so that its clock never includes the pause.
             os.pwrite(self._pauses.fileno(), _PAUSED.pack(self._paused_seconds), 0)
             self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it now; the reader of `lines` sees the end."""
+        """Kill the process; the reader of `lines` sees the end."""
         with self._lock:
             self._signal(signal.SIGKILL)
 
     def wait(self) -> str | None:
-        """Wait for the end of what prints no more, and let go of it; why it failed, None where it did not."""
+        """Wait for the end of the process and release it; return why it failed, None if it did not."""
         try:
             code = self._process.wait()
             self._errors.seek(0)
@@ -108,7 +110,7 @@ class YieldingChild:
             with self._lock:
                 self._has_ended = True
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, signal.SIGKILL)  # what it may have left behind
+                    os.killpg(self.pid, signal.SIGKILL)  # children that it may have left
                 end_child(self._process)
                 self._files.close()
         if code < 0:
@@ -116,7 +118,7 @@ class YieldingChild:
         return (said or f"it ended with {code}") if code else None
 
     def _signal(self, number: signal.Signals) -> bool:
-        """Signal its group, unless it has ended and its number may be another's by now."""
+        """Send a signal to the group, unless the process has ended, when its id may have been reused."""
         if self._has_ended:
             return False
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -126,11 +128,10 @@ class YieldingChild:
 
 
 def yield_to_others(descriptor: int) -> Callable[[], float]:
-    """In the child, before anything else: end with the parent, have the lowest priority.
+    """In the child, before anything else: end with the parent, and take the lowest priority.
 
-    What the child starts ends with the parent, too.
-
-    Return a clock in seconds that stands still while the process is stopped.
+    The child's own children end with the parent, too. Return a clock in seconds that stops while the process
+    is paused.
     """
     os.nice(LOWEST_PRIORITY)
     if sys.platform == "linux":
