@@ -1,4 +1,6 @@
-"""anespec: a GGUF becomes Neural Engine shards, and exact speculative text comes out of them.
+"""Convert GGUF models to Core ML shards for the Neural Engine, and generate from them.
+
+Drafting makes generation faster and never changes the text.
 
     import anespec
 
@@ -8,7 +10,7 @@
     with anespec.load(artifact) as model:
         print(model.generate("Once upon a time", max_tokens=40).text)
 
-Nothing is loaded before it is used.
+A public name is imported when it is first used.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The entry point of the command `anespec`. It installs the handler of ^C before it imports anything else."""
+"""The entry point of the command `anespec`. It handles ^C from the first import on."""
 
 import os
 import sys

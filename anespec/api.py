@@ -23,18 +23,20 @@ if TYPE_CHECKING:
     from anespec.validate.options import ValidateOptions
 
 
-# Choose the receiver of progress when a program loads a model: a terminal, a notebook, or a function.
+# Where the progress of loading is shown: in a terminal, in a notebook, or by a function of the caller.
 
 ProgressCallback = Callable[[str, float | None], None]
-"""Called with the current step, and the share done, from 0 to 1 (None if it is unknown)."""
+"""A function that receives the current step, and the share done, from 0 to 1 (None if it is unknown)."""
 
 SECONDS_BETWEEN_LINES = 0.2
 BAR = 20
 
 
 def watcher_of(progress: bool | ProgressCallback) -> ProgressCallbacks:
-    """Return the callbacks for progress: those of the function; for True those of this terminal or notebook;
-    for False none."""
+    """Return the callbacks that show progress.
+
+    A function is called with each step; True shows progress in this terminal or notebook; False shows none.
+    """
     if callable(progress):
         return _calling(progress)
     if not progress:
@@ -43,7 +45,7 @@ def watcher_of(progress: bool | ProgressCallback) -> ProgressCallbacks:
 
     from anespec.cli.console import watcher
 
-    # Rich draws in a notebook only with ipywidgets; one line that is written over needs nothing.
+    # Rich draws in a notebook only with ipywidgets; one line that is rewritten needs no package.
     if Console().is_jupyter:
         return _calling(*_line())
     if sys.stderr is not None and sys.stderr.isatty():
@@ -52,7 +54,7 @@ def watcher_of(progress: bool | ProgressCallback) -> ProgressCallbacks:
 
 
 def _calling(report: ProgressCallback, end: Callable[[], None] = lambda: None) -> ProgressCallbacks:
-    """Calls `report` after each step, and `end` after each piece of work."""
+    """Return callbacks that call `report` after each step, and `end` after each piece of work."""
 
     @contextlib.contextmanager
     def steps(title: str) -> "Iterator[StepReport]":
@@ -74,7 +76,7 @@ def _calling(report: ProgressCallback, end: Callable[[], None] = lambda: None) -
 
 
 def _line() -> tuple[ProgressCallback, Callable[[], None]]:
-    """Return the functions that rewrite one line on standard error, and that remove it."""
+    """Return two functions: one rewrites a line on standard error, the other removes it."""
     last = longest = 0.0
 
     def report(what: str, share: float | None) -> None:
@@ -106,9 +108,9 @@ def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFIns
 
     Raises:
         GGUFError: a file is malformed.
-        ArtifactError: a folder is no artifact, or damaged.
+        ArtifactError: a folder is not an artifact, or is damaged.
         RequestError: the options do not fit the model.
-        StorageError: it cannot be read.
+        StorageError: the file or folder cannot be read.
     """
     from anespec.convert.options import ConvertOptions
     from anespec.gguf.container import GGUFFile
@@ -132,18 +134,18 @@ def convert_model(
     jobs: int | None = None,
     watch: ProgressCallbacks = SILENT,
 ) -> "Conversion":
-    """Convert a GGUF into an artifact's folder: `output`, or NAME.anespec in the current folder.
+    """Convert a GGUF to an artifact in the folder `output` (default: NAME.anespec in the current folder).
 
-    An interrupted run continues when it is requested again. `replace` allows replacing an existing, different
-    artifact; `jobs` is the number of shards built at once (None: chosen by the expected gain). `watch`
-    receives progress.
+    Calling it again continues an interrupted conversion. `replace` allows it to replace a different artifact.
+    `jobs` is the number of shards built at once (None: chosen by the expected gain). `watch` receives
+    progress.
 
     Raises:
         GGUFError: the file is malformed.
-        UnsupportedModelError: the model is none that is converted.
+        UnsupportedModelError: this version does not convert such a model.
         RequestError: the options do not fit the model.
-        UsageError: something else stands there, and `replace` was not asked for.
-        StorageError: the disk is full, or does not let itself be written.
+        UsageError: the output folder holds something else, and `replace` is False.
+        StorageError: the disk is full, or cannot be written.
     """
     from anespec.convert.options import ConvertOptions
     from anespec.convert.pipeline import convert as run
@@ -173,17 +175,18 @@ def validate_model(
     watch: ProgressCallbacks = SILENT,
     **changes: Any,
 ) -> "Validation":
-    """Run an artifact's gates, and write its report page. `require` of the result raises if a gate fails the
-    run.
+    """Run an artifact's gates, and write its report page.
 
-    `changes` are fields of ValidateOptions, which take precedence over `options`. A verdict that was recorded
-    and still holds is not measured again. `watch` receives progress.
+    Call `require` of the result to raise an error if a gate failed.
+
+    `changes` are fields of ValidateOptions, which take precedence over `options`. A recorded verdict that
+    still holds is reused. `watch` receives progress.
 
     Raises:
-        ArtifactError: the folder is no artifact.
+        ArtifactError: the folder is not an artifact.
         RequestError: an option is out of range, or there is no such backend.
-        UsageError: options that say nothing together.
-        StorageError: the text to be scored cannot be read.
+        UsageError: the options contradict each other.
+        StorageError: the text of the quality gate cannot be read.
     """
     from anespec.checking.validation import run_validation
     from anespec.validate.options import ValidateOptions
@@ -199,18 +202,20 @@ def load(
     progress: "bool | ProgressCallback" = True,
     **changes: Any,
 ) -> Model:
-    """Open an artifact, or a GGUF, which is converted first, to generate from. Use it in a `with` block, or
-    close it.
+    """Load an artifact or a GGUF and return a model ready to generate.
+
+    A GGUF is converted first. Use the model in a `with` block, or close it.
 
     `changes` are fields of LoadOptions, which take precedence over `options`. Gates without a verdict on this
-    machine run in the background, or as `gates` says. A terminal and a notebook show the progress of loading,
-    unless `progress` is False. A function is called instead with the current step and the share done, from 0
-    to 1 (None if it is unknown). A `watch` receives progress and notes instead of both.
+    machine run in the background; the option `gates` changes that. A terminal or notebook shows the progress
+    of loading, unless `progress` is False. A function given as `progress` is called with the current step and
+    the share done, from 0 to 1 (None if it is unknown). `watch`, if given, receives progress and notes, and
+    `progress` is ignored.
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
-        GoldenGateError: it computes something else than its GGUF, as far as that is known.
+        GoldenGateError: a verdict says that the artifact does not compute what its GGUF means.
     """
     from anespec.runtime.options import LoadOptions
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SYSTEM_ROLES = ("system", "developer")
 
 Prompt = str | Sequence[int]
-"""A text, or token ids as they are."""
+"""A text, or token ids, which are used unchanged."""
 
 
 class Model(ServedArtifact):
@@ -35,18 +35,18 @@ class Model(ServedArtifact):
     """
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """The token ids of a text.
+        """Return the token ids of a text.
 
-        `add_special`: with the tokens that the model wants at its beginning and end. `parse_special`: a
-        control token written out in the text becomes that token; leave it off for text from outside.
+        `add_special` adds the tokens that the model expects at the beginning and end. `parse_special` turns a
+        control token written in the text into that token; leave it off for untrusted text.
 
         Raises:
-            RequestError: the text holds half a surrogate pair.
+            RequestError: the text contains half a surrogate pair.
         """
         return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """The text of token ids.
+        """Return the text of token ids.
 
         Raises:
             RequestError: an id is outside the vocabulary.
@@ -56,7 +56,7 @@ class Model(ServedArtifact):
     def generate(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
     ) -> Completion:
-        """Continue a prompt to its end.
+        """Continue a prompt and return the whole result.
 
         Raises:
             RequestError: an option is out of range, or the prompt cannot be served.
@@ -67,10 +67,10 @@ class Model(ServedArtifact):
     def stream(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
     ) -> "Iterator[Chunk]":
-        """Continue a prompt; its text as it comes. Closing the iterator ends the run.
+        """Continue a prompt and yield its text in chunks. Closing the iterator ends the run.
 
         Raises:
-            RequestError: at once, where `generate` does, and for more than one choice.
+            RequestError: as `generate` does, and for more than one choice; raised by the call itself.
             AnespecError: the model's output is not a number.
         """
         return self._stream(self.prompt_ids(prompt), _options(options, changes))
@@ -78,10 +78,11 @@ class Model(ServedArtifact):
     def chat(
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> Completion:
-        """Answer a conversation, put into the model's chat template.
+        """Answer a conversation, which is rendered with the model's chat template.
 
         Raises:
-            RequestError: as `generate` does, and where the model has no template or it refuses the messages.
+            RequestError: as `generate` does, or the model has no template, or its template refuses the
+            messages.
             AnespecError: the model's output is not a number.
         """
         prompt = self.chat_prompt(messages)
@@ -90,44 +91,43 @@ class Model(ServedArtifact):
     def chat_stream(
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> "Iterator[Chunk]":
-        """Answer a conversation; the text as it comes. Raises as `chat` and `stream` do."""
+        """Answer a conversation and yield the text in chunks. Raises as `chat` and `stream` do."""
         prompt = self.chat_prompt(messages)
         return self._stream(prompt.ids, _options(options, changes).ending_at(prompt.ends))
 
     async def agenerate(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
     ) -> Completion:
-        """`generate` for a program with an event loop; cancelling the task ends the run."""
+        """Run `generate` without blocking the event loop; cancelling the task ends the run."""
         return await self._acomplete(lambda: self.prompt_ids(prompt), _options(options, changes))
 
     async def achat(
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> Completion:
-        """`chat` for a program with an event loop."""
+        """Run `chat` without blocking the event loop; cancelling the task ends the run."""
         chosen = _options(options, changes).ending_at(self.tokenizer.chat_ends)
         return await self._acomplete(lambda: self.chat_ids(messages), chosen)
 
     def astream(
         self, prompt: Prompt, options: GenerationOptions | None = None, **changes: Any
     ) -> "AsyncIterator[Chunk]":
-        """`stream` for a program with an event loop; raises at the first chunk."""
+        """Run `stream` without blocking the event loop; errors are raised at the first chunk."""
         return self._achunks(lambda: self.prompt_ids(prompt), _options(options, changes))
 
     def achat_stream(
         self, messages: Conversation, options: GenerationOptions | None = None, **changes: Any
     ) -> "AsyncIterator[Chunk]":
-        """`chat_stream` for a program with an event loop; raises at the first chunk."""
+        """Run `chat_stream` without blocking the event loop; errors are raised at the first chunk."""
         chosen = _options(options, changes).ending_at(self.tokenizer.chat_ends)
         return self._achunks(lambda: self.chat_ids(messages), chosen)
 
     def prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        """Return the tokens of a prompt.
+        """Return the token ids of a prompt.
 
-        Special tokens that are written out in a text become those tokens if the model is loaded with
-        `allow_special`.
+        A special token written in a text becomes that token if the model is loaded with `allow_special`.
 
         Raises:
-            RequestError: a text that is too long for the context, whatever its tokens are.
+            RequestError: the text is longer than any text that fits the context.
         """
         from anespec.runtime.text.tokenizer import require_fitting
 
@@ -141,7 +141,7 @@ class Model(ServedArtifact):
         return tuple(self.tokenizer.encode(prompt, parse_special=self._options.allow_special))
 
     def chat_ids(self, messages: Conversation) -> tuple[int, ...]:
-        """The tokens of `chat_prompt`; raises as it does."""
+        """Return the token ids of `chat_prompt`; raises as it does."""
         return self.chat_prompt(messages).ids
 
     def chat_prompt(
@@ -150,14 +150,14 @@ class Model(ServedArtifact):
         variables: Mapping[str, object] | None = None,
         fallback: str | None = None,
     ) -> ChatPrompt:
-        """A conversation in the model's chat template, up to where its answer begins.
+        """Render a conversation with the model's chat template, up to where the answer begins.
 
-        `variables` are further names for the template, such as `tools`; `fallback` names the built-in one of
-        a model that has none. A special token that is written out in a message or a variable is text, unless
-        the model is loaded with `allow_special`.
+        `variables` are further variables for the template, such as `tools`. `fallback` names the built-in
+        template for a model that has none. A special token written in a message or a variable stays text,
+        unless the model is loaded with `allow_special`.
 
         Raises:
-            RequestError: there is no template, it refuses the messages, or they cannot fit.
+            RequestError: there is no template, it refuses the messages, or they do not fit the context.
         """
         from anespec.runtime.text.chat_encoding import encode_chat
         from anespec.runtime.text.templates.chosen import with_template
@@ -174,7 +174,7 @@ class Model(ServedArtifact):
         )
 
     def _with_system(self, messages: list[dict[str, object]]) -> list[dict[str, object]]:
-        """With the preset's system prompt, where the conversation begins with none."""
+        """Prepend the preset's system prompt, unless the conversation begins with a system message."""
         system = self._preset.system
         begun = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
         return messages if system is None or begun else [{"role": "system", "content": system}, *messages]
@@ -203,7 +203,7 @@ class Model(ServedArtifact):
 
     def _only_run(self, prompt_ids: Sequence[int], options: GenerationOptions) -> "TextStream":
         if options.choices > 1:
-            raise RequestError("a stream is of one choice; ask for more with generate")
+            raise RequestError("a stream has one choice; use generate for more")
         (run,) = self.run(prompt_ids, options)
         return run
 
@@ -223,16 +223,18 @@ def load_model(
     checks: "Checks | None" = None,
     beside: bool = True,
 ) -> Model:
-    """Open an artifact and make it ready to generate; `check` may refuse before anything is measured.
+    """Open an artifact and return a model ready to generate.
 
-    `name` is the name to show, None for its path. `memories` and `checks` may be shared with other models of
-    the process; `preset` has the defaults for requests. Without `beside`, the caller must call
+    `check` is called before the gates run, and may raise an error.
+
+    `name` is the name to show (None: the path). `memories` and `checks` may be shared with other models of
+    the process; `preset` has the defaults for requests. If `beside` is False, the caller must call
     `close_and_check` (see ServedArtifact.prove).
 
     Raises:
         ArtifactError: the folder is missing, damaged or of another version.
         RequestError: an option is out of range, or there is no such backend.
-        GoldenGateError: the artifact computes something else than its GGUF, as far as that is known.
+        GoldenGateError: a verdict says that the artifact does not compute what its GGUF means.
     """
     from anespec.models.model_path import model_name
 
@@ -242,7 +244,7 @@ def load_model(
     try:
         if check is not None:
             check(model)
-        _tell_of_missing_tokens(model, options, watch)
+        _note_missing_tokens(model, options, watch)
         model.prove(watch, beside)
     except BaseException:
         from anespec.system.process_exit import keep
@@ -253,8 +255,8 @@ def load_model(
     return model
 
 
-def _tell_of_missing_tokens(model: Model, options: LoadOptions, watch: ProgressCallbacks) -> None:
-    """Say where a chat template was chosen that the vocabulary was not made for."""
+def _note_missing_tokens(model: Model, options: LoadOptions, watch: ProgressCallbacks) -> None:
+    """Warn if the chosen chat template uses tokens that the vocabulary does not have."""
     from anespec.runtime.text.templates.chosen import missing_tokens
 
     if options.chat_template is None:
@@ -263,5 +265,5 @@ def _tell_of_missing_tokens(model: Model, options: LoadOptions, watch: ProgressC
     if missing:
         watch.note(
             f"the chat template {options.chat_template} writes {named(missing)}, which this vocabulary does "
-            "not have as tokens: they are written out as text, and the model may not know them"
+            "not have as tokens: they are written as text, and the model may not understand them"
         )

@@ -1,4 +1,4 @@
-"""The results of a prompt."""
+"""What generating from a prompt returns: `Completion` and its `Choice`s."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """One continuation. `text` ends before a stop string; `tokens` includes the stop string's tokens. Each
-    token has its logprobs, if requested, and the source that drafted it."""
+    """One continuation of a prompt.
+
+    `text` ends before a stop string; `tokens` includes the stop string's tokens. Each token has its logprobs,
+    if requested, and the draft source that proposed it.
+    """
 
     text: str
     tokens: "tuple[OutputToken, ...]"
@@ -28,42 +31,43 @@ class Choice:
 
     @property
     def output_ids(self) -> tuple[int, ...]:
-        """The tokens' ids."""
+        """Return the ids of the tokens."""
         return tuple(token.id for token in self.tokens)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """The requested continuations of a prompt. Its own properties are those of the first one."""
+    """All requested continuations of a prompt. `text`, `finish` and the like are those of the first
+    choice."""
 
     prompt_ids: tuple[int, ...]
     choices: tuple[Choice, ...]
 
     @property
     def text(self) -> str:
-        """The first choice's text."""
+        """Return the first choice's text."""
         return self.choices[0].text
 
     @property
     def output_ids(self) -> tuple[int, ...]:
-        """The first choice's tokens."""
+        """Return the first choice's token ids."""
         return self.choices[0].output_ids
 
     @property
     def finish(self) -> "FinishReason":
-        """Why the first choice ended."""
+        """Return the reason why the first choice ended."""
         return self.choices[0].finish
 
     @property
     def statistics(self) -> "RequestStats":
-        """The statistics of the first choice."""
+        """Return the statistics of the first choice."""
         return self.choices[0].statistics
 
     def __str__(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
-        """As a notebook shows it."""
+        """Return what a notebook shows: the texts shortened, their lengths and rates."""
         return f"<Completion {', '.join(map(_shown, self.choices))}>"
 
 
@@ -76,6 +80,6 @@ def _shown(choice: Choice) -> str:
 
 
 def _shortened(text: str, longest: int = 200) -> str:
-    """A text with its middle left out where it is longer."""
+    """Return a text with its middle left out if it is longer than `longest` characters."""
     half = (longest - 1) // 2
     return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"

@@ -1,4 +1,4 @@
-"""An artifact that is served: what its prompts are asked, and what they give."""
+"""Run prompts of token ids on a loaded artifact."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Pending:
-    """The runs that will continue a prompt. Leaving a `with` block cancels the remaining ones."""
+    """The runs of a prompt, one for each choice. Leaving a `with` block cancels those that have not ended."""
 
     def __init__(self, prompt_ids: Sequence[int], runs: "Sequence[TextStream]") -> None:
-        """Begin all of them concurrently, or none.
+        """Start all runs, or none.
 
         Raises:
             RequestError: the prompt cannot be served.
@@ -57,20 +57,20 @@ class Pending:
         self.cancel()
 
     def cancel(self) -> None:
-        """Give up what is left."""
+        """Cancel the runs that have not ended."""
         for run in self._runs:
             run.cancel()
 
     def result(self) -> Completion:
-        """Wait for the end.
+        """Wait for all runs and return their result.
 
         Raises:
-            AnespecError: a sequence failed, or was given up.
+            AnespecError: a run failed, or was cancelled.
         """
         return Completion(self._prompt_ids, tuple(Choice.of(run.summary) for run in self._runs))
 
     async def aresult(self) -> Completion:
-        """The same without blocking the event loop."""
+        """Wait as `result` does, without blocking the event loop."""
         for run in self._runs:
             async for _ in run:
                 pass
@@ -83,7 +83,7 @@ PREFILL_ALONE = GenerationOptions(max_tokens=1, speculate=False, ignore_eos=True
 
 
 class ServedArtifact:
-    """Runs prompts of token ids. Safe to use from several threads."""
+    """A loaded artifact that runs prompts of token ids. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class ServedArtifact:
         preset: Preset = NO_PRESET,
         checks: Checks | None = None,
     ) -> None:
-        """One that checks requests; `prove` makes it one that runs them.
+        """Prepare to check requests; call `prove` before running any.
 
-        `memories` and `checks` are those of the process, where it has several models; `preset` says how
-        answers are made where a request does not.
+        `memories` and `checks` may be shared with other models of the process. `preset` has the defaults for
+        requests.
         """
         from anespec.models.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
@@ -117,7 +117,7 @@ class ServedArtifact:
         self.name = model_name(self.path)
 
     def __repr__(self) -> str:
-        """As a notebook shows it: what it is, where it runs and what the exactness gate has proven there."""
+        """Return what a notebook shows: the model, its backend, and what the exactness gate has proven."""
         proven = {
             "speculation": self.speculates,
             "prompt reuse": self.reuses_prompts,
@@ -130,41 +130,41 @@ class ServedArtifact:
         )
 
     def prove(self, watch: ProgressCallbacks = SILENT, beside: bool = True) -> None:
-        """Use the features that the gates have proven here.
+        """Enable the features that the gates have proven on this machine.
 
-        Gates without a verdict run now, if the options say so. Without `beside`, the caller must call
-        `close_and_check` afterwards if the options say later.
+        The options say whether gates without a verdict run now or later. "Later" means in the background; if
+        `beside` is False, it means that the caller calls `close_and_check` afterwards.
 
         Raises:
-            GoldenGateError: the artifact computes something else than its GGUF.
+            GoldenGateError: the artifact does not compute what its GGUF means.
         """
         self._running.prove(watch, beside)
 
     def close_and_check(self, watch: ProgressCallbacks = SILENT) -> None:
-        """Release the model's memory, and run the gates that have no verdict here; ^C stops them.
+        """Release the model's memory, then run the gates without a verdict on this machine; ^C stops them.
 
         Raises:
-            GoldenGateError: the artifact computes something else than its GGUF.
+            GoldenGateError: the artifact does not compute what its GGUF means.
         """
         self.close()
         self._running.check_closed(watch)
 
     def require_right(self) -> None:
-        """Do nothing where the golden gate has not failed since the model was loaded.
+        """Raise an error if the golden gate has failed since the model was loaded.
 
         Raises:
-            GoldenGateError: it has.
+            GoldenGateError: the golden gate has failed.
         """
         self._running.require_right()
 
     @property
     def checking(self) -> str | None:
-        """See ServingModel."""
+        """Return the progress of the background gates, e.g. `3 of 12`; None if none run."""
         return self._running.checking
 
     @property
     def gate_seconds(self) -> float:
-        """What asking the gates took before anything ran; no part of `load_seconds`."""
+        """Return the seconds that the gates took before the first request; not part of `load_seconds`."""
         return self._running.gate_seconds
 
     def __enter__(self) -> Self:
@@ -176,55 +176,57 @@ class ServedArtifact:
         self.close()
 
     def stop(self) -> None:
-        """End all that runs, and keep what passes cost and what the draft source learnt; nothing can be run
-        afterwards."""
+        """End all requests, and record the costs of passes and the draft source's memory.
+
+        Nothing can run afterwards.
+        """
         self._running.stop()
         if self._source is not None:
             self._source.close()
 
     def close(self) -> None:
-        """Release the model's memory; it cannot be used afterwards."""
+        """Stop, and release the model's memory. The model cannot be used afterwards."""
         self.stop()
         self._running.close()
 
     @property
     def path(self) -> Path:
-        """The artifact's folder."""
+        """Return the artifact's folder."""
         return self._running.opened.artifact.root
 
     @property
     def manifest(self) -> "Manifest":
-        """The artifact's manifest."""
+        """Return the artifact's manifest."""
         return self._running.opened.artifact.manifest
 
     @property
     def backend(self) -> str:
-        """The backend that runs the model."""
+        """Return the name of the backend that runs the model."""
         return self._running.opened.here.backend
 
     @property
     def speculates(self) -> bool:
-        """Whether rows may be filled with drafts."""
+        """Return whether passes may verify drafts."""
         return self._running.proven.speculate
 
     @property
     def reuses_prompts(self) -> bool:
-        """Whether a prompt may reuse the K/V of an earlier one."""
+        """Return whether a prompt may reuse the K/V of an earlier one."""
         return self._running.proven.reuse_prefixes
 
     @property
     def context(self) -> int:
-        """Tokens of a sequence, prompt and output."""
+        """Return the context length: the most tokens of prompt and output together."""
         return self._running.opened.verifier.shape.context
 
     @property
     def sequences(self) -> int:
-        """Sequences that its state holds at a time."""
+        """Return the number of sequences that the state holds at a time."""
         return self._running.opened.verifier.shape.sequences
 
     @property
     def tokenizer(self) -> "Tokenizer":
-        """The model's own."""
+        """Return the model's tokenizer."""
         return self._tokenizer
 
     @cached_property
@@ -235,15 +237,15 @@ class ServedArtifact:
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja template of its conversations; None where it has none."""
+        """Return the model's chat template (Jinja); None if it has none."""
         return self.tokenizer.chat_template
 
     def settled(self, options: GenerationOptions) -> GenerationOptions:
-        """These options, with what holds here where they say nothing."""
+        """Return the options; unset ones are filled in from the preset, then from the model's suggestions."""
         return options.completed_by(self._preset.options, self._suggested)
 
     def check(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> None:
-        """Do nothing where a request can be served.
+        """Check that a request can be served.
 
         Raises:
             RequestError: as running it would.
@@ -253,7 +255,7 @@ class ServedArtifact:
     def run(
         self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY, caller: Principal = NOBODY
     ) -> "list[TextStream]":
-        """Return a run for every choice, none of them begun; `caller` identifies the client."""
+        """Return one run for each choice, not started yet; `caller` identifies the client."""
         from anespec.runtime.engine.completion import TextStream
 
         service, tokenizer = self._running.service, self._tokenizer
@@ -266,11 +268,11 @@ class ServedArtifact:
         return runs
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
-        """Run a prompt concurrently with others; raises as `generate` does."""
+        """Start a prompt's runs and return without waiting; raises as `generate` does."""
         return Pending(prompt_ids, self.run(prompt_ids, options))
 
     def save_prompt(self, path: Path, prompt_ids: Sequence[int]) -> bool:
-        """Write a prompt's K/V to a file, computing them where they are not there; whether it was possible.
+        """Write a prompt's K/V to a file, and compute them first if needed; return whether it was possible.
 
         Raises:
             RequestError: the prompt cannot be served.
@@ -289,11 +291,12 @@ class ServedArtifact:
         return saved is not None
 
     def restore_prompt(self, path: Path) -> tuple[int, ...]:
-        """Have later prompts go on from what `save_prompt` wrote; its tokens, none where it cannot be used.
+        """Load what `save_prompt` wrote, so that later prompts reuse it; return its tokens, () if it does not
+        fit.
 
         Raises:
             UnusableError: the file is damaged, or was written for another model, backend or machine.
-            StorageError: it cannot be read.
+            StorageError: the file cannot be read.
         """
         from anespec.runtime.kv.saved_prefix import read_prefix
 
@@ -302,26 +305,26 @@ class ServedArtifact:
 
     @property
     def load(self) -> "ServiceLoad":
-        """The number of waiting and running requests, and the counts so far."""
+        """Return the number of waiting and running requests, and the counts so far."""
         return self._running.service.load
 
     def load_of(self, caller: Principal = NOBODY) -> "ServiceLoad":
-        """Return the same for a caller's own requests; for an administrator, for all requests."""
+        """Return the load of a caller's own requests; an administrator gets that of all requests."""
         return self._running.service.load if caller.is_admin else self._running.service.load_of(caller.tenant)
 
     def require_room(self, caller: Principal = NOBODY, ahead: int = 0, count: int = 1) -> None:
-        """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
+        """Check that the queue can take `count` more of the caller's requests, after `ahead` others.
 
         Raises:
-            RequestError: so many can never wait.
-            QueueFullError: there is no room for all of them now.
+            RequestError: the queue can never hold that many.
+            QueueFullError: the queue cannot hold all of them now.
         """
         self._running.service.require_room(caller.tenant, ahead, count)
 
     def _requests(
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Principal = NOBODY
     ) -> "list[Request]":
-        """A request for each choice, which differ in their seeds alone."""
+        """Return a request for each choice; they differ only in their seeds."""
         from anespec.runtime.engine.requests import Request
         from anespec.runtime.sampling import choice_seed
 

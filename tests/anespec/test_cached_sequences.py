@@ -22,7 +22,7 @@ def test_an_artifact_must_be_what_is_wanted_of_it(artifact: Path, trained: Path)
     assert resolve_artifact(trained, context=manifest.context, sequences=1) == trained
     assert resolve_artifact(trained, context=250, weights=WeightChoice()) == trained
     for wanted, said in (
-        ({"context": 512}, "was converted with a context of 256 tokens, not 512; leave that out, or give"),
+        ({"context": 512}, "was converted with a context of 256 tokens, not 512; leave out these options"),
         ({"sequences": 4}, "was converted with 1 sequence at a time, not 4"),
         (
             {"weights": WeightChoice.parse("lut6")},

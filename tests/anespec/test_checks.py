@@ -269,7 +269,7 @@ def test_an_interrupt_leaves_the_check_and_nothing_else(
         "anespec.checking.background.Check.wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     run_check(asked, opened, ProgressCallbacks(note=notes.append))
-    assert notes == ["the check was left; the next start begins it anew"]
+    assert notes == ["the check was stopped; the next start begins it again"]
     until(lambda: not children())
 
 
@@ -281,7 +281,7 @@ def test_nothing_is_checked_beside_where_memory_would_not_suffice(
     with anespec.load(artifact, LATER) as model:
         until(lambda: model.checking is None)
         assert model.generate(PROMPT, max_tokens=5).text
-    assert "is not checked beside what runs" in caplog.text
+    assert "is not checked in the background" in caplog.text
     assert "1000 B are free" in caplog.text or "1.0 kB are free" in caplog.text
 
 

@@ -100,7 +100,7 @@ def test_the_progress_of_a_conversion_fits_one_line_of_80_columns(
 
 @pytest.mark.parametrize(
     ("title", "note"),
-    [("checking", "0 of 12, exactness (^C leaves it)"), ("golden gate", "prompt 2 of 3, 31 of 47 tokens")],
+    [("checking", "0 of 12, exactness (^C stops it)"), ("golden gate", "prompt 2 of 3, 31 of 47 tokens")],
 )
 def test_what_a_gate_does_is_not_cut_in_80_columns(
     monkeypatch: pytest.MonkeyPatch, title: str, note: str

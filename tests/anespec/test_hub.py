@@ -124,7 +124,7 @@ def blobs() -> Path:
 
 def test_what_is_damaged_is_not_used(hub: Hub) -> None:
     hub.lies = True
-    with pytest.raises(StorageError, match="is not what the hub says"):
+    with pytest.raises(StorageError, match="does not have the hash"):
         fetched(NAME)
     assert list(blobs().iterdir()) == []
     hub.lies = False
@@ -133,7 +133,7 @@ def test_what_is_damaged_is_not_used(hub: Hub) -> None:
 
 def test_more_than_the_hub_said_is_not_taken(hub: Hub) -> None:
     hub.said_size = 2000
-    with pytest.raises(StorageError, match="more comes than the 2000 bytes"):
+    with pytest.raises(StorageError, match="sends more than the 2000 bytes"):
         fetched(NAME)
     assert sum(path.stat().st_size for path in blobs().iterdir()) <= 2000
 
@@ -190,7 +190,7 @@ def test_a_repository_alone_gives_its_best_file(hub: Hub) -> None:
     assert found.path.read_bytes() == CONTENT
     assert (found.origin, found.bytes) == ("hf:owner/many/Tiny-Q8_0.gguf", len(CONTENT))
     assert said == [
-        "hf:owner/many: takes Tiny-Q8_0.gguf (102.4 kB), Q8_0, which is preferred; "
+        "hf:owner/many: chose Tiny-Q8_0.gguf (102.4 kB), Q8_0, which is preferred; "
         "hf:owner/many:QUANTISATION takes another (Q4_K_M)"
     ]
     assert fetched(Path("hf:owner/many:q4_k_m")).read_bytes() == OLD
@@ -259,7 +259,7 @@ def test_a_full_disk_is_said_before_anything_comes(hub: Hub, monkeypatch: pytest
     ],
 )
 def test_what_names_no_file(text: str) -> None:
-    with pytest.raises(UsageError, match="names no file of the hub"):
+    with pytest.raises(UsageError, match="is not a file of the hub"):
         HubName.parse(text)
 
 

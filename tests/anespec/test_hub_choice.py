@@ -49,7 +49,7 @@ def test_without_it_the_finest_that_fits() -> None:
     assert taken(rest) == "Model-BF16.gguf"
     assert taken(rest, 15 * GB) == "Model-Q6_K.gguf"
     reason = choose(HubName("o/r"), rest, 15 * GB).reason
-    assert reason.startswith("the finest that fits, as it has no Q8_0; hf:o/r:QUANTISATION takes another (")
+    assert reason.startswith("the largest that fits, as it has no Q8_0; hf:o/r:QUANTISATION takes another (")
 
 
 def test_what_is_coarser_takes_no_less_memory_once_it_is_converted() -> None:
@@ -57,7 +57,7 @@ def test_what_is_coarser_takes_no_less_memory_once_it_is_converted() -> None:
     by_kind = {file.quantisation: file.memory / GB for file in EIGHT}
     assert all(9.5 < by_kind[kind] < 12 for kind in ("Q4_0", "Q4_K_M", "Q6_K", "Q8_0"))
     assert by_kind["BF16"] > 20
-    with pytest.raises(RequestError, match=r"none of its GGUFs fits.*this machine spares 5.00 GB; name one"):
+    with pytest.raises(RequestError, match=r"none of its GGUFs fits.*this machine allows 5.00 GB; name one"):
         taken(EIGHT, 5 * GB)
 
 
@@ -86,7 +86,7 @@ def test_what_is_no_model_is_left_out() -> None:
 def test_models_in_parts() -> None:
     parts = [HubFile(f"Q8_0/Model-Q8_0-0000{part}-of-00002.gguf", GB) for part in (1, 2)]
     assert taken([*parts, *files(Q4_0=1)]) == "Model-Q4_0.gguf"
-    with pytest.raises(RequestError, match="'Q8_0' is there in 2 parts only; join them"):
+    with pytest.raises(RequestError, match="'Q8_0' is split into 2 parts; join them"):
         taken([*parts, *files(Q4_0=1)], PLENTY, "Q8_0")
     with pytest.raises(RequestError, match="all its GGUFs are in several parts; join them"):
         taken(parts)

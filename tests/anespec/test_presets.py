@@ -114,18 +114,18 @@ def test_paths_are_relative_to_the_file(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sytem = 'x'", "there is no key 'sytem'; is it system?"),
+        ("sytem = 'x'", "there is no key 'sytem'; did you mean system?"),
         ("temperature = 1", "there is no key 'temperature'; write it below [sampling]"),
-        ("[sampling]\ntemprature = 1", "there is no key 'sampling.temprature'; is it temperature?"),
+        ("[sampling]\ntemprature = 1", "there is no key 'sampling.temprature'; did you mean temperature?"),
         ("[sampling]\nspeculate = false", "the keys are temperature, top_k"),
         ("[sampling]\ntemperature = 'hot'", "temperature is 'hot'; it must be a number between 0 and 100"),
         ("[sampling]\ntop_p = 7", "top_p is 7; it must lie between 0 and 1"),
-        ("sampling = 1", "sampling is a table"),
-        ("model = 7", "model is a path or a name"),
+        ("sampling = 1", "sampling must be a table"),
+        ("model = 7", "model must be a text"),
         ("context = 0", "context is 0; it must be at least 1"),
         ("system = 1", "system is 1"),
-        ("=", "is no TOML"),
-        ("\xff", "is no TOML"),
+        ("=", "is not valid TOML"),
+        ("\xff", "is not valid TOML"),
     ],
 )
 def test_what_is_wrong_with_a_preset(folder: Path, text: str, said: str) -> None:

@@ -39,7 +39,7 @@ def test_a_key_of_too_many_parts_is_refused_before_it_is_parsed(
     with pytest.raises(UsageError) as refused:
         read_toml(path)
     line = 3 if text.count("\n") else 2
-    said = f"{path}: line {line} has a key of more than {MOST_PARTS} parts, and no option has so many"
+    said = f"{path}: line {line} has a key of more than {MOST_PARTS} parts, and no option has that many"
     assert str(refused.value) == said
 
 

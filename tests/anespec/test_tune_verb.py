@@ -84,7 +84,7 @@ def test_a_work_folder_that_somebody_else_has_laid_is_not_used(
         work.chmod(0o777)
     found = CliRunner().invoke(tune, [str(model_path()), "-o", "m.tuned.json", "--target", "cpu"])
     assert isinstance(found.exception, StorageError), found.output
-    said = {"link": "is a link, and none is followed", "shared": "other users may change what lies there"}
+    said = {"link": "is a link, and links are not followed", "shared": "other users can change its content"}
     assert said[trap] in str(found.exception)
     assert not list((tmp_path / "elsewhere").iterdir())
     assert trap == "link" or not list(work.iterdir())

@@ -67,7 +67,7 @@ def test_a_newer_file_takes_its_place(server: FileServer) -> None:
     old = fetched(place(server)).read_bytes()
     server.content, server.etag = server.content + bytes(32), '"two"'
     assert old[:4] == b"GGUF"
-    with pytest.raises(GGUFError, match="no whole GGUF"):
+    with pytest.raises(GGUFError, match="not a complete GGUF"):
         fetched(place(server))  # bytes that no tensor has
     server.content = server.content[:-32]
     assert fetch(place(server)).bytes == len(server.content)
@@ -122,7 +122,7 @@ def test_beginning_anew_is_said(server: FileServer) -> None:
     server.ranges = False
     fetched(place(server), ProgressCallbacks(note=notes.append))
     (note,) = notes
-    assert "begins anew, without the 9.0 kB that had come" in note
+    assert "starts again, without the 9.0 kB downloaded before" in note
 
 
 def test_what_was_never_there_leaves_no_folder(server: FileServer, tmp_path: Path) -> None:
@@ -208,17 +208,17 @@ def test_the_hash_that_a_hub_says_on_the_way(server: FileServer, tmp_path: Path)
 
 def test_a_wrong_size(server: FileServer, tmp_path: Path) -> None:
     server.said_bytes = 3000
-    with pytest.raises(GGUFError, match="no whole GGUF"):
+    with pytest.raises(GGUFError, match="not a complete GGUF"):
         fetched(place(server))
     assert left(tmp_path) == []
     server.said_bytes = len(server.content) + 10
-    with pytest.raises(StorageError, match="another size than it sends"):
+    with pytest.raises(StorageError, match="another size than it announced"):
         fetched(place(server))
 
 
 def test_a_web_page_is_no_model(server: FileServer, tmp_path: Path) -> None:
     server.content = b"<!doctype html><title>Sign in</title>" * 100
-    with pytest.raises(GGUFError, match="such as a web page"):
+    with pytest.raises(GGUFError, match="perhaps a web page"):
         fetched(place(server))
     assert left(tmp_path) == []
 
@@ -226,8 +226,8 @@ def test_a_web_page_is_no_model(server: FileServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "said"),
     [
-        (401, RequestError, "gives it to some alone"),
-        (403, RequestError, "gives it to some alone"),
+        (401, RequestError, "requires a login"),
+        (403, RequestError, "requires a login"),
         (404, RequestError, "there is no such file"),
         (500, StorageError, "status 500; try again later"),
         (418, StorageError, "status 418"),
@@ -254,7 +254,7 @@ def test_a_server_that_is_not_there(server: FileServer) -> None:
 )
 def test_redirects_to_where_nothing_is_safe(server: FileServer, away: str) -> None:
     server.away = away
-    with pytest.raises(AnespecError, match=r"leads on to|cannot be reached|status 302"):
+    with pytest.raises(AnespecError, match=r"redirects to|cannot be reached|status 302"):
         fetched(place(server, "/away"))
     assert [path for path, _, _ in server.asked] == ["/away"]
 
@@ -308,11 +308,11 @@ def test_the_name_of_a_file_follows_no_path(url: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("https:///?model.gguf", "is no URL of a file"),
-        ("https://[::1/model.gguf", "is no URL of a file"),
-        ("https://host:port/model.gguf", "is no URL of a file"),
-        ("https://me:secret@host/model.gguf", "holds a user's name"),
-        ("https://host/model.gguf#sha256=12", "what follows # is no hash"),
+        ("https:///?model.gguf", "is not the URL of a file"),
+        ("https://[::1/model.gguf", "is not the URL of a file"),
+        ("https://host:port/model.gguf", "is not the URL of a file"),
+        ("https://me:secret@host/model.gguf", "contains a user's name"),
+        ("https://host/model.gguf#sha256=12", "the part after # is not a hash"),
         ("https://host/a//b.gguf", "%2F%2F"),
     ],
 )

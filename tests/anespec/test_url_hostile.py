@@ -140,7 +140,7 @@ def test_more_than_was_said_is_not_written(server: FileServer, tmp_path: Path) -
             write(b'HTTP/1.1 200 OK\r\nETag: "one"\r\nContent-Length: %d\r\n\r\n' % len(first) + first[:9000])
 
     server.raw = raw
-    with pytest.raises(StorageError, match="another size than it sends"):
+    with pytest.raises(StorageError, match="another size than it announced"):
         fetched(place(server))
     assert left(tmp_path) == []
 
@@ -166,7 +166,7 @@ def test_a_part_of_another_version_is_not_taken(server: FileServer, said: bytes,
     notes: list[str] = []
     assert fetched(place(server), ProgressCallbacks(note=notes.append)).read_bytes() == whole
     assert asked == [None, "bytes=9000-", None]
-    assert "begins anew" in notes[0]
+    assert "starts again" in notes[0]
 
 
 def test_the_date_tells_versions_where_there_is_no_etag(server: FileServer) -> None:
@@ -185,16 +185,16 @@ def test_a_length_that_is_none(server: FileServer, length: bytes) -> None:
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        (b"HTTP/1.1 304 Not", "not asked for"),
-        (b"HTTP/1.1 416 Not", "not asked for"),
-        (b"HTTP/1.1 206 Part\r\nContent-Range: bytes 0-3/4", "not asked for"),
+        (b"HTTP/1.1 304 Not", "another part than was requested"),
+        (b"HTTP/1.1 416 Not", "another part than was requested"),
+        (b"HTTP/1.1 206 Part\r\nContent-Range: bytes 0-3/4", "another part than was requested"),
         (b"HTTP/1.1 204 None", "status 204"),
         (b"HTTP/1.1 101 Switching", "status 101"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://[::1/x.gguf", "leads on to"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:99999999/x.gguf", "leads on to"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://a[::1].example.org/x.gguf", "leads on to"),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://me:secret@127.0.0.1/x.gguf", "leads on to"),
-        (b"HTTP/1.1 302 Found\r\nLocation: https://h.example:x/x.gguf?secret", "leads on to"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://[::1/x.gguf", "redirects to"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:99999999/x.gguf", "redirects to"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://a[::1].example.org/x.gguf", "redirects to"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://me:secret@127.0.0.1/x.gguf", "redirects to"),
+        (b"HTTP/1.1 302 Found\r\nLocation: https://h.example:x/x.gguf?secret", "redirects to"),
         (b"HTTP/1.1 302 Found\r\nLocation: /files/llama.gguf", "more than 10 times"),
         (b"\x00\x01\x02", r"cannot be reached \("),
     ],
@@ -249,7 +249,7 @@ def test_hosts_that_are_none() -> None:
     assert not is_private("http://a[::1].example.org/x.gguf")
     assert is_private("http://[::1]:80/x.gguf")
     for url in ("http://a[::1].example.org/x.gguf", "http://127.0.0.1\\.example.org/x", "https://é..b/x"):
-        with pytest.raises(UsageError, match="is no URL"):
+        with pytest.raises(UsageError, match="is not the URL"):
             UrlName.parse(url)
 
 
@@ -333,7 +333,7 @@ def test_an_end_that_is_asked_for_comes_at_once(
             done.set()
             process.kill()
     assert process.returncode == 130
-    assert "nothing is kept that a next run could go on with" in said
+    assert "nothing is kept, so the next run starts from the beginning" in said
     assert left(tmp_path) == []
 
 
@@ -410,16 +410,16 @@ def test_a_download_that_begins_anew_says_so(server: FileServer, ranges: bool, e
         fetched(place(server))
     server.ranges, server.etag = ranges, etag
     assert fetch(place(server), ProgressCallbacks(note=notes.append)).bytes == len(server.content)
-    why = "has another file by now" if ranges else "sends no parts of it"
+    why = "has a new version of the file" if ranges else "does not support ranges"
     assert notes == [
-        f"{server.url}/files/llama.gguf: the server {why}; the download begins anew, without the 9.0 kB that "
-        "had come"
+        f"{server.url}/files/llama.gguf: the server {why}; the download starts again, without the 9.0 kB "
+        "downloaded before"
     ]
 
 
 def test_a_server_that_never_gets_further_is_given_up(server: FileServer) -> None:
     server.etag, server.drops = None, [9000] * 20
-    with pytest.raises(StorageError, match="the connection broke; run the same command again, which begins"):
+    with pytest.raises(StorageError, match="the connection broke; run the same command again, which starts"):
         fetched(place(server))
     assert len(server.asked) == download.MOST_VAIN_TRIES + 1
 
@@ -433,6 +433,6 @@ def test_an_interruption_says_what_is_kept(server: FileServer) -> None:
 
     server.raw = raw
     with pytest.raises(
-        Interrupted, match=r"is kept \(5.0 kB\), and the next run goes on there if the server"
+        Interrupted, match=r"is kept \(5.0 kB\), and the next run continues there if the server"
     ):
         fetched(place(server))

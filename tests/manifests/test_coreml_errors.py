@@ -44,8 +44,8 @@ def test_errors_become_sentences(message: str, sentence: str) -> None:
 def test_every_known_error_has_a_meaning_a_mend_a_grade_and_a_source() -> None:
     for known in KNOWN_ERRORS:
         re.compile(known.sign)
-        assert all((known.code, known.meaning, known.mend, known.grade, known.source))
-        assert known.sentence == f"{known.meaning} ({known.code}); {known.mend}"
+        assert all((known.code, known.meaning, known.fix, known.grade, known.source))
+        assert known.sentence == f"{known.meaning} ({known.code}); {known.fix}"
     assert len({known.code for known in KNOWN_ERRORS}) == len(KNOWN_ERRORS)
 
 
@@ -86,5 +86,5 @@ def test_what_a_new_compilation_may_mend_is_told_from_the_rest() -> None:
 def test_the_page_has_the_table() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "backends.md").read_text()
     for known in KNOWN_ERRORS:
-        row = (known.code, known.meaning, known.mend, known.grade, known.source)
+        row = (known.code, known.meaning, known.fix, known.grade, known.source)
         assert f"| {' | '.join(row)} |" in page

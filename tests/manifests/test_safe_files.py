@@ -119,7 +119,7 @@ def test_an_own_file_is_gone_on_with(place: Path, monkeypatch: pytest.MonkeyPatc
                 stream.write(text)
         assert (place / "partial").read_bytes() == b"onetwo"
         monkeypatch.setattr(os, "geteuid", lambda: 4242)
-        with pytest.raises(StorageError, match="another user's"):
+        with pytest.raises(StorageError, match="belongs to another user"):
             folder.own_file("partial")
 
 

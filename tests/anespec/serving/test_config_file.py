@@ -44,7 +44,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot = 1", "there is no option 'prot'; is it port?"),
+        ("prot = 1", "there is no option 'prot'; did you mean port?"),
         ("zzz = 1", "there is no option 'zzz'; the options are host, port"),
         ("port = '80'", "port is '80'; it must be an integer between 0 and 65535"),
         ("port = true", "port is True; it must be an integer"),
@@ -56,19 +56,19 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("request_seconds = inf", "request_seconds is inf; it must be at most"),
         ("port = 1979-05-27", "it must be an integer"),
         ("memory = 'lots'", "memory: 'lots' is not a size"),
-        ("model = ['a=b']", "models stand in a table: [models]"),
+        ("model = ['a=b']", "write models in a table: [models]"),
         ("models = 3", "write [models]"),
         ("[models]\n'' = 'a'", "a model in [models] has an empty name"),
         ("[models]\na = 3", "models.a is neither a path nor a table"),
         ("[models.a]\nthreads = 1", "models.a has no path"),
         ("[models.a]\npath = 'x'\nthread = 1", "models.a: there is no option 'thread'"),
         ("[models.a]\npath = 'x'\nthreads = 0", "models.a: threads is 0"),
-        ("=", "is no TOML"),
-        ("a = " + "[" * 10_000, "is no TOML"),
+        ("=", "is not valid TOML"),
+        ("a = " + "[" * 10_000, "is not valid TOML"),
         ("unix = '~nobody-of-that-name/s'", "home"),
         ("[models]\na = '~nobody-of-that-name/m'", "models.a: "),
-        ('[models]\na = "a\\u0000b"', "can be no path (embedded null byte)"),
-        (f"[models]\na = '{'a' * 5000}'", "can be no path (File name too long)"),
+        ('[models]\na = "a\\u0000b"', "is not a possible path (embedded null byte)"),
+        (f"[models]\na = '{'a' * 5000}'", "is not a possible path (File name too long)"),
         ("allow-origin = ['https://page.example/']", "is no page's origin"),
         ("allow-origin = ['*']", "is no page's origin"),
         ("allow-host = ['http://box.example']", "is no host's name"),
@@ -99,7 +99,7 @@ def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
 
 def test_a_name_that_no_file_can_have_is_one_sentence() -> None:
     request = ServeRequest(Path("a" * 300), ServeOptions(), PoolOptions(), LoadOptions())
-    with pytest.raises(UsageError, match="can be no path"):
+    with pytest.raises(UsageError, match="is not a possible path"):
         request.names(None)
 
 

@@ -83,7 +83,7 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     assert record["models"] == ["tiny", "second"]
     (folder / "serve.toml").write_text("what = \n")
     os.kill(daemon.process.pid, signal.SIGHUP)
-    until_true(lambda: "is no TOML" in daemon.log.read_text())
+    until_true(lambda: "is not valid TOML" in daemon.log.read_text())
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
 
 

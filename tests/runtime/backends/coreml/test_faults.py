@@ -128,7 +128,7 @@ def test_a_contact_that_ends_its_process_is_a_sentence_that_names_the_shard(
         (Fault("load", "head", text="ANECCompile() FAILED (11)"), "compiler refused the shard"),
         (Fault("load", "layers", text="uncaught exception: std::bad_cast"), "EnumeratedShapes"),
         (Fault("load", "layers", text="something new"), "Core ML refused the shard: something new"),
-        (Fault("predict", "layers", strange=True), "are no numbers"),
+        (Fault("predict", "layers", strange=True), "are not numbers"),
         (Fault("make_state", "layers", strange=True), "the state k_0 has shape"),
     ],
 )

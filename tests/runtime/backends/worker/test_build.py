@@ -69,7 +69,7 @@ def test_a_worker_where_others_may_write_is_not_run(sources: WorkerSources, tmp_
     planted.write_text("#!/bin/sh\n")
     planted.chmod(0o755)
     workers_folder().parent.chmod(0o777)
-    with pytest.raises(StorageError, match=r"anespec: other users may change .* set XDG_CACHE_HOME to"):
+    with pytest.raises(StorageError, match=r"anespec: other users can change .* set XDG_CACHE_HOME to"):
         built_worker(sources)
     with pytest.raises(StorageError, match="the worker would be run from there"):
         build_worker(lambda _: None, sources, swift=swift(tmp_path))
@@ -80,7 +80,7 @@ def test_no_worker_is_built_where_others_may_replace_it(sources: WorkerSources, 
     cache.mkdir()
     cache.chmod(0o777)
     said: list[str] = []
-    with pytest.raises(StorageError, match="cache: other users may change what lies there"):
+    with pytest.raises(StorageError, match="cache: other users can change its content"):
         build_worker(said.append, sources, swift=swift(tmp_path))
     assert not said
     assert list(workers_folder().iterdir()) == []
