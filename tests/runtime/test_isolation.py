@@ -133,7 +133,7 @@ def test_the_prompt_s_own_matches_keep_their_name_beside_a_reference() -> None:
     assert found.proposed == sum(count.proposed for count in found.by_source)
 
 
-@pytest.mark.parametrize("owners", [["me", "me"], ["me", "you"]])
+@pytest.mark.parametrize("tenants", [["me", "me"], ["me", "you"]])
 def test_a_source_is_told_whose_request_it_is(tenants: list[str]) -> None:
     source = oracle_source([1, 2], text([1, 2], 20))
     with Service(Engine(ToyVerifier(SHAPE), everything(SHAPE), source)) as service:
