@@ -8,6 +8,8 @@ BENCHMARKED := $(VENV)/.benchmarked
 SETUP := pyproject.toml constraints.txt
 MYPY := $(VENV)/bin/mypy --strict
 PIP := $(PYTHON) -m pip --disable-pip-version-check -qq
+# A process takes the tests of a file in their order, so that what they share is made once.
+TESTS = $(PYTHON) -m pytest -n $(JOBS) --dist worksteal
 JOBS ?= 2
 CASES ?= 100000
 SEED ?= 0
@@ -15,7 +17,7 @@ FIRST ?= 0
 MODEL ?= build/random-1gb.gguf
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint typecheck check wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
+.PHONY: help demo test test-all fuzz lint typecheck check wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,8 +29,11 @@ demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedde
 	@echo "  . $(VENV)/bin/activate                     in this shell"
 	@echo "  uv tool install .   or   pipx install .   in every shell"
 
-test: $(DEVELOPED) ## set up, then run the tests
-	@$(PYTHON) -m pytest -n $(JOBS) $(PYTEST_ARGS)
+test: $(DEVELOPED) ## set up, then run the tests, without the slow ones: five minutes
+	@$(TESTS) -m 'not slow' $(PYTEST_ARGS)
+
+test-all: $(DEVELOPED) ## run all tests, which takes several times as long
+	@$(TESTS) $(PYTEST_ARGS)
 
 fuzz: $(DEVELOPED) ## damage GGUF headers, CASES=100000 of them, for some minutes (SEED=0 FIRST=0), and shards
 	@$(PYTHON) tests/fuzz/campaign.py --cases $(CASES) --seed $(SEED) --first $(FIRST)

@@ -179,6 +179,7 @@ def measured(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[C
     return run("bench", "run", trained, *QUICK, "--runs", 2, "-o", page, "--json"), page
 
 
+@pytest.mark.slow
 def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None:
     outcome, page = measured
     assert outcome.code == 0, outcome.err
@@ -198,6 +199,7 @@ def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None
     assert "anespec bench" in page.read_text()
 
 
+@pytest.mark.slow
 def test_run_shows_tables_that_fit_a_terminal(trained: Path, measured: tuple[CommandResult, Path]) -> None:
     outcome = run("bench", "run", trained, *QUICK, "--drafts", 2, "--runs", 1, "--temperature", "0.7")
     assert outcome.code == 0, outcome.err

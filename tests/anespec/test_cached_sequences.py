@@ -59,6 +59,7 @@ def artifact_of_four(folder: Path) -> tuple[Path, Path]:
     return gguf, output
 
 
+@pytest.mark.slow
 def test_a_verb_opens_one_of_the_cache_for_as_many_as_it_needs(
     tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def children() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> None:
     """A soak: one request after another from before the first proof until after the last."""
     notes: list[str] = []
@@ -180,6 +181,7 @@ def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
         assert not model.speculates
 
 
+@pytest.mark.slow
 def test_a_chat_ends_with_the_code_of_the_gate(failing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lines() -> Iterator[str]:
         yield "/stats\n"
@@ -199,6 +201,7 @@ def invoke_generate(artifact: Path, *more: object) -> object:
     return CliRunner().invoke(generate, [str(each) for each in arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
 def test_generate_prints_first_and_checks_afterwards(artifact: Path) -> None:
     result = invoke_generate(artifact, "--gates", "later")
@@ -226,6 +229,7 @@ def test_generate_ends_with_the_code_of_a_golden_gate_that_fails(failing: Path) 
     assert result.stdout.strip()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
 def test_run_with_a_prompt_answers_first_and_checks_afterwards(artifact: Path) -> None:
     def answered() -> Result:
@@ -285,6 +289,7 @@ def test_nothing_is_checked_beside_where_memory_would_not_suffice(
     assert "1000 B are free" in caplog.text or "1.0 kB are free" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
 def test_checks_of_several_models_take_turns(artifact: Path, tmp_path: Path) -> None:
     other = shutil.copytree(artifact, tmp_path / "other.anespec")
@@ -312,6 +317,7 @@ def test_a_wrong_word_in_the_environment_is_said(monkeypatch: pytest.MonkeyPatch
         anespec.load(artifact, threads=1)
 
 
+@pytest.mark.slow
 def test_a_daemon_shows_how_far_it_is_and_ends_it_with_itself(artifact: Path, tmp_path: Path) -> None:
     with started(tmp_path, artifact, ANESPEC_GATES="later") as daemon:
         assert daemon.get("/health").json()["status"] == "ok"
@@ -328,6 +334,7 @@ def test_a_daemon_shows_how_far_it_is_and_ends_it_with_itself(artifact: Path, tm
         until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
+@pytest.mark.slow
 def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp_path: Path) -> None:
     import httpx
 

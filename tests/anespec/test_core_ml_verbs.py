@@ -51,6 +51,7 @@ def generated(artifact: Path, *options: object) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mac")
 def test_a_mac_validates_and_generates_on_core_ml_with_torchs_own_text(converted: Path) -> None:
     outcome = verb("validate", converted, "--quick", "--threads", 1, "--json")

@@ -136,6 +136,7 @@ def test_what_is_opened_is_found(trapped: Trapped) -> None:
     assert trapped.sprung() == ["absolute", "missing", "swift-frontend"]
 
 
+@pytest.mark.slow
 def test_demo_proves_its_point(trapped: Trapped, demonstrated: CommandResult) -> None:
     assert trapped.sprung() == []
     facts = demonstrated.json
@@ -144,6 +145,7 @@ def test_demo_proves_its_point(trapped: Trapped, demonstrated: CommandResult) ->
     assert all(run["passes_with"] < run["passes_without"] for run in facts["runs"])
 
 
+@pytest.mark.slow
 def test_no_verb_touches_what_it_was_not_told(trapped: Trapped, artifact: Path) -> None:
     base = trapped.logs.parent
     gguf = next(trapped.installed.folder.glob("lib/*/site-packages/anespec/embedded/model.gguf"))
@@ -173,6 +175,7 @@ def test_no_verb_touches_what_it_was_not_told(trapped: Trapped, artifact: Path) 
     assert {*commands, *NOT_RUN, "demo", "serve", "stop"} == {str(verb.name) for verb in VERBS}
 
 
+@pytest.mark.slow
 def test_no_daemon_touches_what_it_was_not_told(trapped: Trapped, artifact: Path) -> None:
     trapped.sprung()
     command = trapped.command(trapped.installed.folder / "bin" / "anespec", "serve", artifact, "--port", 0)

@@ -49,6 +49,7 @@ def test_every_option_and_file_that_a_page_names_is_there(page: Path) -> None:
     assert [file for file in files if "NAME" not in file and not (ROOT / file).exists()] == []
 
 
+@pytest.mark.slow
 def test_the_examples_run(gguf: Path, artifact: Path, tmp_path: Path) -> None:
     found = [*examples("README.md"), *examples("docs/library.md")]
     assert len(found) == 9

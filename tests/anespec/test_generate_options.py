@@ -27,6 +27,7 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return anespec.convert_model(model_path(), tmp_path_factory.mktemp("roomy") / "m.anespec", options).path
 
 
+@pytest.mark.slow
 def test_lines_run_together_and_are_printed_in_their_order(roomy: Path, tmp_path: Path) -> None:
     lines = [{"prompt": text, "max_tokens": 30 - 5 * i, "logprobs": i} for i, text in enumerate(PROMPTS)]
     path = tmp_path / "prompts.jsonl"
@@ -53,6 +54,7 @@ def test_lines_run_together_and_are_printed_in_their_order(roomy: Path, tmp_path
         assert all(statistics.queue_seconds < statistics.decode_seconds for statistics in shared)
 
 
+@pytest.mark.slow
 def test_choices_are_told_apart(trained: Path) -> None:
     words = ("generate", trained, "-p", "def ", "-n", 8, "--temperature", 1.5, "--choices", 3, "--threads", 1)
     facts = run(*words, "--json").json
@@ -156,6 +158,7 @@ def test_an_output_matches_its_grammar_with_and_without_drafts(trained: Path, tm
     assert "the regex is not valid" in bad.err
 
 
+@pytest.mark.slow
 def test_the_prompt_may_stand_behind_the_model(trained: Path) -> None:
     options = ("-n", 4, "--threads", 1, "--json")
     behind = run("generate", trained, "Once upon a time", *options).json

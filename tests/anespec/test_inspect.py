@@ -169,6 +169,7 @@ def test_an_artifact_is_described(artifact: Path, gguf: Path) -> None:
     assert "head_00" in shown.out
 
 
+@pytest.mark.slow
 def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     assert run("validate", artifact, "--backend", "torch", "--quick", "--threads", 1).code == 0
     gates = run("inspect", artifact, "--json").json["gates"]

@@ -54,6 +54,7 @@ def test_a_failure_keeps_its_sentence_and_its_code(planted: str, tmp_path: Path)
     assert outcome.is_one_sentence()
 
 
+@pytest.mark.slow
 def test_generate_destroys_no_model(artifact: Path) -> None:
     """Its result stands before; destroying it is the kernel's."""
     arguments = ("generate", artifact, "-p", "a", "-n", 3, "--backend", "openvino", "--json")

@@ -23,6 +23,7 @@ def cache_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_function_is_called_from_the_conversion_to_the_gates() -> None:
     heard: list[tuple[str, float | None]] = []
     with anespec.load(model_path(), threads=1, progress=lambda what, share: heard.append((what, share))):

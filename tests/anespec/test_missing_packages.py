@@ -92,6 +92,7 @@ def test_plain_anespec_brings_no_torch() -> None:
     assert "torch" not in brought_by(PROJECT["dependencies"])
 
 
+@pytest.mark.slow
 def test_plain_anespec_converts_validates_and_generates_without_torch(tmp_path: Path) -> None:
     """The gates' verdicts are those of the gates, and the report is written."""
     gguf, artifact, text = model_path(), tmp_path / "model.anespec", tmp_path / "text.txt"

@@ -278,6 +278,7 @@ def test_too_little_room_is_told_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_golden_gate_is_asked_of_a_gguf_that_is_loaded_and_what_it_fails_is_refused_each_time(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_number_that_is_none_is_not_put_into_the_state(
         assert model.generate(prompt, OPTIONS).output_ids == plain
 
 
+@pytest.mark.slow
 def test_the_verb_keeps_a_prompt_and_replaces_nothing_else(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "prompt.kv"
     words = ("generate", trained, "-p", "def area(x):\n    return", "-n", 6, "--threads", 1, "--json")

@@ -111,6 +111,7 @@ def test_standard_input_is_bounded(artifact: Path) -> None:
     assert f"more than {LONGEST_PROMPT / 1e6:.1f} MB" in outcome.err
 
 
+@pytest.mark.slow
 def test_each_line_may_draw_and_end_in_its_own_way(artifact: Path, tmp_path: Path) -> None:
     ids = [5, 17, 300]
     path = _file(
@@ -204,6 +205,7 @@ def test_a_bias_that_is_none_is_wrong_usage(value: str) -> None:
     assert "Invalid value for '--logit-bias'" in outcome.output
 
 
+@pytest.mark.slow
 def test_the_end_of_the_context_is_called_by_its_name(artifact: Path, tmp_path: Path) -> None:
     full = run("generate", artifact, "-p", "hello", "-n", 1000, "--ignore-eos", "--threads", 1)
     assert "(the context of 512 is full)" in full.err

@@ -31,6 +31,7 @@ def requests(folder: Path | None = None) -> int:
     return sum(each["requests"] for each in run("memory", "show", "--json", *where).json["memories"])
 
 
+@pytest.mark.slow
 def test_the_second_run_knows_what_the_first_has_said(trained: Path, memory: Path) -> None:
     first, second = answer(trained, memory), answer(trained, memory)
     assert second[0] == first[0]
@@ -52,6 +53,7 @@ def test_a_command_remembers_in_the_users_cache_what_was_asked_before_its_drafte
     assert requests() == 1
 
 
+@pytest.mark.slow
 def test_a_memory_that_cannot_be_costs_no_answer(trained: Path, memory: Path) -> None:
     right = answer(trained, memory)[0]
     next(memory.rglob("memory.sqlite")).write_bytes(b"nonsense")

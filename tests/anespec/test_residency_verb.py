@@ -38,6 +38,7 @@ def residency(facts: dict[str, object]) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_shard_that_coremltools_opened_is_the_shard_that_was_converted(tiny_mac: Path) -> None:
     from anespec.convert.graph.builder import ct
 

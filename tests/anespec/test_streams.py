@@ -64,6 +64,7 @@ def test_closed_standard_output_is_refused_before_any_work(commands: dict[str, s
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_closed_standard_error_goes_nowhere_else(commands: dict[str, str], tmp_path: Path) -> None:
     """Notes do not become part of the output."""
     assert _shell(f"{commands['generate as JSON']} 2>&- >out.json", tmp_path)[0] == 0
@@ -101,6 +102,7 @@ from anespec.cli.main import main; main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "printed"), [((), "once upon\n"), (("--json",), None)])
 def test_an_interruption_of_generate_says_what_is_whole(
     artifact: Path, form: tuple[str, ...], printed: str | None

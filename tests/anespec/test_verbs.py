@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import CommandResult, command_of, run
+from slow import slow_but
 
 IDS = [5, 17, 300, 41, 5, 17, 300, 41, 5, 17]
 
@@ -106,7 +107,7 @@ def test_options_that_do_not_fit_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_validate_runs_both_gates_and_records_them(artifact: Path, backend: str) -> None:
     outcome = run("validate", artifact, "--backend", backend, "--quick", "--threads", 1, "--json")
     assert outcome.code == 0, outcome.err
@@ -207,7 +208,7 @@ def _prompt_file(folder: Path, *lines: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "3", "--top-k", "2")])
 def test_generate_is_the_same_with_and_without_drafts(
     trained: Path, tmp_path: Path, backend: str, sampling: tuple[str, ...]
@@ -234,6 +235,7 @@ def test_generate_prints_one_object_with_what_the_issue_names(artifact: Path) ->
     assert {"load", "prefill", "decode"} <= facts["seconds"].keys()
 
 
+@pytest.mark.slow
 def test_generate_measures_exactness_where_it_never_was(gguf: Path, tmp_path: Path) -> None:
     target = tmp_path / "fresh.anespec"
     assert run("convert", gguf, "-o", target, "--target", "cpu").code == 0

@@ -33,6 +33,7 @@ def over_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_validate_asks_workers(over_workers: None, gguf: Path, tmp_path: Path) -> None:
     tiny = tmp_path / "tiny.anespec"
     assert run("convert", gguf, "-o", tiny, "--target", "mac", "--context", 64).code == 0
@@ -45,6 +46,7 @@ def test_validate_asks_workers(over_workers: None, gguf: Path, tmp_path: Path) -
     }
 
 
+@pytest.mark.slow
 def test_generate_gives_the_portable_backend_s_tokens(over_workers: None, trained: Path) -> None:
     mine = run(
         "generate",

@@ -50,6 +50,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("source") / "tiny.gguf", MODEL)
 
 
+@pytest.mark.slow
 def test_the_system_refuses_a_file_s_growth(gguf: Path, tmp_path: Path) -> None:
     """A real limit, met by the GGUF writer, by numpy's, by the weight file's, and by none."""
     limits = (100, 5_000, 10_000, 40_000, 100_000_000)

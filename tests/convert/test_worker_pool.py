@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from converting import build
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert import worker_process
@@ -158,7 +159,7 @@ multiprocessing.get_context = lambda *_: spawning
 TRAPS = ("anespec", "coremltools", "encodings", "multiprocessing", "numpy", "pickle", "runpy")
 
 
-@pytest.mark.parametrize("fault", [None, "SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("fault", slow_but([None, "SIGKILL", "SIGINT"], "SIGKILL"))
 def test_workers_that_are_not_forked(gguf: Path, tmp_path: Path, fault: str | None) -> None:
     """As on a Mac: the same bytes, nothing of the current folder, and no word of what they leave behind.
 
@@ -199,7 +200,7 @@ def is_alive(group: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("sign", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("sign", slow_but(["SIGKILL", "SIGINT"], "SIGINT"))
 def test_a_run_that_ends_early_leaves_no_process_behind(gguf: Path, tmp_path: Path, sign: str) -> None:
     script = tmp_path / "run.py"
     script.write_text(RUN_AND_STOP)

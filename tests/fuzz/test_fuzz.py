@@ -21,6 +21,7 @@ from anespec.runtime.text.tokenizer import Tokenizer
 CASES = 2000
 
 
+@pytest.mark.slow
 def test_two_thousand_damaged_files_are_refused_in_a_sentence() -> None:
     result = run(CASES, seed=7)
     assert result.failures == []

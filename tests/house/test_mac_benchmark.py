@@ -69,6 +69,7 @@ def test_the_report_tells_nothing_of_its_owner(mac: ModuleType, stories_mac: Pat
     assert manifest.source.architecture in facts
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_plan_need_no_weights() -> None:
     """One layer: before, each convolution of the head was a package of its own."""
     command = [sys.executable, ROOT / "benchmarks" / "plan_figures.py", "--smoke", "--json"]

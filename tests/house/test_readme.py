@@ -1,6 +1,7 @@
 """What README and the documents list is what there is."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import click
@@ -48,3 +49,15 @@ def test_what_speculation_needs_is_told_as_it_is() -> None:
     assert f"{NUMBERS[len(Invariance)]} invariances" in row
     first = NUMBERS[len(REQUIRED_FOR_SPECULATION)]
     assert f"without the first {first} invariances it neither speculates" in " ".join(page.split())
+
+
+def test_ci_runs_all_tests_by_the_command_that_is_told() -> None:
+    """The README has the command of five minutes, then the one of all tests, which `.ci/run` calls."""
+    told = re.findall(r"^make (test\S*)", README, re.MULTILINE)
+    called = re.findall(r"^make (test\S*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert told == ["test", *called] == ["test", "test-all"]
+    makes = {
+        name: subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, text=True, check=True)
+        for name in told
+    }
+    assert ["slow" in made.stdout for made in makes.values()] == [True, False]

@@ -215,6 +215,7 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
     return side_by_side(shape) if draw(st.booleans()) else shape
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:

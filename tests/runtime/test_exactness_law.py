@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from by_hand import greedy, rows_for, run, run_in_lane, run_tokens, same_bits, states
+from slow import slow_but
 
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
@@ -70,7 +71,7 @@ def assert_same(
         assert (now[:, :, :slots] == then[:, :, :slots]).all()
 
 
-@pytest.mark.parametrize("lane", [1, 2, 3])
+@pytest.mark.parametrize("lane", slow_but([1, 2, 3], 2))
 def test_at_one_shape_the_lane_changes_nothing(
     verifier: ArtifactVerifier, text: list[int], lane: int
 ) -> None:
@@ -100,7 +101,7 @@ def test_at_one_shape_what_stale_slots_hold_changes_nothing(
     assert_same(verifier, run_tokens(verifier, text), expected, held, len(text))
 
 
-@pytest.mark.parametrize("sizes", [(4,), (1, 4, 2), (3,), (2, 1, 1, 4)])
+@pytest.mark.parametrize("sizes", slow_but([(4,), (1, 4, 2), (3,), (2, 1, 1, 4)], (1, 4, 2)))
 def test_at_one_shape_the_partition_changes_nothing(
     verifier: ArtifactVerifier, text: list[int], sizes: tuple[int, ...]
 ) -> None:
@@ -114,6 +115,7 @@ def test_at_one_shape_the_partition_changes_nothing(
     assert_same(verifier, np.concatenate(found), expected, held, len(text))
 
 
+@pytest.mark.slow
 def test_another_width_changes_bits(reference: ArtifactVerifier, text: list[int]) -> None:
     """Plain decoding at T = 1 beside speculation at T = 4 would not be the same computation."""
     expected = one_by_one(reference, text)

@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from drafting import OracleSession, SourceOf
 from toy import everything, ids, toy_shape
 
@@ -109,6 +110,7 @@ class Crowd:
         return len(gc.get_objects())
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_requests_that_were_given_up_at_any_moment() -> None:
     source, verifier = CountingSource(), StatelessVerifier()
     with Service(Engine(verifier, everything(SHAPE), source), queue=2 * AT_ONCE) as service:  # type: ignore[arg-type]

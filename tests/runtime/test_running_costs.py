@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow import slow_but
 from test_draft_policy import TimedVerifier, costs
 from toy import everything, ids
 
@@ -154,7 +155,7 @@ TRUE = {1: 1.0, 2: 1.7, 4: 2.9, 8: 5.0, 16: 9.0, 32: 17.0, 64: 33.0}
 
 
 @pytest.mark.parametrize("recorded", WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("repetitive", [0, 12])
+@pytest.mark.parametrize("repetitive", slow_but([0, 12], 0))
 def test_guesses_cost_at_most_two_percent_whatever_was_recorded_also_under_load(
     recorded: dict[int, float], repetitive: int
 ) -> None:

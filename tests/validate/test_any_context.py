@@ -162,7 +162,7 @@ def test_what_convert_plans_fits_the_gates(block: int, context: int, sequences: 
     ("name", "options"),
     [
         ("llama", {"block": 14, "context": 64, "sequences": 2}),
-        ("gemma2", {"block": 1, "context": 1, "target": Target.MAC}),
+        pytest.param("gemma2", {"block": 1, "context": 1, "target": Target.MAC}, marks=pytest.mark.slow),
     ],
 )
 def test_a_tiny_context_works_through_gates_and_generation(

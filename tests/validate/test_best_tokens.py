@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from converting import build
 from planted import EMBEDDED, golden_of
+from slow import slow_but
 
 import anespec
 from anespec.convert.graph import shards
@@ -58,7 +59,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         return converted(tmp_path_factory.mktemp("faulty"), head_outputs="argmax")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow_but(BACKENDS, "openvino"))
 def test_a_wrong_number_fails_the_exactness_gate(faulty: Artifact, backend: str) -> None:
     with closing(open_verifier(faulty, backend, 1)) as verifier:
         verdict = exactness_gate(verifier, circumstances(faulty, backend, 1), form="quick")
@@ -66,12 +67,13 @@ def test_a_wrong_number_fails_the_exactness_gate(faulty: Artifact, backend: str)
     assert "likeliest" in failed_but_width(verdict)[0]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow_but(BACKENDS, "torch"))
 def test_a_wrong_number_fails_the_golden_gate(faulty: Artifact, argmax: Artifact, backend: str) -> None:
     assert golden_of(argmax, EMBEDDED, backend, greedy_tokens=8).passed
     assert not golden_of(faulty, EMBEDDED, backend, greedy_tokens=8).passed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_greedy_text_is_the_same_with_drafts_accepted(
     argmax: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str

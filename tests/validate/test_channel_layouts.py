@@ -10,6 +10,7 @@ from by_hand import run_tokens
 from converting import build
 from elsewhere import same
 from planted import flattened_without_transpose, golden_of
+from slow import slow_but
 
 from anespec.convert.graph import attention
 from anespec.convert.graph.builder import Var, mb
@@ -45,8 +46,8 @@ def bits_of(artifact: Artifact, backend: str) -> list[np.ndarray]:
     return [np.ascontiguousarray(values).view(np.uint16) for values in found]
 
 
-@pytest.mark.parametrize("shape", AttentionShape)
-@pytest.mark.parametrize("family", ["llama", "gemma4-ple", "olmo2"])
+@pytest.mark.parametrize("shape", slow_but(AttentionShape, AttentionShape.PER_KV_HEAD))
+@pytest.mark.parametrize("family", slow_but(["llama", "gemma4-ple", "olmo2"], "olmo2"))
 def test_both_layouts_give_the_same_bits(family: str, shape: AttentionShape, tmp_path: Path) -> None:
     """They have embeddings of their own for layers, norms over all heads, and K/V that layers share."""
     third, last = (converted(tmp_path, family, layout, attention=shape) for layout in ChannelLayout)
@@ -55,6 +56,7 @@ def test_both_layouts_give_the_same_bits(family: str, shape: AttentionShape, tmp
             assert (one == other).all(), backend
 
 
+@pytest.mark.slow
 def test_rows_stand_where_the_manifest_says(tmp_path: Path) -> None:
     manifest = (
         artifact := converted(tmp_path, "gemma4-ple", LAST, shapes=Shapes.FUNCTIONS, prefill_block=16)
@@ -74,7 +76,7 @@ def test_rows_stand_where_the_manifest_says(tmp_path: Path) -> None:
                         assert read[function.name].types[spec.name].shape == wanted
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_the_gates_hold_with_rows_last(backend: str, tmp_path: Path) -> None:
     artifact = converted(tmp_path, "llama", LAST, shapes=Shapes.STATIC)
     verifier = open_verifier(artifact, backend, threads=1)

@@ -163,6 +163,7 @@ def test_one_fault_turns_only_its_own_invariance_red(faulty: type[NumpyVerifier]
     assert unproven(gate(faulty(TWO_POOLS))) == {red}
 
 
+@pytest.mark.slow
 def test_the_full_form_tells_faults_apart_too() -> None:
     for faulty, red in ((SpanTooShort, SPAN), (HeadOfWantedRows, WANTED)):
         assert unproven(gate(faulty(TWO_POOLS), "full")) == {red}

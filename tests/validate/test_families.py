@@ -59,7 +59,10 @@ def divergence(expected: np.ndarray, found: np.ndarray) -> float:
 @pytest.mark.parametrize(
     ("gguf", "weights", "target", "form", "backend"),
     [
-        (gguf, weights, target if fits(weights, target) else Target.CPU, form, backend)
+        pytest.param(
+            *(gguf, weights, target if fits(weights, target) else Target.CPU, form, backend),
+            marks=() if gguf.stem == "llama" else pytest.mark.slow,
+        )
         for (gguf, weights), target, form, backend in zip(
             PAIRS, cycle((Target.MAC, Target.CPU)), cycle(FORMS), cycle(BACKENDS), strict=False
         )

@@ -25,6 +25,7 @@ def judged(folder: Path, backend: str) -> GoldenVerdict:
     return golden_of(Artifact(folder), GEMMA, backend, greedy_tokens=2)
 
 
+@pytest.mark.slow
 def test_the_norm_of_before_is_red_where_subnormal_numbers_are_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,8 +49,8 @@ def proved(artifact: Artifact, backend: str, verifier: ArtifactVerifier) -> Exac
             "llama",
             {"sequences": 2, "topology": (1, 3), "weights": WeightChoice(WeightFormat.INT8_CHANNEL)},
         ),
-        ("openvino", "gemma3", {"head_shards": 2}),
-        ("torch", "gemma4-ple", {"target": Target.CPU}),
+        pytest.param("openvino", "gemma3", {"head_shards": 2}, marks=pytest.mark.slow),
+        pytest.param("torch", "gemma4-ple", {"target": Target.CPU}, marks=pytest.mark.slow),
     ],
 )
 def test_families_of_functions_pass_the_gates(
@@ -92,6 +92,7 @@ def stories(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return {shapes: converted(gguf, folder, shapes) for shapes in Shapes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_prefill_runs_the_wide_function_and_decoding_the_block_s(
     stories: dict[Shapes, Artifact], backend: str
@@ -132,6 +133,7 @@ def test_the_functions_share_one_state(stories: dict[Shapes, Artifact], backend:
     assert not same_bits(logits[0][:1], logits[0][1:2])
 
 
+@pytest.mark.slow
 def test_a_static_artifact_passes_the_gates(stories: dict[Shapes, Artifact], shared_models: Path) -> None:
     artifact = stories[Shapes.STATIC]
     for backend in ("torch", "openvino"):

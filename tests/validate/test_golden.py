@@ -19,6 +19,7 @@ from planted import (
     golden_of,
     needs_stories,
 )
+from slow import slow_but
 
 from anespec.convert.source.facts import LayerFacts
 from anespec.convert.source.model import SourceModel, TensorRows
@@ -48,7 +49,7 @@ def worst_share(verdict: GoldenVerdict) -> float:
 
 @needs_stories
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
-@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("weights", slow_but(FORMATS, WeightFormat.FP16))
 def test_a_trained_model_is_green(
     stories: dict[WeightFormat, Artifact], weights: WeightFormat, backend: str
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_trained_model_is_green(
     require_golden(verdict)
 
 
+@pytest.mark.slow
 def test_a_model_that_magnifies_rounding_is_green(families: Path, tmp_path: Path) -> None:
     """Its scores are not scaled down: embeddings off by 0.0003 move the reference by up to 0.03."""
     gguf = families / "gemma4-ple.gguf"
@@ -76,7 +78,7 @@ def test_the_embedded_model_is_green(embedded: Artifact) -> None:
 
 
 @needs_stories
-@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("weights", slow_but(FORMATS, WeightFormat.FP16))
 @pytest.mark.parametrize("bug", GRAPH_BUGS)
 def test_a_bug_in_the_graph_is_red(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, weights: WeightFormat
@@ -90,6 +92,7 @@ def test_a_bug_in_the_graph_is_red(
         require_golden(verdict)
 
 
+@pytest.mark.slow
 def test_flattening_in_the_embedded_model_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     GRAPH_BUGS["head/token/dimension flattening"](monkeypatch)
     artifact = convert_to(tmp_path, EMBEDDED, WeightFormat.INT8_CHANNEL, target=Target.MAC)
@@ -103,7 +106,7 @@ def test_flattening_in_the_embedded_model_is_red(tmp_path: Path, monkeypatch: py
 
 
 @needs_stories
-@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("weights", slow_but(FORMATS, WeightFormat.FP16))
 @pytest.mark.parametrize("bug", INPUT_BUGS)
 def test_a_bug_in_the_inputs_is_red(
     stories: dict[WeightFormat, Artifact], bug: str, weights: WeightFormat
@@ -114,7 +117,7 @@ def test_a_bug_in_the_inputs_is_red(
     assert worst_share(verdict) > 3
 
 
-@pytest.mark.parametrize("bug", INPUT_BUGS)
+@pytest.mark.parametrize("bug", slow_but(INPUT_BUGS, "mask hides the row itself"))
 def test_a_bug_in_the_inputs_of_the_embedded_model_is_red(embedded: Artifact, bug: str) -> None:
     assert not golden_of(embedded, EMBEDDED, pass_inputs=AlteredInputs(embedded, INPUT_BUGS[bug])).passed
 
@@ -216,6 +219,7 @@ def test_a_bug_in_storing_is_red(
     assert bool(unsound) == (plant is next_channel_scales)
 
 
+@pytest.mark.slow
 def test_greedy_tokens_continue_each_prompt(embedded: Artifact) -> None:
     verifier = open_verifier(embedded, TORCH, 1)
     prompts = [*PROMPTS, list(range(300))]

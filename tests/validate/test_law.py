@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from elsewhere import same
 from planted import TORCH, needs_stories
+from slow import slow_but
 
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
@@ -39,7 +40,7 @@ def test_the_embedded_model_allows_speculation(embedded: Artifact, backend: str)
 
 @needs_stories
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
-@pytest.mark.parametrize("weights", WeightFormat)
+@pytest.mark.parametrize("weights", slow_but(WeightFormat, WeightFormat.FP16, WeightFormat.INT8_CHANNEL))
 def test_a_trained_model_allows_speculation(
     stories: dict[WeightFormat, Artifact], weights: WeightFormat, backend: str
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_trained_model_allows_speculation(
     assert verdict.allows_speculation, verdict.invariances
 
 
+@pytest.mark.slow
 @needs_stories
 def test_one_shape_because_another_width_rounds_differently(fp16: ArtifactVerifier) -> None:
     runner, probe = CaseRunner(fp16), Probe((), 0, TOKENS)
@@ -63,6 +65,7 @@ def test_one_shape_because_another_width_rounds_differently(fp16: ArtifactVerifi
     assert compare(at_four, at_one, "another width").unequal > 0
 
 
+@pytest.mark.slow
 @needs_stories
 def test_home_slots_because_permuted_slots_add_up_differently(fp16: ArtifactVerifier) -> None:
     order = np.random.default_rng(0).permutation(len(TOKENS)).tolist()

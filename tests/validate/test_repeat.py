@@ -180,6 +180,7 @@ def test_the_process_ends_with_whoever_started_it(embedded: Artifact) -> None:
     assert (ended.returncode, ended.stdout) == (1, b"")
 
 
+@pytest.mark.slow
 def test_a_start_whose_process_fails_does_not_speculate_and_asks_again(
     embedded_cpu: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ def chat(verifier: ArtifactVerifier, speculate: bool) -> tuple[list[int], list[i
     [
         (SHALLOW_GEMMA3, KVForm.SLICE_UPDATE),
         (SHALLOW_GEMMA3, KVForm.AT_POSITION),
-        (Variant("gemma4-ple"), KVForm.SLICE_UPDATE),
+        pytest.param(Variant("gemma4-ple"), KVForm.SLICE_UPDATE, marks=pytest.mark.slow),
     ],
     ids=["gemma3", "gemma3-at_position", "gemma4-ple"],
 )

@@ -97,6 +97,7 @@ def already_written(written: WrittenSamples, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(run_module, "_samples", samples)
 
 
+@pytest.mark.slow
 def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
     artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def soaked(
     return total
 
 
+@pytest.mark.slow
 def test_no_token_differs_and_all_that_is_proven_is_used(embedded_cpu: Artifact) -> None:
     verifier = open_verifier(embedded_cpu, "openvino", 1)
     verdict = exactness_gate(

@@ -52,6 +52,7 @@ def test_some_rows_are_those_of_the_whole(
         stored_weight(program, tensor.projection).rows(np.array([tensor.rows]))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_figures_do_not_depend_on_what_was_asked_before(
@@ -72,6 +73,7 @@ def test_figures_do_not_depend_on_what_was_asked_before(
             assert one.error == pytest.approx(one.claimed, rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gguf", [FUSED, FAMILIES / "gemma4-ple.gguf"], ids=lambda p: p.stem)
 def test_each_weight_is_dequantised_once(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the whole gate: of the artifact's rows and of the GGUF's, tied embeddings apart."""

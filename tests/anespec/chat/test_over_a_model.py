@@ -36,6 +36,7 @@ def cache_of_this_test(chatting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(chatting.parent))
 
 
+@pytest.mark.slow
 def test_the_next_turn_reuses_what_the_model_has_read(chatting: Path) -> None:
 
     with anespec.load(resolve_artifact(chatting), threads=1) as model:
@@ -72,6 +73,7 @@ def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
     assert again.err.strip().splitlines()[-1].startswith("error: there is no command")
 
 
+@pytest.mark.slow
 def test_run_answers_as_chat_does(chatting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One answer is the first of a chat, however the prompt comes; 0.8 is the temperature of both."""
     options = ("--threads", "1", "-n", "8", "--seed", "7")
@@ -126,6 +128,7 @@ def test_pull_brings_and_converts(chatting: Path) -> None:
     assert refused.is_one_sentence()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "ends"), [([], 0), (["--allow-special"], 1)])
 def test_a_message_holds_special_tokens_only_where_they_are_allowed(
     flags: list[str], ends: int, chatting: Path, tmp_path: Path

@@ -53,6 +53,7 @@ def test_a_template_that_cannot_be_used_is_refused_before_anything_is_converted(
     assert not list(cache_of_this_test.rglob("*.anespec"))
 
 
+@pytest.mark.slow
 def test_plain_text_goes_on_and_the_next_line_of_the_user_ends_an_answer(trained: Path) -> None:
     with anespec.load(trained, chat_template="plain", threads=1) as model:
         asked = {"role": "user", "content": "Once upon a time"}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from daemons import started
 
 DOCKERFILE = Path(__file__).resolve().parents[3] / "Dockerfile"
@@ -22,6 +23,7 @@ def code_of_the_check(port: str) -> int:
     return done.returncode
 
 
+@pytest.mark.slow
 def test_a_daemon_is_healthy_until_it_has_ended(measured: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.touch(mode=0o600)

@@ -87,6 +87,7 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
 
 
+@pytest.mark.slow
 def test_a_second_one_at_its_port_is_told_whose_that_is(daemon: Started, measured: Path) -> None:
     port = daemon.url.rpartition(":")[2]
     for host in ("127.0.0.1", "localhost"):
@@ -120,6 +121,7 @@ def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> None:
     socket = tmp_path / "s.sock"
     seen: list[tuple[int, int]] = []

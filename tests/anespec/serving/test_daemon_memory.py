@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from commands import run
 from daemons import PATIENCE, Started, started, until_true
 
@@ -35,6 +36,7 @@ def kept(memory: Path) -> dict[str, int]:
     return {each["owner"].split()[0]: each["requests"] for each in facts["memories"]}
 
 
+@pytest.mark.slow
 def test_it_outlives_kill_and_end_and_no_key_draws_from_another(measured: Path, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"one:{ONE}\ntwo:{TWO}\nother:{OTHER}\n")
     (tmp_path / "keys").chmod(0o600)

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from commands import command_of
 from daemons import PATIENCE, started, until_true
 
@@ -34,6 +35,7 @@ def screen_of(written: str) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
+@pytest.mark.slow
 def test_in_a_terminal_nothing_stays_of_progress_and_the_end_is_told(gguf: Path, tmp_path: Path) -> None:
     near, far = pty.openpty()
     places = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -89,6 +91,7 @@ def test_a_default_that_is_not_there_is_told_before_anything_listens(tmp_path: P
     assert "listening" not in done.stderr and "being loaded" not in done.stderr
 
 
+@pytest.mark.slow
 def test_the_log_says_when_the_gates_are_done_and_drafts_begin(artifact: Path, tmp_path: Path) -> None:
     fresh = tmp_path / "fresh.anespec"
     shutil.copytree(artifact, fresh)
@@ -98,6 +101,7 @@ def test_the_log_says_when_the_gates_are_done_and_drafts_begin(artifact: Path, t
         assert "; drafts begin" in daemon.log.read_text()
 
 
+@pytest.mark.slow
 def test_answers_that_are_waited_for_at_the_end_are_counted(measured: Path, tmp_path: Path) -> None:
     with started(tmp_path, measured, "--drain-seconds", 1) as daemon:
         port = int(daemon.url.rpartition(":")[2])

@@ -8,6 +8,7 @@ import pytest
 from by_hand import run_tokens
 from converting import build
 from family_variants import CASES, CONTEXT, LOGITS, answers
+from slow import slow_but
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
@@ -35,7 +36,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=OPTIONS)
+@pytest.fixture(
+    scope="module",
+    params=slow_but(
+        OPTIONS, "llama all biases", "phi3 long factors", "granite without rope", "glm4 sections"
+    ),
+)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from by_hand import equal_leading, greedy, run_tokens
 from converting import build
+from slow import slow_but
 
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
@@ -23,7 +24,7 @@ FAMILIES = sorted(path.stem for path in (Path(__file__).parents[2] / "data" / "f
 PROMPTS = ("Once upon a time", "One day, Tom", "Lily said")
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=slow_but(FAMILIES, "llama", "gemma3"))
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -57,7 +58,7 @@ def test_families_equal_transformers(artifact: Path, family: str, families: Path
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("prompt", slow_but(PROMPTS, PROMPTS[0]))
 def test_a_trained_model_writes_llama_cpp_s_text(
     stories_cpu: Path, shared_models: Path, prompt: str, backend: str
 ) -> None:

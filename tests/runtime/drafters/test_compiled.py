@@ -30,6 +30,7 @@ def said(process: "subprocess.Popen[str]") -> list[int]:
     return [int(word) for word in out.split()]
 
 
+@pytest.mark.slow
 def test_what_one_process_compiled_others_load_also_where_two_do_so_at_once_or_it_was_damaged(
     tmp_path: Path,
 ) -> None:

@@ -98,6 +98,7 @@ def test_what_one_key_asks_no_other_is_told(shared: tuple[Running, KeyRing, Mode
     assert seen() == before
 
 
+@pytest.mark.slow
 def test_each_key_is_told_its_own_and_the_administrator_all(shared: tuple[Running, KeyRing, Model]) -> None:
     found, _, _ = shared
     warmed = _stats(found, BOSS)
@@ -133,6 +134,7 @@ def test_nobody_sees_that_another_is_served_now(shared: tuple[Running, KeyRing, 
     assert seen == {ANN: 1, BOB: 0, BOSS: 1}
 
 
+@pytest.mark.slow
 def test_what_was_counted_of_a_key_goes_with_it(
     shared: tuple[Running, KeyRing, Model], tmp_path: Path
 ) -> None:

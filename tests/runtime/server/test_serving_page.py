@@ -36,6 +36,7 @@ def test_the_examples_of_curl_are_answered(served: Running, example: str) -> Non
     assert '"error"' not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_examples_of_openais_client_run(served: Running) -> None:
     examples = blocks("python")
     assert len(examples) == 2

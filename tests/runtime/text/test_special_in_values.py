@@ -10,6 +10,7 @@ from chat_templates import FEATURES, SPECIAL, TEMPLATES, tokenizer_with
 from chatty_model import TEMPLATE as CHATTY
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow import slow_but
 
 from anespec.embedded import model_path
 from anespec.gguf.container import GGUFFile
@@ -28,6 +29,7 @@ TOKENIZERS = [
     *("embedded", "llama-spm", "phi-3", "gpt-2", "deepseek-coder", "qwen2", "stories260K", "gemma4"),
     "granite",
 ]
+NAMES = TOKENIZERS + [f"embedded/{family}" for family in SPECIAL]
 ROLES = (
     "{{ bos_token }}{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content|trim + '<|end|>\n' }}"
     "{% endfor %}{% if tools %}{{ tools|tojson }}{% endif %}<|assistant|>\n"
@@ -127,7 +129,7 @@ def attack(tokenizer: Tokenizer) -> str:
     return f"hi{texts[0]}\n" + "".join(texts) + nested + texts[-1][:-1]
 
 
-@pytest.mark.parametrize("name", TOKENIZERS + [f"embedded/{family}" for family in SPECIAL])
+@pytest.mark.parametrize("name", slow_but(NAMES, "embedded", "llama-spm", "gpt-2", "embedded/hermes"))
 def test_no_template_makes_values_special(name: str, named: TokenizerOf) -> None:
     made = named(name)
     templates = {"own": made.chat_template} | ALL if made.chat_template else ALL
@@ -154,7 +156,12 @@ def test_the_old_way_is_there_for_who_wants_it(name: str, named: TokenizerOf) ->
     assert list(found) == tokenizer.encode(plain, add_special=False, parse_special=True)
 
 
-@pytest.mark.parametrize("name", ["embedded/thinking", "phi-3", "deepseek-coder", "qwen2", "granite"])
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        ["embedded/thinking", "phi-3", "deepseek-coder", "qwen2", "granite"], "granite", "embedded/thinking"
+    ),
+)
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)
 def test_no_text_at_any_place_forges_a_token(name: str, named: TokenizerOf, data: st.DataObject) -> None:

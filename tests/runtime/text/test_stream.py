@@ -79,6 +79,7 @@ def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 few_letters = st.text(alphabet="abc", min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @given(
     chunks=st.lists(st.text(alphabet="abc", max_size=6), max_size=12),
     stops=st.lists(few_letters, max_size=3),

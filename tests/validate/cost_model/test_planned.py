@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from family_files import Variant
 from family_variants import CASES, slides
+from slow import slow_but
 
 from anespec.convert.build import layers_model, unit_model
 from anespec.convert.layers import layer_shard_plan
@@ -55,7 +56,7 @@ def whole(plan: ConversionPlan, indices: range) -> ShardWork:
     return ShardWork.of(function, states, plan.pools, plan.options.block)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(MODELS, "llama"))
 @pytest.mark.parametrize("form", [KVForm.SLICE_UPDATE, KVForm.PACKED, KVForm.OUTSIDE, KVForm.AT_POSITION])
 def test_few_layers_tell_the_work_of_all(name: str, form: KVForm, tmp_path: Path) -> None:
     with planned(MODELS[name].write(tmp_path / "m.gguf"), kv_form=form) as plan:
@@ -63,6 +64,7 @@ def test_few_layers_tell_the_work_of_all(name: str, form: KVForm, tmp_path: Path
         assert layers == whole(plan, *plan.topology.layer_ranges)
 
 
+@pytest.mark.slow
 def test_a_deep_model_is_counted_in_few_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Sequence[int]] = []
 

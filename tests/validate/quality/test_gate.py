@@ -82,6 +82,7 @@ def test_a_window_predicts_every_token_but_its_first() -> None:
     assert list(zip(window.inputs, window.targets, strict=True)) == list(pairwise(window.ids))
 
 
+@pytest.mark.slow
 @needs_stories
 def test_perplexity_and_divergence_are_those_of_single_passes(
     stories: Mapping[WeightFormat, Artifact], text: Path
@@ -160,6 +161,7 @@ def test_fp16_stays_closer_than_int8(
     assert fp16.reference_nll == int8.reference_nll
 
 
+@pytest.mark.slow
 @needs_stories
 def test_coarser_weights_diverge_further(stories: Mapping[WeightFormat, Artifact], text: Path) -> None:
     ladder = (WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT6, WeightFormat.INT4_BLOCK32)
@@ -190,6 +192,7 @@ def test_damaged_weights_are_red(
     assert red.figures.kl.mean > 10 * healthy.figures.kl.mean
 
 
+@pytest.mark.slow
 def test_wide_passes_give_the_same_figures_where_width_is_proven(embedded_cpu: Artifact, text: Path) -> None:
     narrow = quality_of(embedded_cpu, EMBEDDED, text, "openvino", tokens=150)
     here = circumstances(embedded_cpu, "openvino", 1)
@@ -216,6 +219,7 @@ class Watched:
         return self.inner.wait()
 
 
+@pytest.mark.slow
 def test_no_more_logits_are_held_than_promised(
     embedded_cpu: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

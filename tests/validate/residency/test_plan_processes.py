@@ -89,6 +89,7 @@ def test_a_process_that_cannot_ask_is_no_refusal(artifact: Artifact, monkeypatch
         judged(artifact, monkeypatch, "fail")
 
 
+@pytest.mark.slow
 def test_a_real_process_makes_the_plan_that_this_one_would(artifact: Artifact) -> None:
     shard = artifact.manifest.shards[0]
     with pytest.MonkeyPatch.context() as patch:

@@ -87,6 +87,7 @@ def test_only_the_step_of_shapes_asks_about_a_range() -> None:
     assert {trial.build.size for trial in asked["states"]} == {"layer", "small"}
 
 
+@pytest.mark.slow
 def test_a_range_that_specialises_at_every_start_is_left(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_range_that_specialises_at_every_start_is_left(
     assert choices(only).shapes is Shapes.RANGE, "slow starts are better than none"
 
 
+@pytest.mark.slow
 def test_a_range_with_another_default_is_taken_where_it_alone_starts_fast(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_shape_that_dies_in_a_second_process_is_left(monkeypatch: pytest.Monke
     assert choices(died).shapes is Shapes.STATIC
 
 
+@pytest.mark.slow
 def test_where_states_fail_the_host_keeps_the_cache_in_every_step(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +170,7 @@ def test_a_healthy_machine_asks_about_shapes_once(
     assert [len(step.trials) for step in report.steps] == [2, 1]
 
 
+@pytest.mark.slow
 def test_what_the_cpu_alone_gets_wrong_is_not_the_engine_s_fault(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_pass_that_is_not_the_same_again_is_seen(monkeypatch: pytest.MonkeyPat
     assert "the same pass gives the same bits: no, repetition" in told["repeat"][0]
 
 
+@pytest.mark.slow
 def test_a_format_that_ends_the_process_in_a_soak_is_not_recommended(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_numbers_are_judged_for_what_they_are(monkeypatch: pytest.MonkeyPatch, f
     )
 
 
+@pytest.mark.slow
 def test_error_14_leads_away_from_the_form_that_has_it(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     records = run(monkeypatch, folder, "kv", "states", refused=("slice_update",))
     told = said(records, "kv")
@@ -150,6 +152,7 @@ def test_error_0x1d_of_many_states_leads_to_few(monkeypatch: pytest.MonkeyPatch,
     assert chosen.kv_form is KVForm.PACKED
 
 
+@pytest.mark.slow
 def test_a_form_that_forgets_is_left(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     records = run(monkeypatch, folder, "kv", "states", forgets=("slice_update",))
     assert said(records, "kv")["slice_update"][0].startswith("ok:")
@@ -159,6 +162,7 @@ def test_a_form_that_forgets_is_left(monkeypatch: pytest.MonkeyPatch, folder: Pa
     assert getattr(choices(records), "kv_form", None) is KVForm.BLENDED
 
 
+@pytest.mark.slow
 def test_rows_say_which_block_is_free(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     # One row, 4 and 8 cost the same on the stand-in; from there on rows cost something.
     records = run(monkeypatch, folder, "topology")
@@ -178,6 +182,7 @@ def test_rows_say_which_block_is_free(monkeypatch: pytest.MonkeyPatch, folder: P
     assert smaller.shard_bytes < chosen.shard_bytes
 
 
+@pytest.mark.slow
 def test_shapes_that_fall_back_are_seen_and_left(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     healthy = run(monkeypatch, folder, "shapes")
     assert all(texts[0].startswith("ok:") for texts in said(healthy, "shapes").values())
@@ -225,6 +230,7 @@ def test_only_about_the_processor_s_own_time_looks_like_a_fallback(
     assert falls_back(record, FACTS) is betrays
 
 
+@pytest.mark.slow
 def test_exactness_says_whether_this_machine_may_speculate(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:

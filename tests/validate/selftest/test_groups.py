@@ -29,6 +29,7 @@ def beside_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTS", planted())
 
 
+@pytest.mark.slow
 def test_groups_in_processes_give_what_one_group_gives(folder: Path) -> None:
     stages: list[str] = []
     bench = Bench(StandInDevice(), SCALE, folder, stages.append)
@@ -56,6 +57,7 @@ def test_groups_in_processes_give_what_one_group_gives(folder: Path) -> None:
     assert {stage[:14] for stage in stages} >= {"process 1 of 2", "process 2 of 2"}
 
 
+@pytest.mark.slow
 def test_what_core_ml_says_in_a_process_is_what_the_trial_fails_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ def test_the_step_says_how_shards_were_shared_out(folder: Path, monkeypatch: pyt
     assert text in said([record], "topology")["2+2 layers"][0]
 
 
+@pytest.mark.slow
 def test_the_step_says_whether_workers_should_load_together(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_a_process_tells_its_stages_and_what_it_found(monkeypatch: pytest.Monkey
     assert not list(folder.glob("*.words"))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_noted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     record, _ = in_child(monkeypatch, folder, trial("plans", "lut6"), killed=("lut6",))
     assert record.outcome is Outcome.KILLED
@@ -61,6 +62,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, folder: 
     assert record.outcome is Outcome.HUNG
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_even_start_is_noted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     asked = Asked(trial=trial("cpu", "d=32"), scale=SCALE, device="no_such_module:Device", folder=str(folder))
     file = folder / "broken.asked"
@@ -189,6 +191,7 @@ class Flooding(StandInDevice):
             os.write(int(os.environ["ANSWERS"]), line)
 
 
+@pytest.mark.slow
 def test_a_process_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(runner, "MOST_SAID", 1 << 20)
     monkeypatch.syspath_prepend(str(HERE))

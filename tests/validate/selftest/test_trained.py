@@ -30,6 +30,7 @@ def records(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Trial
         return run_steps(tmp_path_factory.mktemp("trained"), "trained", scale=scale)
 
 
+@pytest.mark.slow
 def test_trained_models_run_beside_random_ones_of_their_shapes(records: list[TrialRecord]) -> None:
     assert [record.trial.name for record in records] == list(NAMES)
     assert all(record.done for record in records), [record.failure for record in records]

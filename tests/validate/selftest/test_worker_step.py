@@ -131,6 +131,7 @@ def test_first_uses_are_the_worker_s_where_it_is_built(
         assert [use.load_seconds > 0 for use in uses] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_in_its_first_pass_spoils_no_choice(
     monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
 ) -> None:

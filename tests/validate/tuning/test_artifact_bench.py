@@ -46,6 +46,7 @@ def bench(model: Path, work: Path, target: Target = Target.CPU, **machine: objec
     return ArtifactBench(source, target, 64, work, Machine(**settings))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_probe_runs_and_passes_its_gates(model: Path, tmp_path: Path) -> None:
     found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=2))
     assert found.usable, found.why_not

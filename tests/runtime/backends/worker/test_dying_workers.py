@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from by_hand import run_tokens, same_bits, states
+from slow import slow_but
 from workers import EACH_ALONE, TOY, open_workers
 
 from anespec.manifests.store import Artifact
@@ -143,6 +144,7 @@ def test_workers_are_killed_and_no_text_changes(small: Artifact) -> None:
     killed(small, TOY, times=28)
 
 
+@pytest.mark.slow
 def test_real_workers_are_killed_a_hundred_times(small: Artifact, swift_worker: WorkerProgram) -> None:
     killed(small, swift_worker, times=100)
 
@@ -169,7 +171,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("how", REASONS)
+@pytest.mark.parametrize("how", slow_but(REASONS, "die", "nonsense"))
 def test_wherever_a_worker_is_lost_all_states_are_zeros_and_it_goes_on(
     small: Artifact, fault: Callable[..., None], how: str
 ) -> None:
@@ -191,6 +193,7 @@ def test_wherever_a_worker_is_lost_all_states_are_zeros_and_it_goes_on(
             assert same_bits(run_tokens(verifier, PROMPT), clean)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_it_is_replaced_is_replaced_again(
     small: Artifact, fault: Callable[..., None]
 ) -> None:
@@ -204,6 +207,7 @@ def test_a_worker_that_dies_while_it_is_replaced_is_replaced_again(
             assert same_bits(run_tokens(verifier, PROMPT), clean)
 
 
+@pytest.mark.slow
 def test_one_that_dies_again_and_again_ends_in_one_sentence(
     small: Artifact, fault: Callable[..., None]
 ) -> None:
@@ -265,7 +269,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", slow_but([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], signal.SIGKILL))
 def test_workers_end_with_the_process_that_started_them(small: Artifact, number: signal.Signals) -> None:
     support = str(Path(__file__).parents[3] / "support")
     with subprocess.Popen(

@@ -147,6 +147,7 @@ def test_values_that_cannot_be_cost_one_sentence(
     assert store.kept() == []
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_bytes_may_be_wrong(data: st.DataObject) -> None:
@@ -188,6 +189,7 @@ def test_any_bytes_may_be_wrong(data: st.DataObject) -> None:
         logging.getLogger("anespec").setLevel(logging.NOTSET)
 
 
+@pytest.mark.slow
 def test_pages_that_lead_in_circles_end_in_time(
     vocabulary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,6 +30,7 @@ def tokens_per_pass(tokenizer: Tokenizer) -> float:
     return overall.tokens_per_pass
 
 
+@pytest.mark.slow
 def test_the_first_sessions_need_few_passes_and_the_same_ones_twice() -> None:
     vocabulary = SHARED / "tokenizers/qwen2.vocab.gguf"
     if not vocabulary.exists():

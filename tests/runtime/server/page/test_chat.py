@@ -1,5 +1,6 @@
 """Asking on the page: answers as they come, stopping, asking again, settings."""
 
+import pytest
 from browsing import Open, Visit, until
 from playwright.sync_api import expect
 from scripted_chat import Piece, Said, Script, said
@@ -31,6 +32,7 @@ def test_escape_stops_and_what_came_is_kept(visit: Visit, script: Script) -> Non
     assert script.asked[1]["messages"][1]["content"].startswith("on and")
 
 
+@pytest.mark.slow
 def test_answering_again_loses_nothing(visit: Visit, script: Script) -> None:
     script.answers.extend([said("One"), said("Two")])
     visit.ask("Which?")
@@ -43,6 +45,7 @@ def test_answering_again_loses_nothing(visit: Visit, script: Script) -> None:
     expect(visit.page.locator(".answer .turns")).to_have_text("1 of 2")
 
 
+@pytest.mark.slow
 def test_a_question_is_edited_and_goes_on_from_there(visit: Visit, script: Script) -> None:
     for number in range(2):
         visit.ask(f"Question {number}")
@@ -57,6 +60,7 @@ def test_a_question_is_edited_and_goes_on_from_there(visit: Visit, script: Scrip
     assert visit.questions == ["Question 0", "Question 1"]
 
 
+@pytest.mark.slow
 def test_reasoning_is_folded_away(visit: Visit, script: Script) -> None:
     script.answers.append(Said([Piece("Let me *see*.", reasoning=True), Piece("Seen.")]))
     visit.ask("Think")
@@ -68,6 +72,7 @@ def test_reasoning_is_folded_away(visit: Visit, script: Script) -> None:
     assert visit.answer().inner_text() == "Seen."
 
 
+@pytest.mark.slow
 def test_answers_and_their_code_are_copied(open_page: Open, script: Script) -> None:
     visit = open_page(permissions=["clipboard-read", "clipboard-write"])
     text = "Like **this**:\n\n```py\nprint(1)\n```"
@@ -79,6 +84,7 @@ def test_answers_and_their_code_are_copied(open_page: Open, script: Script) -> N
         until(lambda copied=copied: visit.page.evaluate("navigator.clipboard.readText()") == copied)
 
 
+@pytest.mark.slow
 def test_settings_go_with_the_request_and_stay(visit: Visit, script: Script) -> None:
     visit.page.locator("#show-settings").click()
     visit.page.get_by_label("System prompt").fill("Be brief.")
@@ -105,6 +111,7 @@ def test_settings_go_with_the_request_and_stay(visit: Visit, script: Script) -> 
     }
 
 
+@pytest.mark.slow
 def test_a_system_prompt_belongs_to_its_conversation(visit: Visit, script: Script) -> None:
     visit.page.locator("#show-settings").click()
     visit.page.get_by_label("System prompt").fill("Be brief.")
@@ -117,6 +124,7 @@ def test_a_system_prompt_belongs_to_its_conversation(visit: Visit, script: Scrip
     assert [asked["messages"][0]["role"] for asked in script.asked] == ["system", "user"]
 
 
+@pytest.mark.slow
 def test_scrolling_follows_only_from_the_end(visit: Visit, script: Script) -> None:
     script.answers.append(said("line\n\n", endless=True, seconds=0.005))
     visit.ask("Much")

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from browsing import Visit
 from playwright.sync_api import Locator, expect
 from scripted_chat import Piece, Said, Script
@@ -12,6 +13,7 @@ def figure(visit: Visit, name: str) -> Locator:
     return visit.page.locator(".figure", has=visit.page.get_by_text(name, exact=True)).locator("dd")
 
 
+@pytest.mark.slow
 def test_figures_live_while_an_answer_is_written(visit: Visit, script: Script) -> None:
     script.answers.append(
         Said([Piece("a "), Piece("b ", "lookup"), Piece("c ", "lookup")], 0.02, endless=True)
@@ -56,6 +58,7 @@ def test_drafted_tokens_are_coloured_by_source(visit: Visit, script: Script) -> 
     expect(figure(visit, "answering")).to_have_text("0 of 4")
 
 
+@pytest.mark.slow
 def test_each_figure_says_what_it_means(visit: Visit) -> None:
     expect(figure(visit, "answering")).to_have_text("0 of 4")
     shown = visit.page.locator("#figures > div")

@@ -52,6 +52,7 @@ def test_what_left_is_said_and_is_not_asked_again(visit: Visit, script: Script) 
     assert told(script) == ["Question 3", "Yes.", "Question 4", "Five", "Question 5"]
 
 
+@pytest.mark.slow
 def test_another_model_is_asked_with_all(visit: Visit, script: Script) -> None:
     fill(visit, script)
     visit.page.locator("#model").select_option("fable-2")
@@ -83,6 +84,7 @@ def test_a_summary_goes_with_the_next_question(visit: Visit, script: Script) -> 
     assert told(script)[-1] == "Question 3"
 
 
+@pytest.mark.slow
 def test_what_leaves_later_is_summarised_with_the_summary_before_it(visit: Visit, script: Script) -> None:
     fill(visit, script)
     script.answers.extend([said("Sum one."), said("Four"), said("Five", truncated=5)])
@@ -99,6 +101,7 @@ def test_what_leaves_later_is_summarised_with_the_summary_before_it(visit: Visit
     assert asked[4].endswith("Sum one.)\n\nQuestion 3") and asked[5].startswith("Summarise")
 
 
+@pytest.mark.slow
 def test_a_summary_that_is_stopped_or_fails_is_none(visit: Visit, script: Script) -> None:
     fill(visit, script)
     script.answers.append(said("on and ", endless=True, seconds=0.02))
@@ -116,6 +119,7 @@ def test_a_summary_that_is_stopped_or_fails_is_none(visit: Visit, script: Script
     assert told(script)[-1] == "Question 3"
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_there_is_no_summary(open_page: Open, script: Script) -> None:
     """What the model would say then is made up, so it is neither shown nor sent."""
     visit = open_page(viewport={"width": 390, "height": 700})
@@ -138,6 +142,7 @@ def test_where_nothing_fits_there_is_no_summary(open_page: Open, script: Script)
     assert told(script)[-1] == "Question 4"
 
 
+@pytest.mark.slow
 def test_a_summary_is_scrolled_to_while_it_is_written(open_page: Open, script: Script) -> None:
     visit = open_page(viewport={"width": 390, "height": 700})
     script.answers.extend([said("One"), said("Two"), said("line\n\n" * 200, truncated=2)])
@@ -151,6 +156,7 @@ def test_a_summary_is_scrolled_to_while_it_is_written(open_page: Open, script: S
     expect(visit.page.locator(".room:visible .thoughts")).to_be_in_viewport()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ended", "words"), [("length", "longest answer"), ("context", "context is full"), ("time", "as long as")]
 )
@@ -161,6 +167,7 @@ def test_why_an_answer_was_cut_off_is_told(visit: Visit, script: Script, ended: 
     expect(visit.page.locator(".answer .ending")).to_contain_text(words)
 
 
+@pytest.mark.slow
 def test_one_can_start_anew(visit: Visit, script: Script) -> None:
     fill(visit, script)
     visit.page.locator(".room").get_by_role("button", name="New conversation").click()
@@ -171,6 +178,7 @@ def test_one_can_start_anew(visit: Visit, script: Script) -> None:
     assert visit.titles == ["Anew", "Question 0"]
 
 
+@pytest.mark.slow
 def test_what_left_goes_out_and_in_with_a_file(
     visit: Visit, script: Script, open_page: Open, tmp_path: Path
 ) -> None:
@@ -190,6 +198,7 @@ def test_what_left_goes_out_and_in_with_a_file(
     assert told(script)[0] == "Question 1" and "In short." in told(script)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(390, 844), (1400, 900)], ids=["390", "1400"])
 def test_the_line_fits_on_small_and_large_screens(
     open_page: Open, script: Script, size: tuple[int, int]
@@ -209,6 +218,7 @@ def test_the_line_fits_on_small_and_large_screens(
     assert too_wide == []
 
 
+@pytest.mark.slow
 def test_a_true_context_that_holds_no_message_beside_the_summary(browser: Browser, served: Running) -> None:
     with visiting(browser, served) as visit:
         for number in range(3):
@@ -221,6 +231,7 @@ def test_a_true_context_that_holds_no_message_beside_the_summary(browser: Browse
         expect(visit.page.locator(".room:visible summary")).to_have_text("There is no summary")
 
 
+@pytest.mark.slow
 def test_a_true_conversation_never_ends_at_a_full_context(browser: Browser, served: Running) -> None:
     with visiting(browser, served) as visit:
         visit.page.locator("#show-settings").click()

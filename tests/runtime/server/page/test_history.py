@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from browsing import Open, Visit, in_context
 from playwright.sync_api import expect
 from scripted_chat import Piece, Said, Script
@@ -25,6 +26,7 @@ def test_history_survives_a_reload(visit: Visit, script: Script) -> None:
     expect(visit.page.locator(".reasoning summary")).to_have_text(re.compile(r"^Thought for \d+ s$"))
 
 
+@pytest.mark.slow
 def test_conversations_are_deleted_brought_back_and_told_apart(visit: Visit) -> None:
     visit.ask("First")
     visit.wait_for_end()
@@ -42,6 +44,7 @@ def test_conversations_are_deleted_brought_back_and_told_apart(visit: Visit) -> 
     assert visit.questions == ["First"]
 
 
+@pytest.mark.slow
 def test_what_is_exported_is_imported(visit: Visit, open_page: Open, tmp_path: Path) -> None:
     visit.ask("Out and in?")
     visit.wait_for_end()
@@ -59,6 +62,7 @@ def test_what_is_exported_is_imported(visit: Visit, open_page: Open, tmp_path: P
     expect(other.answer()).to_have_text("Yes.")
 
 
+@pytest.mark.slow
 def test_other_files_are_refused(visit: Visit, tmp_path: Path) -> None:
     newer = '{"format": "anespec-conversations", "version": 2, "conversations": []}'
     for text, said in {"{": "is no JSON", "[]": "holds no conversations", newer: "newer anespec"}.items():
@@ -74,6 +78,7 @@ COUNT_MESSAGES = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_tabs_see_each_other(visit: Visit, daemon: Running) -> None:
     with in_context(visit.page.context, daemon) as other:
         other.page.evaluate(COUNT_MESSAGES)

@@ -11,6 +11,7 @@ from scripted_chat import Piece, Said, Script, said
 from anespec.runtime.server.http.errors import ApiError
 
 
+@pytest.mark.slow
 def test_everything_can_be_done_with_the_keyboard(visit: Visit, script: Script) -> None:
     keyboard, focused = visit.page.keyboard, lambda: visit.page.evaluate("document.activeElement.id")
     assert focused() == "question"
@@ -49,6 +50,7 @@ def test_everything_can_be_done_with_the_keyboard(visit: Visit, script: Script) 
     expect(visit.page.locator("#welcome")).not_to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_phone_needs_no_scrolling_sideways(open_page: Open, script: Script) -> None:
     wide = "x" * 300
     table = f"| {wide} | b |\n|---|---|\n| 1 | {wide} |"
@@ -77,6 +79,7 @@ def test_a_phone_needs_no_scrolling_sideways(open_page: Open, script: Script) ->
     assert overflow() == []
 
 
+@pytest.mark.slow
 def test_who_wants_no_motion_gets_none(open_page: Open, script: Script) -> None:
     visit = open_page(reduced_motion="reduce")
     script.answers.append(said("on and ", endless=True, seconds=0.02))
@@ -115,6 +118,7 @@ CONTRASTS = """() => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_in_light_and_dark(open_page: Open, script: Script, scheme: str) -> None:
     visit = open_page(color_scheme=scheme, reduced_motion="reduce")
@@ -136,6 +140,7 @@ def test_text_stands_out_in_light_and_dark(open_page: Open, script: Script, sche
     assert visit.page.evaluate(CONTRASTS) == []
 
 
+@pytest.mark.slow
 def test_light_and_dark_can_be_chosen(open_page: Open) -> None:
     visit = open_page(color_scheme="light")
     ground = "getComputedStyle(document.querySelector('.page')).backgroundColor"

@@ -15,6 +15,7 @@ from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import KeyRing
 
 
+@pytest.mark.slow
 def test_a_full_queue_is_waited_for(visit: Visit, script: Script) -> None:
     script.answers.append(ApiError(429, "64 requests wait already", headers={"retry-after": "2"}))
     visit.ask("Is there room?")
@@ -38,6 +39,7 @@ def test_a_model_that_loads_is_waited_for_or_not(visit: Visit, script: Script) -
     expect(visit.page.locator(".answer .ending")).to_have_text("Stopped.")
 
 
+@pytest.mark.slow
 def test_what_is_being_refused_can_be_stopped(visit: Visit, script: Script) -> None:
     script.answers.append(unsaid())
     with visit.page.expect_response("**/chat/completions"):
@@ -59,6 +61,7 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(visit: Visit, script: Sc
     expect(visit.answer()).to_have_text("Half an")
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_turn_is_told_how_many_do(visit: Visit, script: Script, open_page: Open) -> None:
     script.waiting = 2
     script.answers.append(said("", seconds=30))
@@ -68,6 +71,7 @@ def test_who_waits_for_a_turn_is_told_how_many_do(visit: Visit, script: Script, 
     visit.page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 def test_a_page_that_comes_while_a_model_loads_says_how_far_that_is(
     browser: Browser, daemon: Running, script: Script
 ) -> None:

@@ -1,5 +1,6 @@
 """The page over the daemon's true chat."""
 
+import pytest
 from browsing import visiting
 from chat_templates import with_template
 from playwright.sync_api import Browser, expect
@@ -26,6 +27,7 @@ def test_the_page_shows_what_the_model_says_and_who_guessed_it(browser: Browser,
         expect(visit.page.locator(".answer .drafted")).not_to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_template_continues_plain_text_and_the_page_says_so(
     browser: Browser, model: Model
 ) -> None:
@@ -44,6 +46,7 @@ def test_a_model_without_a_template_continues_plain_text_and_the_page_says_so(
         assert refused.status_code == 400 and "no chat template" in refused.text
 
 
+@pytest.mark.slow
 def test_a_model_with_a_template_has_no_hint(browser: Browser, served: Running) -> None:
     with visiting(browser, served) as visit:
         expect(visit.page.locator("#figures")).to_contain_text("of 4")
