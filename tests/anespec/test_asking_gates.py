@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from commands import command_of, run
 from html_page import Page
+from slow import slow_but
 
 from anespec.cli.verbs.generate import generate
 from anespec.cli.verbs.validate import validate
@@ -199,6 +200,7 @@ def test_a_piped_run_is_not_silent(judged: Path) -> None:
     assert result.stderr.splitlines()[:2] == ["residency gate: running", "exactness gate: running"]
 
 
+@pytest.mark.slow
 def test_generate_says_why_it_measures_and_how_it_went(judged: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(judged, tmp_path / "m.anespec")
 
@@ -321,7 +323,7 @@ def requires_agreement(artifact: Path, *arguments: object) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("nothing_runs")
-@pytest.mark.parametrize("limit", ["", "kept", "exceeded"])
+@pytest.mark.parametrize("limit", slow_but(["", "kept", "exceeded"], "exceeded"))
 @pytest.mark.parametrize("asked", [(), ("golden",), ("exactness",), ("golden", "exactness")], ids=str)
 @pytest.mark.parametrize("holds", [True, False])
 def test_what_a_run_says_agrees(

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from commands import run
 from converting import build
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.cli.verbs.validate import validate
@@ -81,6 +82,7 @@ def test_metadata_of_other_types_and_with_marks_of_style_is_shown(tmp_path: Path
     assert "m[bold].gguf" in "".join(line.strip() for line in shown.out.splitlines())
 
 
+@pytest.mark.slow
 def test_a_prompt_far_too_long_is_refused_without_reading_it(artifact: Path) -> None:
     text = "word " * 1_000_000
     outcome = run("generate", artifact, "-p", "-", "--threads", 1, stdin=text)
@@ -111,7 +113,7 @@ def test_names_that_a_file_system_or_a_library_refuses(gguf: Path, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_a_model_that_overflows_has_a_red_gate_and_no_text(tmp_path: Path, backend: str) -> None:
     """Each weight is within fp16's range, but what a layer computes is not."""
     huge = np.full((64, 32), 60000, np.float32)

@@ -79,6 +79,7 @@ def test_a_verb_opens_one_of_the_cache_for_as_many_as_it_needs(
         anespec.load("llama", context=256)
 
 
+@pytest.mark.slow
 def test_asking_for_the_usual_context_by_its_number_converts_nothing_anew(
     tmp_path: Path, gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

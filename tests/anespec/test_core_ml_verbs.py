@@ -77,6 +77,7 @@ def test_a_mac_validates_and_generates_on_core_ml_with_torchs_own_text(converted
     assert fast["output_ids"] == plain["output_ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mac")
 def test_a_pass_that_core_ml_fails_in_costs_time_and_no_text(
     converted: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,6 +32,7 @@ def test_a_datastore_is_built_shown_and_drafted_from(gguf: Path, tmp_path: Path)
     assert replayed.json["overall"]["tokens_per_pass"] > 1.5, replayed.json
 
 
+@pytest.mark.slow
 def test_its_default_name_and_its_refusals_are_one_sentence_each(
     gguf: Path, artifact: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_generate_destroys_no_model(artifact: Path) -> None:
     assert len(outcome.json["output_ids"]) == 3
 
 
+@pytest.mark.slow
 def test_a_generate_that_fails_destroys_no_model(artifact: Path) -> None:
     arguments = ("generate", artifact, "-p", "a" * 3000, "--backend", "openvino")
     outcome = run_with(CRASHES_WHERE_A_MODEL_IS_DESTROYED, *arguments)

@@ -123,6 +123,7 @@ def test_an_artifact_that_is_opened_again_has_the_same_limits(
     assert asked == [options.workers] * 2
 
 
+@pytest.mark.slow
 def test_what_was_measured_once_is_known_and_what_measuring_took_is_given_back(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_who_generates_without_drafts_loads_the_backend_alone(trained: Path) -> 
     assert heavy_loaded(run_without((), *arguments)) == {"openvino"}
 
 
+@pytest.mark.slow
 def test_who_looks_loads_nothing_heavy(trained: Path, gguf: Path) -> None:
     for arguments in (("inspect", gguf), ("inspect", trained), ("list",), ("validate", "--help")):
         assert heavy_loaded(run_without((), *arguments)) == set()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from commands import run
 from converting import build
+from slow import slow_but
 
 import anespec
 from anespec.cli.verbs.generate import use_prompt_cache
@@ -16,7 +17,11 @@ from anespec.manifests.weight_choice import WeightChoice
 OPTIONS = anespec.GenerationOptions(max_tokens=12, ignore_eos=True, temperature=0.9, seed=3)
 
 
-@pytest.fixture(scope="module", params=[("llama", "openvino"), ("gemma3", "torch")], ids="-".join)
+@pytest.fixture(
+    scope="module",
+    params=slow_but([("llama", "openvino"), ("gemma3", "torch")], ("llama", "openvino")),
+    ids="-".join,
+)
 def loading(
     request: pytest.FixtureRequest, families: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, anespec.LoadOptions]:

@@ -171,6 +171,7 @@ def test_a_file_without_a_prompt_is_said_to_be_one(artifact: Path, tmp_path: Pat
     assert f"{path}: holds no prompt" in outcome.err
 
 
+@pytest.mark.slow
 def test_messages_go_through_the_template_and_prompts_without_it_get_a_hint(
     chatting: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import command_of
+from slow import slow_but
 
 VERBS = {
     "help": ("--help",),
@@ -40,7 +41,9 @@ def commands(gguf: Path, artifact: Path) -> dict[str, str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"convert", "generate as JSON"}))
+@pytest.mark.parametrize(
+    "verb", slow_but(sorted(VERBS.keys() - {"convert", "generate as JSON"}), "help", "inspect", "generate")
+)
 def test_a_full_disk_behind_standard_output_is_said(
     commands: dict[str, str], verb: str, tmp_path: Path
 ) -> None:
@@ -50,7 +53,9 @@ def test_a_full_disk_behind_standard_output_is_said(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("verb", ["help", "explain as JSON", "inspect", "generate"])
+@pytest.mark.parametrize(
+    "verb", slow_but(["help", "explain as JSON", "inspect", "generate"], "help", "generate")
+)
 def test_nobody_reads_standard_output(commands: dict[str, str], verb: str, tmp_path: Path) -> None:
     code, said = _shell(f"{commands[verb]} | true; exit ${{PIPESTATUS[0]}}", tmp_path)
     assert code == 141
@@ -79,6 +84,7 @@ def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     assert (number > 2, said) == (True, "")
 
 
+@pytest.mark.slow
 def test_a_full_standard_error_changes_no_code(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")

@@ -245,6 +245,7 @@ def test_generate_measures_exactness_where_it_never_was(gguf: Path, tmp_path: Pa
     assert [verdict["form"] for verdict in verdicts] == ["quick"]
 
 
+@pytest.mark.slow
 def test_generate_without_a_proof_does_not_speculate(artifact: Path, tmp_path: Path) -> None:
     distrusted = tmp_path / "distrusted.anespec"
     shutil.copytree(artifact, distrusted)
@@ -263,6 +264,7 @@ def test_generate_without_a_proof_does_not_speculate(artifact: Path, tmp_path: P
     assert sum(json.loads(run(*arguments, "--allow-inexact").out)["proposed_by_position"]) > 0
 
 
+@pytest.mark.slow
 def test_stop_strings_end_the_text_before_them(artifact: Path) -> None:
     whole = run("generate", artifact, "-p", "hello", "-n", 30, "--ignore-eos", "--json", "--threads", 1).json
     stop = whole["text"][8:11]

@@ -179,6 +179,7 @@ def test_an_interruption_that_coremltools_would_swallow_is_heard(
         build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=1)
 
 
+@pytest.mark.slow
 def test_a_killed_run_can_be_repeated(gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
     output = tmp_path / "m.anespec"
     killed = subprocess.run(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from converting import build
 from graphs import layers
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec import __version__
@@ -59,7 +60,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:Some dimensions in the input shape are unknown")
-@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize(
+    "opening", slow_but(OPENINGS, *(name for name in OPENINGS if name != "materialised"))
+)
 def test_coremltools_leaves_every_byte_of_a_shard(whole: Path, opening: str, tmp_path: Path) -> None:
     artifact = Artifact(Path(shutil.copytree(whole, tmp_path / "m.anespec")))
     before = everything(artifact.root)
@@ -109,7 +112,7 @@ def test_the_description_and_build_info_are_those_of_ct_convert(both: tuple[Any,
     assert set(ours.mlProgram.attributes) == set(theirs.mlProgram.attributes)
 
 
-@pytest.mark.parametrize("family", ENDINGS)
+@pytest.mark.parametrize("family", slow_but(ENDINGS, "granite", "olmo2"))
 def test_the_last_real_operation_is_the_output(family: str, families: Path, tmp_path: Path) -> None:
     gguf = families / f"{family}.gguf"
     artifact = Artifact(build(gguf, tmp_path / "m.anespec", context=64, head_shards=2).path)

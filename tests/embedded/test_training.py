@@ -53,6 +53,7 @@ def tiny_training(recipe: Recipe = RECIPE) -> Training:
     return Training(Network(TINY), recipe, torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_corpus_leaves_out_tests_tables_and_other_peoples_packages() -> None:
     names = {source.name for source in standard_library()}
     assert {"argparse.py", "json/decoder.py", "ipaddress.py"} <= names

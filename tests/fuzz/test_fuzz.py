@@ -35,7 +35,7 @@ def test_two_thousand_damaged_files_are_refused_in_a_sentence() -> None:
         (planted_faults.bug, 0.2, "IndexError at planted_faults.py:bug"),
         (planted_faults.endless, 0.2, "takes longer than 0.2 s at planted_faults.py:endless"),
         (planted_faults.swallowing, 0.2, "takes longer than 0.2 s"),
-        (planted_faults.waiting, 0.2, "hangs"),
+        pytest.param(planted_faults.waiting, 0.2, "hangs", marks=pytest.mark.slow),
         # On a busy machine so much memory takes a while to be had.
         (planted_faults.greedy, 5.0, " MiB"),
         (planted_faults.bursting, 0.2, "MemoryError at planted_faults.py:bursting"),

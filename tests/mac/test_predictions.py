@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 from by_hand import rows_for, run_tokens, same_bits, states
 from mac_core_ml import TOKENS, Built, CoreMLHere, Record, require_near
+from slow import slow_but
 
 from anespec.manifests.schema import HeadOutputs, KVForm, Shapes
 from anespec.runtime.backends import COREML_CPU, TORCH, open_verifier
@@ -14,7 +15,7 @@ from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, LogitsRequest, PassPl
 from anespec.runtime.sampling.row_logits import row_logits
 
 
-@pytest.mark.parametrize("shapes", Shapes)
+@pytest.mark.parametrize("shapes", slow_but(Shapes, Shapes.RANGE))
 @pytest.mark.parametrize("form", KVForm)
 def test_passes_are_torchs(
     core_ml: CoreMLHere, built: Built, form: KVForm, shapes: Shapes, record_property: Record

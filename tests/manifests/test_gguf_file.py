@@ -183,6 +183,7 @@ def real_files() -> list[Path]:
     return [*sorted(files), SHARED / "tokenizers" / "llama-spm.vocab.gguf"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared/ beside the repository")
 def test_agrees_with_the_gguf_package_on_real_files() -> None:
     compared = 0

@@ -24,6 +24,7 @@ def test_the_figures_fit_each_other() -> None:
     assert 0 < free_memory() <= machine_memory()
 
 
+@pytest.mark.slow
 def test_a_peak_stays_after_memory_is_given_back() -> None:
     before = peak_memory()
     held = np.ones(peak_memory() // 8 + 10_000_000)

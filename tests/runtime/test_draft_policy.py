@@ -6,6 +6,7 @@ from operator import mul
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slow import slow_but
 from toy import GLOBAL, ToyVerifier, drain, everything, ids, toy_shape
 
 from anespec.runtime.drafters import Draft
@@ -227,7 +228,7 @@ def seconds(known: PassCosts, repetitive: int, source: LookupSource | None) -> t
     return verifier.now, ids(events), engine.counts.accepted
 
 
-@pytest.mark.parametrize("change", [0.0, 0.01])
+@pytest.mark.parametrize("change", slow_but([0.0, 0.01], 0.01))
 @pytest.mark.parametrize("milliseconds", [LLAMA_CPP, FLAT_TO_EIGHT])
 def test_guessing_never_costs_two_percent_where_nothing_repeats(
     milliseconds: dict[int, float], change: float

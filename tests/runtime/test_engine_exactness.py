@@ -232,6 +232,7 @@ def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:
     check(ToyVerifier(shape, repetitive), proven, repetitive, jobs)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_related_prompts_share_regions_and_give_the_same_texts(data: st.DataObject) -> None:

@@ -125,6 +125,7 @@ def test_another_width_changes_bits(reference: ArtifactVerifier, text: list[int]
     np.testing.assert_allclose(found, expected, atol=0.1)
 
 
+@pytest.mark.slow
 def test_varying_the_width_within_a_text_changes_its_state(
     reference: ArtifactVerifier, text: list[int]
 ) -> None:

@@ -185,6 +185,7 @@ def test_the_widths_that_are_equal_are_told_apart(
     assert gate(faulty(shape_of(t_max=32)), form).proven_widths == proven
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["quick", "full"])
 def test_the_spans_that_are_equal_are_told_apart(form: Form) -> None:
     ringed, steps = replace(TWO_POOLS, widths=(1, 2, 4)), TWO_POOLS.span_steps(0)

@@ -56,6 +56,7 @@ def left_by(artifact: Artifact) -> tuple[np.ndarray, BitsOfLayers]:
     return bits(logits), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "shape"),
     [("gemma4-ple", AttentionShape.PER_KV_HEAD), ("gemma4", AttentionShape.GROUPED)],

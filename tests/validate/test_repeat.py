@@ -135,7 +135,12 @@ class Planted:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "detail"), [([], ""), (["open"], "in a new process: "), (["again"], "compiled again: ")]
+    ("wrong", "detail"),
+    [
+        pytest.param([], "", marks=pytest.mark.slow),
+        (["open"], "in a new process: "),
+        (["again"], "compiled again: "),
+    ],
 )
 def test_a_backend_that_differs_elsewhere_alone_is_found(
     embedded_cpu: Artifact, monkeypatch: pytest.MonkeyPatch, wrong: list[str], detail: str

@@ -139,6 +139,7 @@ def test_without_leave_nothing_is_drafted(artifact: Artifact, monkeypatch: pytes
         assert text.plain.proposed == 0
 
 
+@pytest.mark.slow
 def test_where_the_reference_parts_its_own_text_goes_on_from_there(
     artifact: Artifact, already_written: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

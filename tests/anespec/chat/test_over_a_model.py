@@ -143,6 +143,7 @@ def test_a_message_holds_special_tokens_only_where_they_are_allowed(
         assert outcome.json["prompt_ids"].count(0) == ends
 
 
+@pytest.mark.slow
 def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from by_hand import run_tokens, same_bits, states
 from converting import build
+from slow import slow_but
 
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
@@ -30,7 +31,7 @@ def artifacts(families: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     }
 
 
-@pytest.mark.parametrize("backend", PORTABLE)
+@pytest.mark.parametrize("backend", slow_but(PORTABLE, "openvino"))
 @pytest.mark.parametrize("fewer", [1, 2])
 def test_logits_and_states_are_those_of_an_artifact_for_so_few(
     artifacts: dict[int, Path], backend: str, fewer: int

@@ -7,6 +7,7 @@ import pytest
 from by_hand import greedy, run_tokens, same_bits, states
 from converting import build
 from graphs import layers, reloaded
+from slow import slow_but
 
 from anespec.convert.planning import topology
 from anespec.manifests.schema import AttentionShape, Target, WeightFormat
@@ -41,7 +42,7 @@ def test_several_shards_give_the_bits_of_one(stories_cpu: Path, cut: Path, backe
     assert all((a == b).all() for a, b in zip(states(one), states(several), strict=True))
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "torch"))
 def test_a_head_in_slices_gives_the_bits_of_one_convolution(
     shared_models: Path, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

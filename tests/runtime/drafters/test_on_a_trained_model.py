@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from slow import slow_but
 
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
@@ -71,7 +72,7 @@ def plain(verifier: ArtifactVerifier) -> list[list[int]]:
     return [[token.id for token in output] for output in answers(verifier, None)]
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", slow_but(SOURCES, "auto"))
 def test_drafts_are_right_that_lookup_cannot_make(
     verifier: ArtifactVerifier, plain: list[list[int]], name: str
 ) -> None:

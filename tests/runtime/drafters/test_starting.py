@@ -101,6 +101,7 @@ def test_lookup_goes_on_where_it_cannot_start(known: None, caplog: pytest.LogCap
     source.close()
 
 
+@pytest.mark.slow
 def test_what_was_never_compiled_is_compiled_by_another_process_once(unknown: None) -> None:
     started = Started()
     source = StartingSource("jacobi", lambda: started)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from slow import slow_but
 
 from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.runtime.sampling.filters import filtered
@@ -95,7 +96,7 @@ def sampled_shares(sampler: Sampler, logits: NDArray[np.float16], count: int) ->
     ],
     ids=str,
 )
-@pytest.mark.parametrize("vocabulary", [30, 700])
+@pytest.mark.parametrize("vocabulary", slow_but([30, 700], 30))
 def test_tokens_follow_the_processed_distribution(parameters: SamplingParameters, vocabulary: int) -> None:
     logits = random_logits(1, vocabulary)
     prompt, output = [0, 1, 2, 3], [2, 2, 5, 6, 7, 7, 7]

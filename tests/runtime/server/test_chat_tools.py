@@ -9,6 +9,7 @@ from chat_templates import SPECIAL, TEMPLATES, with_template
 from openai import BadRequestError, LengthFinishReasonError, OpenAI, pydantic_function_tool
 from pydantic import BaseModel
 from serving import Running
+from slow import slow_but
 
 from anespec.model import Model
 from anespec.runtime.server.openai.tool_fields import ToolBody, tool_use
@@ -45,7 +46,10 @@ def require_call_of_turn(arguments: str) -> None:
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("form", [*FORMS, "hermes-special", "mistral-named-special", "glm-special"])
+@pytest.mark.parametrize(
+    "form",
+    slow_but([*FORMS, "hermes-special", "mistral-named-special", "glm-special"], "hermes", "hermes-special"),
+)
 def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form: str) -> None:
     fields = {
         "model": form,
@@ -70,7 +74,7 @@ def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form:
     assert parts[-1].choices[0].finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize("form", ["qwen-coder", "glm", "glm-special"])
+@pytest.mark.parametrize("form", slow_but(["qwen-coder", "glm", "glm-special"], "qwen-coder"))
 def test_arguments_with_tags_of_their_own_fit_their_schemas(client: OpenAI, model: Model, form: str) -> None:
     schema = {
         "type": "object",

@@ -81,6 +81,7 @@ def test_who_goes_away_is_waited_for_no_longer(model: Model, tmp_path: Path) -> 
         until(lambda: found.daemon.lifecycle.answering == 0)
 
 
+@pytest.mark.slow
 def test_no_more_of_an_owner_wait_than_may_and_another_one_may_too(model: Model, tmp_path: Path) -> None:
     with loading(model, tmp_path, queue=3) as (found, models), ThreadPoolExecutor(4) as clients:
         waiting = [clients.submit(ask, found, MANY) for _ in range(3)]

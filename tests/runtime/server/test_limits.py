@@ -127,6 +127,7 @@ def test_room_for_all_answers_is_asked_for_before_anything_is_prepared(
         assert found.client.post(path, json=fields | {"n": 7}).status_code == 400
 
 
+@pytest.mark.slow
 def test_a_key_that_fills_the_queue_leaves_room_for_another(chatty: Path, tmp_path: Path) -> None:
     secrets = {name: f"{name}-{'x' * 20}" for name in ("many", "one")}
     file = tmp_path / "keys"

@@ -32,6 +32,7 @@ def client(tooled: Running) -> Client:
     return Client(host=tooled.url)
 
 
+@pytest.mark.slow
 def test_what_the_model_writes_as_a_call_is_told_as_one(client: Client) -> None:
     fields = {
         "model": "llama3",

@@ -123,6 +123,7 @@ def test_each_key_is_told_its_own_and_the_administrator_all(shared: tuple[Runnin
     assert ("anespec_slots", "chatty", "global", "free") in whole
 
 
+@pytest.mark.slow
 def test_nobody_sees_that_another_is_served_now(shared: tuple[Running, KeyRing, Model]) -> None:
     found, _, model = shared
     body = ASKED | {"max_tokens": 400, "speculate": False, "stream": True}

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from converting import build
 from graphs import HEAD_DIM, KV_HEADS, POOL, SLOTS, layers
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.options import ConvertOptions
@@ -66,7 +67,7 @@ def test_grouped_attention_has_fewer_operations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shapes", Shapes)
-@pytest.mark.parametrize("form", [KVForm.SLICE_UPDATE, KVForm.OUTSIDE])
+@pytest.mark.parametrize("form", slow_but([KVForm.SLICE_UPDATE, KVForm.OUTSIDE], KVForm.OUTSIDE))
 def test_a_plan_and_the_artifact_made_by_it_have_the_same_work(
     shapes: Shapes, form: KVForm, tmp_path: Path
 ) -> None:
@@ -81,7 +82,7 @@ def test_a_plan_and_the_artifact_made_by_it_have_the_same_work(
     assert planned.rows == options.block
 
 
-@pytest.mark.parametrize("family", ["gemma3", "gemma4", "phi3"])
+@pytest.mark.parametrize("family", slow_but(["gemma3", "gemma4", "phi3"], "gemma3"))
 def test_layers_of_several_kinds_are_each_counted(families: Path, family: str, tmp_path: Path) -> None:
     source = families / f"{family}.gguf"
     with GGUFFile(source) as file:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from planted import EMBEDDED, STORIES, TORCH, convert_to, needs_stories
+from slow import slow_but
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import WeightFormat
@@ -148,7 +149,7 @@ def test_the_references_perplexity_is_llama_cpps(text: Path) -> None:
 
 
 @needs_stories
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_fp16_stays_closer_than_int8(
     stories: Mapping[WeightFormat, Artifact], text: Path, backend: str
 ) -> None:

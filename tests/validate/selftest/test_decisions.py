@@ -125,6 +125,7 @@ def test_a_range_with_another_default_is_taken_where_it_alone_starts_fast(
     assert hints == {None, ReshapeHint.FREQUENT, ReshapeHint.INFREQUENT}
 
 
+@pytest.mark.slow
 def test_a_shape_that_dies_in_a_second_process_is_left(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     records = run(monkeypatch, folder, "shapes", names=("static", "static again", "range", "range again"))
     died = [*records[:-1], records[-1].model_copy(update={"outcome": Outcome.KILLED})]
@@ -295,6 +296,7 @@ def test_what_was_ended_by_force_has_its_compiler_awaited(
     assert waits == [2, 4]
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_what_was_found(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
 ) -> None:

@@ -16,7 +16,12 @@ from anespec.validate.selftest.steps import STEPS
 
 
 @pytest.mark.parametrize(
-    ("step_id", "name"), [("kv", "outside"), ("layout", "rows_last"), ("states", "packed")]
+    ("step_id", "name"),
+    [
+        ("kv", "outside"),
+        pytest.param("layout", "rows_last", marks=pytest.mark.slow),
+        ("states", "packed"),
+    ],
 )
 def test_steps_run_on_openvino(tmp_path: Path, step_id: str, name: str) -> None:
     facts = PortableDevice().facts()

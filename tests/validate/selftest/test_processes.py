@@ -38,6 +38,7 @@ def in_child(
     return run_in_child(asked, file, stages.append), stages
 
 
+@pytest.mark.slow
 def test_a_process_tells_its_stages_and_what_it_found(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     record, stages = in_child(monkeypatch, folder, trial("cpu", "d=32"))
     assert record.outcome is Outcome.DONE

@@ -15,7 +15,7 @@ def outcome(*arguments: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
-@pytest.mark.parametrize(("kills", "processes"), [(60, 1), (15, 3)])
+@pytest.mark.parametrize(("kills", "processes"), [pytest.param(60, 1, marks=pytest.mark.slow), (15, 3)])
 def test_a_memory_outlives_kills(kills: int, processes: int) -> None:
     found = outcome(1, kills, processes)
     assert found.endswith(" requests were told\n") and found.count("\n") == 1, found
