@@ -13,7 +13,6 @@ import pytest
 from commands import run
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert.families import FAMILIES
 from anespec.manifests.schema import KVForm
 
 
@@ -133,7 +132,6 @@ def test_what_is_known_of_the_first_use_is_said_before_and_after(tmp_path: Path)
     assert "First use" not in run("inspect", source, "--target", "cpu", "--plan").out
 
 
-@pytest.mark.skipif("phi3" not in FAMILIES, reason="the phi3 architecture does not convert yet")
 def test_phi_4_mini_gets_its_preset(tmp_path: Path) -> None:
     path = phi_4_mini(tmp_path / "m.gguf")
     facts = run("inspect", path, "--target", "mac", "--plan", "--json").json

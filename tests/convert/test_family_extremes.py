@@ -1,6 +1,7 @@
 """Families' keys and tensors at their extremes: each is refused in a sentence, before anything is written."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from family_files import Variant
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.source.facts import ModelFacts
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.system.errors import AnespecError, GGUFError, UnsupportedModelError
@@ -18,6 +20,12 @@ HUGE, TINY = 1e30, 1e-30
 SCALES = {"attention.scale": "granite", "residual_scale": "granite", "logit_scale": "granite"}
 SCALES |= {"embedding_scale": "granite", "attn_logit_softcapping": "gemma2"}
 SCALES |= {"final_logit_softcapping": "gemma2"}
+READ: dict[str, Callable[[ModelFacts], float]] = {
+    "attention.scale": lambda facts: facts.layers[0].scale,
+    "residual_scale": lambda facts: facts.residual_scale,
+    "logit_scale": lambda facts: 1 / facts.logit_scale,
+    "embedding_scale": lambda facts: facts.embedding_scale,
+}
 SHORT = {"rope.scaling.original_context_length": 16}
 
 
@@ -48,7 +56,10 @@ def test_a_scale_that_fp16_cannot_hold(tmp_path: Path, key: str, value: float) -
 @pytest.mark.parametrize("key", [key for key in SCALES if "softcapping" not in key])
 def test_scales_that_fp16_holds(tmp_path: Path, key: str, value: float) -> None:
     with GGUFFile(Variant(SCALES[key], {key: value}).write(tmp_path / "m.gguf")) as file:
-        ConversionPlan(SourceModel(file), ConvertOptions(context=128))
+        model = SourceModel(file)
+        ConversionPlan(model, ConvertOptions(context=128))
+    without = model.facts.layers[0].head_dim ** -0.5 if key == "attention.scale" else 1.0
+    assert READ[key](model.facts) == pytest.approx(value or without)
 
 
 @pytest.mark.parametrize("key", ["attention.temperature_scale", "rope.scaling.attn_factor"])

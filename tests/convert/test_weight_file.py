@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coremltools.libmilstoragepython import _BlobStorageWriter
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from anespec.convert.package import WeightFile, packed
 from anespec.gguf.element_types import ElementType
-
-pytest.importorskip("coremltools")
-from coremltools.libmilstoragepython import _BlobStorageWriter
 
 RANGES = {
     ElementType.INT4: (-8, 8),

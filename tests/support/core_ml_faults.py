@@ -31,6 +31,8 @@ class Fault:
     hang: bool = False
     strange: bool = False
     full: bool = False
+    told_at: str = ""
+    """A file that is made where nothing comes any more, for who waits for that."""
 
 
 def plan_faults(patch: pytest.MonkeyPatch, *faults: Fault) -> None:
@@ -48,6 +50,8 @@ def meet(op: str, path: Path | str) -> bool:
             if fault.signal:
                 os.kill(os.getpid(), signal.Signals(fault.signal))
             if fault.hang:
+                if fault.told_at:
+                    Path(fault.told_at).touch()
                 time.sleep(600)
             if fault.full:
                 raise OSError(28, "No space left on device")

@@ -7,6 +7,7 @@ import pytest
 from chat_templates import FEATURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers_templates import rendered
 
 from anespec.runtime.text.templates.rendering import render_chat
 from anespec.runtime.text.tokenizer import Tokenizer
@@ -46,18 +47,16 @@ def render(template: str, messages: Any = MESSAGES, **variables: Any) -> str:
 def test_real_templates_render_as_transformers_renders_them(
     name: str, tokenizer_of: Callable[[str], Tokenizer]
 ) -> None:
-    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
     template = tokenizer_of(name).chat_template
     assert template is not None
-    expected, _ = utilities.render_jinja_template(
+    expected, _ = rendered(
         [MESSAGES], chat_template=template, add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
     )
     assert render(template) == expected[0]
 
 
 def test_settings_and_filters_are_those_of_transformers() -> None:
-    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
-    expected, _ = utilities.render_jinja_template(
+    expected, _ = rendered(
         [MESSAGES],
         tools=TOOLS,
         chat_template=SETTINGS_TEMPLATE,
@@ -70,7 +69,6 @@ def test_settings_and_filters_are_those_of_transformers() -> None:
 
 @pytest.mark.parametrize("template", FEATURES)
 def test_features_of_real_templates_work_as_in_transformers(template: str) -> None:
-    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
     options = {"tools": TOOLS, "documents": None}
 
     def outcome(render: Callable[[], str]) -> str:
@@ -81,7 +79,7 @@ def test_features_of_real_templates_work_as_in_transformers(template: str) -> No
 
     ours = outcome(lambda: render(template, **options))
     theirs = outcome(
-        lambda: utilities.render_jinja_template(
+        lambda: rendered(
             [MESSAGES],
             chat_template=template,
             add_generation_prompt=True,

@@ -16,6 +16,7 @@ from chat_templates import (
     TEMPLATES,
     THINKING,
 )
+from transformers_templates import rendered
 
 from anespec.runtime.text.templates.needs import TemplateNeeds, as_template_reads, template_needs
 from anespec.runtime.text.templates.rendering import render_chat
@@ -63,9 +64,8 @@ WANTED = {
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_what_clients_send_is_rendered_as_transformers_renders_what_the_template_wants(name: str) -> None:
-    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
     template, arguments, content = WANTED[name]
-    expected = utilities.render_jinja_template(
+    expected = rendered(
         [conversation(arguments, content, "abcdefghi")],
         tools=TOOLS,
         chat_template=template,
@@ -88,10 +88,9 @@ def test_what_clients_send_is_rendered_as_transformers_renders_what_the_template
 
 @pytest.mark.parametrize("name", ["hermes", "llama3", "mistral"])
 def test_tools_and_documents_are_none_where_there_are_none(name: str) -> None:
-    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
     template = "{{ tools is defined }} {{ documents is none }}" + TEMPLATES[name]
     messages = [{"role": "user", "content": "x"}]
-    expected = utilities.render_jinja_template(
+    expected = rendered(
         [messages], chat_template=template, add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
     )[0][0]
     assert render_chat(template, messages, add_generation_prompt=True, bos="<s>", eos="</s>") == expected
@@ -121,7 +120,6 @@ def test_arguments_that_are_no_object_stay_as_they_are(written: str) -> None:
 
 
 def test_reasoning_has_the_names_that_transformers_gives_it() -> None:
-    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
     template = (
         "{% for m in messages %}{{ m.thinking }}|{{ m.reasoning_content }}|{{ m.content }};{% endfor %}"
     )
@@ -129,7 +127,7 @@ def test_reasoning_has_the_names_that_transformers_gives_it() -> None:
         {"role": "user", "content": "x"},
         {"role": "assistant", "reasoning_content": "hm", "content": "y"},
     ]
-    expected = utilities.render_jinja_template(
+    expected = rendered(
         [messages], chat_template=template, add_generation_prompt=True, bos_token="", eos_token=""
     )[0][0]
     read = as_template_reads(messages, template)

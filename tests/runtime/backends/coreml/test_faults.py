@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from core_ml_faults import Fault, plan_faults
 from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
 
 from anespec.manifests.store import Artifact
+from anespec.runtime.backends.coreml import probing
 from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits
 from anespec.runtime.backends.coreml.load_probe import LoadProbe, Outcome, TriedPass
@@ -140,10 +144,39 @@ def test_a_failed_contact_is_a_sentence_that_names_the_shard(
     require_refused(artifact, fault, said)
 
 
-def test_a_shard_that_never_answers_is_given_up(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan_faults(monkeypatch, Fault("predict", "layers", hang=True))
-    with pytest.raises(ArtifactError, match="neither finished nor failed in time"):
+class TimerOf(threading.Thread):
+    """A timer whose seconds have passed once a file is there, however long that takes; or it is cancelled."""
+
+    def __init__(self, path: Path, pass_on: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._path, self._pass_on, self._cancelled = path, pass_on, threading.Event()
+
+    def run(self) -> None:
+        while not self._cancelled.wait(0.01):
+            if self._path.exists():
+                self._cancelled.set()
+                self._pass_on()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+
+def test_a_shard_that_never_answers_is_given_up(
+    artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = tmp_path / "hung"
+    plan_faults(monkeypatch, Fault("predict", "layers", hang=True, told_at=str(hung)))
+    waits: list[float] = []
+
+    def timer(seconds: float, give_up: Callable[[], None]) -> TimerOf:
+        waits.append(seconds)
+        return TimerOf(hung, give_up)
+
+    monkeypatch.setattr(probing, "threading", SimpleNamespace(Event=threading.Event, Timer=timer))
+    with pytest.raises(ArtifactError, match="neither finished nor failed in time") as caught:
         opened(artifact, LightCoreML(), seconds=3.0)
+    assert artifact.manifest.layer_shards[0].path in str(caught.value)
+    assert set(waits) == {3.0}
 
 
 def test_what_may_pass_is_tried_again_and_what_lasts_is_remembered(

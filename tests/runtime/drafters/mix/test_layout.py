@@ -1,4 +1,8 @@
-"""Images outlive the code that made them: what their bytes mean has a version, and structures their types."""
+"""Images outlive the code that made them: what their bytes mean has a version, and structures their types.
+
+The numbers of LEARNT detect changes, on purpose: an image of an earlier build that is read with another
+meaning gives worse guesses and no error, which no other test would see.
+"""
 
 import zlib
 

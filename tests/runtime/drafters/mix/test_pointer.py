@@ -64,7 +64,10 @@ def test_a_run_is_as_long_as_what_was_copied() -> None:
 
 
 def test_any_text_keeps_it_inside() -> None:
+    """Of four tokens, so that much is copied by chance and then is not; `pointed_at` checks each place."""
     drawn = np.random.default_rng(5)
     for _ in range(20):
         text = drawn.integers(0, 4, 200).tolist()
-        pointed_at(text[:50], text[50:])
+        found = pointed_at(text[:50], text[50:])
+        assert len(found) == 150
+        assert set(text) | {None} >= set(found) != {None}
