@@ -1,4 +1,4 @@
-"""Models and artifacts that several folders of tests share; each artifact is converted once a session."""
+"""Models and artifacts that several folders of tests share; each artifact is converted once a run."""
 
 import gc
 import logging
@@ -13,6 +13,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from once import Once
 from skipped import pytest_terminal_summary  # noqa: F401  (pytest finds it here)
 
 from anespec.manifests.schema import Target, WeightFormat
@@ -100,12 +101,19 @@ def new_processes_are_this_one() -> Iterator[None]:
         yield
 
 
-def _converted(gguf: Path, folder: Path, target: Target, weights: WeightFormat) -> Path:
-    from converting import build  # takes seconds to import, which most tests need not wait for
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Makes artifacts once for all processes of the run."""
+    return Once.of(tmp_path_factory)
 
-    return build(
-        gguf, folder / "m.anespec", target=target, weights=WeightChoice(weights), context=CONTEXT
-    ).path
+
+def _stories(
+    once: Once, source: Path, folders: pytest.TempPathFactory, target: Target, weights: WeightFormat
+) -> Path:
+    from converting import build_once  # takes seconds to import, which most tests need not wait for
+
+    output = folders.mktemp("stories") / "m.anespec"
+    return build_once(once, source, output, target=target, weights=WeightChoice(weights), context=CONTEXT)
 
 
 @pytest.fixture(scope="session")
@@ -123,27 +131,21 @@ def shared_models() -> Path:
 
 
 @pytest.fixture(scope="session")
-def stories_cpu(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stories_cpu(shared_models: Path, tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """stories260K F16 with fp16 weights for the portable backend: `grouped` attention, t_max 128."""
-    return _converted(
-        shared_models / "stories260K.F16.gguf", tmp_path_factory.mktemp("cpu"), Target.CPU, WeightFormat.FP16
-    )
+    source = shared_models / "stories260K.F16.gguf"
+    return _stories(once, source, tmp_path_factory, Target.CPU, WeightFormat.FP16)
 
 
 @pytest.fixture(scope="session")
-def stories_mac(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stories_mac(shared_models: Path, tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """stories260K F16 with fp16 weights for the Neural Engine: `per_kv_head` attention, t_max 4."""
-    return _converted(
-        shared_models / "stories260K.F16.gguf", tmp_path_factory.mktemp("mac"), Target.MAC, WeightFormat.FP16
-    )
+    source = shared_models / "stories260K.F16.gguf"
+    return _stories(once, source, tmp_path_factory, Target.MAC, WeightFormat.FP16)
 
 
 @pytest.fixture(scope="session")
-def stories_int8(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stories_int8(shared_models: Path, tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """stories260K Q8_0 with int8-channel weights for the portable backend."""
-    return _converted(
-        shared_models / "stories260K.Q8_0.gguf",
-        tmp_path_factory.mktemp("int8"),
-        Target.CPU,
-        WeightFormat.INT8_CHANNEL,
-    )
+    source = shared_models / "stories260K.Q8_0.gguf"
+    return _stories(once, source, tmp_path_factory, Target.CPU, WeightFormat.INT8_CHANNEL)

@@ -8,8 +8,19 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from commands import run
+from once import Once
 
 from anespec.embedded import model_path
+
+
+def convert_once(once: Once, gguf: Path, output: Path, *options: object) -> Path:
+    """`output`, a copy of the one artifact that the command makes with these options."""
+
+    def make(path: Path) -> None:
+        outcome = run("convert", gguf, "-o", path, *options)
+        assert outcome.code == 0, outcome.err
+
+    return once(output, make, gguf, options)
 
 
 @pytest.fixture(scope="session")
@@ -19,18 +30,14 @@ def gguf(families: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """An artifact of the embedded model, whose text repeats, so that drafts are accepted."""
     path = tmp_path_factory.mktemp("trained") / "embedded.anespec"
-    outcome = run("convert", model_path(), "-o", path, "--target", "cpu", "--context", 256)
-    assert outcome.code == 0, outcome.err
-    return path
+    return convert_once(once, model_path(), path, "--target", "cpu", "--context", 256)
 
 
 @pytest.fixture(scope="session")
-def artifact(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def artifact(gguf: Path, tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """An artifact of it for the portable backend, made by `anespec convert`."""
     path = tmp_path_factory.mktemp("verbs") / "tiny.anespec"
-    outcome = run("convert", gguf, "-o", path, "--target", "cpu", "--weights", "fp16", "--json")
-    assert outcome.code == 0, outcome.err
-    return path
+    return convert_once(once, gguf, path, "--target", "cpu", "--weights", "fp16")

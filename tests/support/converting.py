@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from once import Once
+
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import Conversion, ShardProgress, convert
 from anespec.convert.planning.plan import ConversionPlan
@@ -15,6 +17,12 @@ from anespec.manifests.schema import Target
 
 # coremltools collects garbage several times in each conversion, which would walk all that is imported.
 gc.freeze()
+
+
+def build_once(once: Once, gguf: Path, output: Path, **options: Any) -> Path:
+    """`build`, for a converter that no test has changed: a copy of the one artifact of these options."""
+    key = (build.__name__, gguf, sorted(options.items()))
+    return once(output, lambda path: build(gguf, path, **options), *key)
 
 
 def build(

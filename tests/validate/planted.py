@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from once import Once
 
 from anespec.convert.graph import attention, kv
 from anespec.convert.graph.attention import AttentionSizes
@@ -61,6 +63,16 @@ def convert_to(
     )
     with GGUFFile(gguf) as file:
         return Artifact(convert(ConversionPlan(SourceModel(file), options), folder / "artifact").path)
+
+
+def convert_once(once: Once, folder: Path, gguf: Path, weights: WeightFormat, **options: Any) -> Artifact:
+    """`convert_to`, for a converter without a planted fault: a copy of the one artifact of these options."""
+
+    def make(path: Path) -> None:
+        convert_to(path.parent, gguf, weights, **options)
+
+    key = (convert_to.__name__, gguf, weights, sorted(options.items()))
+    return Artifact(once(folder / "artifact", make, *key))
 
 
 def golden_of(

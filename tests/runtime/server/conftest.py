@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from chat_templates import SPECIAL, TEMPLATES, with_template
 from chatty_model import write_chatty
-from converting import build
+from converting import build_once
+from once import Once
 from serving import Running, running
 
 import anespec
@@ -15,11 +16,11 @@ from anespec.model import Model
 
 
 @pytest.fixture(scope="session")
-def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chatty(tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """An artifact of the embedded model with a chat template."""
     folder = tmp_path_factory.mktemp("chatty")
     gguf = write_chatty(folder / "chatty.gguf")
-    return build(gguf, folder / "chatty.anespec", target=Target.CPU, context=512, sequences=4).path
+    return build_once(once, gguf, folder / "chatty.anespec", target=Target.CPU, context=512, sequences=4)
 
 
 @pytest.fixture(scope="session")

@@ -172,7 +172,7 @@ def test_a_shard_that_never_answers_is_given_up(
         waits.append(seconds)
         return TimerOf(hung, give_up)
 
-    monkeypatch.setattr(probing, "threading", SimpleNamespace(Event=threading.Event, Timer=timer))
+    monkeypatch.setattr(probing, "threading", SimpleNamespace(**vars(threading) | {"Timer": timer}))
     with pytest.raises(ArtifactError, match="neither finished nor failed in time") as caught:
         opened(artifact, LightCoreML(), seconds=3.0)
     assert artifact.manifest.layer_shards[0].path in str(caught.value)
