@@ -275,4 +275,4 @@ def failure_of(error: Exception, stage: str) -> Failure:
     known = known_error(str(error))
     if known is None:
         return Failure(stage=stage, text=f"{type(error).__name__}: {text}")
-    return Failure(stage=stage, text=text, meaning=known.meaning, mend=known.mend, code=known.code)
+    return Failure(stage=stage, text=text, meaning=known.meaning, mend=known.fix, code=known.code)

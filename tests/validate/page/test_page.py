@@ -181,8 +181,8 @@ def test_a_sample_with_and_without_drafts_beside_the_reference(full: Artifact) -
         "Without drafts 50.0 tokens/s",
         "With drafts by lookup 94.0 tokens/s 1.88 tokens a pass; 22 of 40 drafts right",
         "Memory 2.35 GB",
-        "They differ from token 3 of 4 on: the fp32 reference gives 40 % to “ dog” and 35 % to “ cat”, a margin of "
-        "0.13 nats. Given this text, it would choose otherwise at 1 later token.",
+        "They differ from token 3 of 4 on: the fp32 reference gives 40 % to “ dog” and 35 % to “ cat”, "
+        "a margin of 0.13 nats. Given this text, it would choose otherwise at 1 later token.",
     ):
         assert words in text
     assert re.search(r'<mark class="parting" title="[^"]*“ dog”[^"]*"> cat</mark>', html)
