@@ -1,6 +1,6 @@
-"""The backends that execute shards. `open_verifier` turns an artifact into a Verifier.
+"""Choose a backend by name, and open an artifact's Verifier with it (`open_verifier`).
 
-Importing this loads no backend: each is imported when it is first looked up in `BACKENDS`.
+Importing this module imports no backend: each is imported when it is first looked up in `BACKENDS`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,10 @@ COREML_CPU = "coreml-cpu"
 WORKER = "worker"
 
 EXECUTOR_VERSION = 5
-"""Part of every verdict's circumstances: raise it when a lowering, a fusion or an input changes."""
+"""The version of the executors, which every verdict records.
+
+Raise it when a lowering, a fusion or an input changes: verdicts of another version are then ignored.
+"""
 
 
 def _torch() -> "MakeRunner":
@@ -73,7 +76,7 @@ def _worker(name: str) -> "Backend":
 
 
 class _Backends(Mapping[str, "Backend"]):
-    """The backends by name; each is made when it is first looked up."""
+    """The backends by name. Each is imported and made when it is first looked up."""
 
     def __init__(self, makers: "Mapping[str, Callable[[], Backend]]") -> None:
         self._makers = makers
@@ -101,18 +104,18 @@ BACKENDS: "Mapping[str, Backend]" = _Backends(
         WORKER: partial(_worker, WORKER),
     }
 )
-"""By name, in the order that `--backend` lists them."""
+"""All backends by name, in the order in which `--backend` lists them."""
 
 
 def resolve_backend(name: str, target: "Target | None" = None) -> str:
-    """The backend that `name` means here, for an artifact that was built for `target`.
+    """Return the name of the backend to use on this machine, for an artifact that was built for `target`.
 
-    `auto` is Core ML on a Mac with a Neural Engine, unless the artifact is for processors: in the worker, if
-    that was built. Everywhere else it is the fast portable one.
+    `auto` stands for Core ML on a Mac with a Neural Engine, unless the artifact was built for CPUs. If the
+    worker has been built, it is preferred. Everywhere else `auto` stands for OpenVINO.
 
     Raises:
-        RequestError: there is no such backend.
-        MissingPackageError: it cannot run here.
+        RequestError: no backend has this name.
+        MissingPackageError: the backend cannot run on this machine.
     """
     from anespec.manifests.schema import Target
     from anespec.runtime.backends.coreml.library import has_neural_engine
@@ -123,16 +126,16 @@ def resolve_backend(name: str, target: "Target | None" = None) -> str:
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
-        raise MissingPackageError(f"the backend {name} needs what is not here: {reason}")
+        raise MissingPackageError(f"the backend {name} cannot run here; it needs {reason}")
     return name
 
 
 def circumstances(artifact: "Artifact", backend: str, threads: int | None = None) -> "RunEnvironment":
-    """Return the circumstances of verdicts on this artifact, run by this backend on this machine.
+    """Return the environment in which this backend runs this artifact here, as verdicts record it.
 
     Raises:
-        RequestError: there is no such backend.
-        MissingPackageError: it cannot run here.
+        RequestError: no backend has this name.
+        MissingPackageError: the backend cannot run on this machine.
     """
     from anespec.manifests.verdicts import RunEnvironment
 
@@ -151,9 +154,10 @@ def circumstances(artifact: "Artifact", backend: str, threads: int | None = None
 def chosen_backend(
     name: str, target: "Target | None" = None, workers: "WorkerLimits | None" = None
 ) -> "Backend":
-    """The backend that `name` means here (see resolve_backend, and its errors).
+    """Return the backend that `resolve_backend` names; raise its errors.
 
-    `workers` are the limits of one that has some; None are the default ones.
+    `workers` limits the worker processes of the backend `worker`, None means its defaults; other backends
+    ignore it.
     """
     from anespec.runtime.backends.worker.backend import WorkerBackend
 
@@ -162,7 +166,7 @@ def chosen_backend(
 
 
 def recorded_starts(artifact: "Artifact", backend: str) -> "Starts | None":
-    """What starting an artifact took before on a backend that can run here; None where that is not known."""
+    """Return how long earlier starts of an artifact took on a backend that can run here; None if unknown."""
     return BACKENDS[backend].starts(artifact)
 
 
@@ -173,13 +177,13 @@ def open_shard(
     threads: int | None = None,
     workers: "WorkerLimits | None" = None,
 ) -> "ShardRunner":
-    """One shard by itself, as the golden gate looks at it; `workers` as in `open_verifier`.
+    """Load one shard alone, for the golden gate; `workers` as in `chosen_backend`.
 
     Raises:
-        ArtifactError: the shard is missing, damaged or has an operation that the backend lacks, or is not
-            what the manifest says.
-        RequestError: there is no such backend.
-        MissingPackageError: it cannot run here.
+        ArtifactError: the shard is missing or damaged, has an operation that the backend lacks, or differs
+            from the manifest.
+        RequestError: no backend has this name.
+        MissingPackageError: the backend cannot run on this machine.
     """
     chosen = chosen_backend(backend, artifact.manifest.target, workers)
     return chosen.open_shard(artifact, shard, threads or processors())
@@ -191,13 +195,13 @@ def open_verifier(
     threads: int | None = None,
     workers: "WorkerLimits | None" = None,
 ) -> "Verifier":
-    """Load an artifact's shards; `workers` are the limits of the backend that has some.
+    """Load all shards of an artifact, given by its path or opened; `workers` as in `chosen_backend`.
 
     Raises:
-        ArtifactError: the artifact or a shard is missing, damaged, not what the manifest says or has an
-            unknown operation.
-        RequestError: there is no such backend.
-        MissingPackageError: it cannot run here.
+        ArtifactError: the artifact or a shard is missing or damaged, has an operation that the backend lacks,
+            or differs from the manifest.
+        RequestError: no backend has this name.
+        MissingPackageError: the backend cannot run on this machine.
     """
     from anespec.manifests.store import Artifact
 

@@ -1,4 +1,7 @@
-"""A backend: what turns an artifact into a Verifier. Nothing above it knows how shards are executed."""
+"""The protocol of a backend, which makes a Verifier from an artifact.
+
+The code above sees this protocol alone, and not the library that executes the shards.
+"""
 
 from typing import Protocol
 
@@ -10,11 +13,11 @@ from anespec.runtime.passes import Verifier
 
 
 class Backend(Protocol):
-    """One way of executing shards. Making one loads nothing."""
+    """A way to execute shards. Its constructor loads nothing."""
 
     @property
     def name(self) -> str:
-        """As on the command line and in verdicts."""
+        """The name on the command line and in verdicts."""
         ...
 
     @property
@@ -24,39 +27,40 @@ class Backend(Protocol):
 
     @property
     def takes_spans(self) -> bool:
-        """Whether passes may attend to the first slots alone, so that an artifact can run with fewer
-        sequences."""
+        """Whether a pass can attend to the first slots only; then an artifact can use fewer sequences."""
         ...
 
     def unavailable(self) -> str | None:
-        """Return the reason why the backend cannot run here, with the fix, as a clause; None if it can."""
+        """Return what the backend needs and lacks here, with the fix, as a clause; None if it can run."""
         ...
 
     def library_version(self) -> str:
-        """The version of what executes the shards; verdicts hold for one alone."""
+        """Return the version of the library that executes the shards; a verdict is valid for one version."""
         ...
 
     def open(self, artifact: Artifact, threads: int) -> Verifier:
         """Load all shards.
 
         Raises:
-            ArtifactError: a shard is missing, damaged, not what the manifest says or has an operation that
-                the backend lacks.
+            ArtifactError: a shard is missing or damaged, has an operation that the backend lacks, or differs
+                from the manifest.
         """
         ...
 
     def open_again(self, artifact: Artifact, threads: int) -> Verifier | None:
-        """As `open`, but compiled again: nothing is used that an earlier opening has left on disk.
+        """Load all shards without the compiled files that an earlier `open` left on disk.
 
-        None where that is so of every opening. Raises like `open`.
+        Return None if the backend keeps no such files. Raises like `open`.
         """
         ...
 
     def starts(self, artifact: Artifact) -> Starts | None:
-        """What starting an artifact took before, loading and the first pass of each width; None where that is
-        not known, or never long."""
+        """Return the times of earlier starts: loading, and the first pass of each width.
+
+        None if they are unknown, or if the backend always starts fast.
+        """
         ...
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
-        """One shard by itself, as the golden gate looks at it; raises like `open`."""
+        """Load one shard alone, for the golden gate; raises like `open`."""
         ...

@@ -1,4 +1,4 @@
-"""The embedding table of an artifact: from tokens to the first hidden state."""
+"""Look up tokens in an artifact's embedding table, which gives the first hidden state."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +17,18 @@ from anespec.system.errors import ArtifactError
 
 
 def open_embedding(artifact: Artifact) -> "Embedding":
-    """Return the object that looks up tokens for the artifact's shards.
+    """Open the embedding table of an artifact.
 
     Raises:
-        ArtifactError: tokens.gguf is missing or damaged, or its tables are not as the shards take them.
+        ArtifactError: tokens.gguf is missing or damaged, or the shape of a table does not fit the shards.
     """
     manifest = artifact.manifest
     embedding = Embedding(artifact.tokens_path(), manifest.tokens, manifest.layer_shards)
     if (wanted := manifest.hyperparameters.vocabulary) != embedding.vocabulary:
         embedding.close()
         raise ArtifactError(
-            f"{artifact.root}: the embedding table has {embedding.vocabulary} rows, but the manifest says a "
-            f"vocabulary of {wanted}; convert the model again"
+            f"{artifact.root}: the embedding table has {embedding.vocabulary} rows, but the vocabulary of "
+            f"the manifest has {wanted} tokens; convert the model again"
         )
     return embedding
 
@@ -37,12 +37,12 @@ class Embedding:
     """The embedding table in tokens.gguf; rows are dequantised when looked up."""
 
     def __init__(self, path: Path, tokens: TokensFile, shards: Sequence[LayerShard] = ()) -> None:
-        """Open the table; raises GGUFError or StorageError where that fails.
-
-        `shards` are those that may take rows of the per-layer table.
+        """Open the table in `path`. `shards` are the layer shards, whose widths the tables must have.
 
         Raises:
-            ArtifactError: a table is not as wide as the shards take it.
+            GGUFError: the file is not a valid GGUF.
+            StorageError: the file cannot be read.
+            ArtifactError: the width of a table differs from the width that the shards take.
         """
         self.file = GGUFRows(path)
         self.per_layer = tokens.per_layer
@@ -64,16 +64,16 @@ class Embedding:
             )
 
     def hidden(self, tokens: NDArray[np.int64]) -> Tensor:
-        """Token ids (T,) to the first hidden state, an fp16 channel tensor.
+        """Return the first hidden state of token ids (T,), an fp16 channel tensor.
 
         Raises:
-            ArtifactError: a token's row is not finite in fp16, which would spoil the KV state for good, or
-                its file was cut short.
+            ArtifactError: a token's row is not finite in fp16, so that its K/V would never be finite again;
+                or the file was truncated.
         """
         return self._looked_up(self.tensor, tokens, self.scale)
 
     def layer_inputs(self, tokens: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Return the further inputs of shards whose layers have embeddings of their own.
+        """Return the other inputs, by name, of shards whose layers have embeddings of their own.
 
         Empty for most models. Raises like `hidden`.
         """
@@ -107,5 +107,5 @@ class Embedding:
         self.close()
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self.file.close()

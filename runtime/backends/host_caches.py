@@ -1,6 +1,6 @@
-"""K/V that the host holds (KVForm.OUTSIDE): a shard reads them as inputs and returns a pass's rows of them.
+"""Hold K/V caches in the host (KVForm.OUTSIDE): a shard takes them as inputs and returns the pass's new K/V.
 
-A runner that holds them hides the difference: what is above it sees the states of any other form.
+`HostCachesRunner` hides this from its callers, which read and write states as in every other K/V form.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,15 @@ from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.runner import Homes, Inputs, Outputs, ShardRunner, Tensor
 
 MASKED_SLOTS = 3
-"""The axis of slots in attn_mask [1, 1, T, S]."""
+"""The axis of the slots in attn_mask [1, 1, T, S]."""
 
 
 @dataclass(frozen=True)
 class HostCache:
-    """The slots of one state, fp16 [n, n_kv, S, head_dim], and the names by which a pass finds its rows."""
+    """A state that the host holds, fp16 [n, n_kv, S, head_dim], and the names of its tensors.
+
+    `new_rows` is the output with the pass's new K/V; the inputs are the masks of the state's pool.
+    """
 
     slots: Tensor
     new_rows: str
@@ -26,16 +29,16 @@ class HostCache:
     write_input: str
 
     def put(self, rows: Tensor, homes: Homes) -> None:
-        """Write row t of [n, n_kv, T, head_dim] into slot homes[t], where that is one.
+        """Write row t of [n, n_kv, T, head_dim] into slot homes[t], unless that is -1.
 
-        A negative zero becomes zero, as in the sum that the pass itself attends to.
+        A negative zero becomes zero, as in the sum to which the pass itself attends.
         """
         lanes = np.flatnonzero(homes >= 0)
         self.slots[:, :, homes[lanes]] = rows[:, :, lanes] + np.float16(0)
 
 
 def empty_caches(states: Iterable[StateSpec], pools: Iterable[KVCacheGroup]) -> Mapping[str, HostCache]:
-    """Zeros for every state that the host holds, by name."""
+    """Return a cache of zeros for every state that the host holds, by name."""
     by_name = {pool.name: pool for pool in pools}
     return {
         spec.name: HostCache(
@@ -50,22 +53,25 @@ def empty_caches(states: Iterable[StateSpec], pools: Iterable[KVCacheGroup]) -> 
 
 
 class HostCachesRunner:
-    """A ShardRunner over one whose caches are inputs: it gives them, and writes the new rows after a pass."""
+    """A ShardRunner around a runner whose caches are inputs.
+
+    It passes the caches in, and writes the new rows into them after a pass.
+    """
 
     def __init__(self, runner: ShardRunner, caches: Mapping[str, HostCache]) -> None:
-        """Hold `caches`, by the names of their inputs."""
+        """Wrap `runner`; `caches` are by the names of the inputs that take them."""
         self._runner = runner
         self._caches = caches
         self._homes: Mapping[str, Homes] = {}
 
     @property
     def takes_homes(self) -> bool:
-        """As the runner inside; see ShardRunner."""
+        """Whether the wrapped runner takes homes; see ShardRunner."""
         return self._runner.takes_homes
 
     @property
     def partial_spans(self) -> bool:
-        """As the runner inside; see ShardRunner."""
+        """Whether the wrapped runner takes partial spans; see ShardRunner."""
         return self._runner.partial_spans
 
     def start(self, inputs: Inputs) -> None:
@@ -77,7 +83,7 @@ class HostCachesRunner:
         self._runner.start(self._with_caches(inputs))
 
     def finish(self) -> Outputs:
-        """Wait for the pass and keep its rows; see ShardRunner."""
+        """Wait for the pass and write its new rows into the caches; see ShardRunner."""
         outputs = self._runner.finish()
         for cache in self._caches.values():
             cache.put(outputs.tensor(cache.new_rows), self._homes[cache.write_input])
@@ -91,7 +97,7 @@ class HostCachesRunner:
         return outputs
 
     def _with_caches(self, inputs: Inputs) -> Inputs:
-        """The inputs and the slots in the span; whose slots the pass writes is noted."""
+        """Return `inputs` with the caches' slots in the span; remember which slots the pass writes."""
         self._homes = {
             name: homes_of(inputs[name]) for name in {cache.write_input for cache in self._caches.values()}
         }
@@ -102,7 +108,7 @@ class HostCachesRunner:
         return {**inputs, **slots}
 
     def read_state(self, name: str) -> Tensor:
-        """A copy of a state; see ShardRunner."""
+        """Return a copy of a state; see ShardRunner."""
         return self._caches[name].slots.copy()
 
     def write_state(self, name: str, value: Tensor) -> None:
@@ -110,7 +116,7 @@ class HostCachesRunner:
         self._caches[name].slots[...] = value
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
-        """A copy of some slots of a state; see ShardRunner."""
+        """Return a copy of some slots of a state; see ShardRunner."""
         return self._caches[name].slots[:, :, first : first + count].copy()
 
     def write_slots(self, name: str, first: int, value: Tensor) -> None:
@@ -118,6 +124,6 @@ class HostCachesRunner:
         self._caches[name].slots[:, :, first : first + value.shape[2]] = value
 
     def close(self) -> None:
-        """Release memory."""
+        """Release the wrapped runner and the caches."""
         self._runner.close()
         self._caches = {}

@@ -1,4 +1,4 @@
-"""From rows to the arrays that shards take: rope rows, masks or slot numbers."""
+"""Build the inputs of a pass from its rows: rope rows, and masks or slot numbers."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -15,20 +15,21 @@ from anespec.system.errors import ArtifactError
 
 
 def homes_of(written: Tensor | Homes) -> Homes:
-    """The slots that lanes write, of a write mask or of such numbers themselves.
+    """Return the slots that the lanes write, from a write mask or from the slot numbers themselves.
 
     Raises:
-        ValueError: the contract of kv_write_mask is broken.
+        ValueError: no lane writes a slot, two lanes write the same one, or a lane writes several.
     """
     homes = _homes_of_mask(written) if written.ndim > 1 else written.astype(np.int32)
     taken = homes[homes >= 0]
     if not taken.size or np.unique(taken).size < taken.size:
-        raise ValueError("a write mask must write at least one slot, each row one slot of its own")
+        raise ValueError("a write mask must write at least one slot, and no two rows may write the same one")
     return homes
 
 
 def write_first_slots(written: NDArray[Any]) -> None:
-    """Have row t write slot t, in place: slot numbers (int32 [T]), or a write mask [1, 1, span, T]."""
+    """Make row t write slot t. `written` is changed in place: slot numbers (int32 [T]), or a write mask
+    [1, 1, span, T]."""
     if written.dtype == np.int32:
         written[...] = np.arange(written.size)
     else:
@@ -38,45 +39,50 @@ def write_first_slots(written: NDArray[Any]) -> None:
 
 
 def side_by_side(homes: Homes) -> Homes:
-    """The slots that all lanes write where those of a pass are side by side: pads write behind the last row.
+    """Return the consecutive slots that all lanes write from the slot of lane 0 on.
+
+    Pads (-1 in `homes`) write the slots after the last row's.
 
     Raises:
-        ValueError: lane 0 writes nowhere, or a lane another slot than that behind the slot of the last lane.
+        ValueError: lane 0 writes no slot, or a row's slot does not follow that of the lane before it.
     """
     slots: Homes = (homes[0] + np.arange(len(homes))).astype(np.int32)
     if homes[0] < 0 or ((homes >= 0) & (homes != slots)).any():
-        raise ValueError(f"the slots {homes.tolist()} are not side by side from lane 0 on")
+        raise ValueError(f"the slots {homes.tolist()} are not consecutive from lane 0 on")
     return slots
 
 
 def _homes_of_mask(mask: NDArray[Any]) -> Homes:
     slots, lanes = np.nonzero(mask[0, 0])
     if np.unique(lanes).size < lanes.size or (mask[0, 0, slots, lanes] != 1).any():
-        raise ValueError("a write mask must have no more than a single one in each of its columns")
+        raise ValueError("each column of a write mask must be one-hot or zero")
     homes = np.full(mask.shape[3], -1, np.int32)
     homes[lanes] = slots
     return homes
 
 
-# The masks of one pool, kept from pass to pass: only what rows changed is written again.
+# The masks of one pool are kept from pass to pass, so that only the changed entries are written.
 
 MASKED = np.float16(-1e4)
-"""exp(-1e4) is exactly 0 in fp16; minus infinity would make rows not a number on some hardware."""
+"""The mask's value for a slot that a row does not see.
+
+exp(-1e4) is exactly 0 in fp16. Minus infinity would give NaN on some hardware.
+"""
 
 Visible = tuple[range, ...]
 """Ranges of consecutive slots; they may overlap."""
 
 
 class AttentionMask:
-    """attn_mask [1, 1, T, span]: 0 where a row attends to a slot, else MASKED."""
+    """The input attn_mask [1, 1, T, span]: 0 where a row attends to a slot, else MASKED."""
 
     def __init__(self, place: Tensor | None = None) -> None:
-        """Keep the mask in `place`, which is as large as every pass's; without it, in an array of its own."""
+        """Keep the mask in `place`, which must have the shape of every pass's mask; None: in an own array."""
         self._mask = np.empty((1, 1, 0, 0), np.float16) if place is None else place
         self._seen: list[Visible] = []
 
     def of(self, visible: list[Visible], span: int) -> Tensor:
-        """The mask of rows that attend to these slots, all below `span`; good until the next call."""
+        """Return the mask of rows that see these slots, all below `span`; valid until the next call."""
         if self._mask.shape[2:] != (len(visible), span):
             self._mask = np.empty((1, 1, len(visible), span), np.float16)
             self._seen = []
@@ -91,15 +97,18 @@ class AttentionMask:
 
 
 class WriteMask:
-    """kv_write_mask [1, 1, span, T]: column t is one-hot at the slot that row t writes, zero where none."""
+    """The input kv_write_mask [1, 1, span, T].
+
+    Column t is one-hot at the slot that row t writes, or zero if it writes none.
+    """
 
     def __init__(self, place: Tensor | None = None) -> None:
-        """Keep the mask in `place`, as an AttentionMask does."""
+        """Keep the mask in `place`; see AttentionMask."""
         self._mask = np.empty((1, 1, 0, 0), np.float16) if place is None else place
         self._written: Homes | None = None
 
     def of(self, homes: Homes, span: int) -> Tensor:
-        """The mask of lanes that write these slots, all below `span`; good until the next call."""
+        """Return the mask of lanes that write these slots, all below `span`; valid until the next call."""
         if self._mask.shape[2:] != (span, len(homes)):
             self._mask = np.empty((1, 1, span, len(homes)), np.float16)
             self._written = None
@@ -114,10 +123,9 @@ class WriteMask:
 
 
 def _change(mask: NDArray[np.float16], before: Visible, now: Visible) -> None:
-    """Make a row's mask [span] that of `now`, writing only what differs.
+    """Change a row's mask [span] from `before` to `now`, in place, and write only the ranges that differ.
 
-    Most ranges, pages of a long text, are the same as before; they matter only where one that is not overlaps
-    them.
+    Most ranges are pages of a long text and stay. They matter only if a range that changes overlaps them.
     """
     stays = set(before) & set(now)
     differing = [slots for slots in (*before, *now) if slots not in stays]
@@ -144,14 +152,14 @@ NO_PLACES: Mapping[int, Mapping[str, NDArray[Any]]] = MappingProxyType({})
 
 
 class PassInputs:
-    """Builds a pass's inputs by the manifest's names. Rope rows are computed once for all positions.
+    """Builds a pass's inputs, by the manifest's names. Rope rows are computed once for all positions.
 
-    With `homes` the slots that rows write are numbers, without it one-hot masks. An artifact that writes rows
-    side by side takes numbers in any case, of pads too. Masks are kept from pass to pass and changed only
-    where rows differ, so what `of` returns is good until its next call.
+    With `homes` the slots that rows write are given as numbers, without it as one-hot masks. If a pass writes
+    consecutive slots, they are always numbers, for pads too. Masks are kept from pass to pass and changed
+    only where rows differ, so the arrays that `of` returns are valid until its next call.
 
-    `places` has arrays that the inputs of a pass over T rows are to lie in, by T and by name; masks in them
-    are over all slots. What is not in them lies in arrays of its own.
+    `places` has preallocated arrays for the inputs, by T and then by name, such as shared memory. Masks in
+    them cover all slots. Inputs without a place get arrays of their own.
     """
 
     def __init__(
@@ -178,17 +186,17 @@ class PassInputs:
         layer_inputs: Mapping[str, Tensor] = NO_INPUTS,
         spans: Sequence[int] | None = None,
     ) -> dict[str, Tensor | Homes]:
-        """All inputs of a layer shard: the channel tensor `hidden`, rope rows [T, n], and those of each pool.
+        """Return all inputs of a layer shard: `hidden` (a channel tensor), rope rows [T, n], and each pool's.
 
-        `layer_inputs` are those of layers with embeddings of their own (`Embedding.layer_inputs`). A pool's
-        are over its first `spans` slots, all of them where that is None.
+        `layer_inputs` are from `Embedding.layer_inputs`. `spans` has the number of slots that the inputs of
+        each pool cover, from the pool's first on; None means all slots.
 
         Raises:
-            ArtifactError: a row stands outside the span or the context (a bug of the caller).
+            ArtifactError: a row is outside the span or the context (a bug of the caller).
         """
         positions = np.array([row.position for row in rows])
         if positions.min() < 0 or positions.max() >= self.context:
-            raise ArtifactError(f"positions {positions.tolist()} leave the context of {self.context}")
+            raise ArtifactError(f"positions {positions.tolist()} are outside the context of {self.context}")
         ropes = {name: table[positions] for name, table in self.rope_rows.items()}
         places = self._places.get(len(rows), NO_PLACED)
         inputs: dict[str, Tensor | Homes] = {
@@ -211,7 +219,7 @@ class PassInputs:
         return inputs
 
     def _masks_of(self, width: int) -> list[tuple[AttentionMask, WriteMask]]:
-        """The masks of passes so wide; those without a place are kept for one width at a time."""
+        """Return each pool's masks for this width; masks without a place are kept for one width at a time."""
         places = self._places.get(width, NO_PLACED)
         kept = width if places else 0
         if kept not in self._masks:
@@ -223,7 +231,7 @@ class PassInputs:
 
 
 def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
-    """[context, rotary_dim / 2]: function(position * frequency) * magnitude, in float64, then fp16."""
+    """Return function(position * frequency) * magnitude, [context, rotary_dim / 2], float64 cast to fp16."""
     positions = np.arange(context, dtype=np.float64)[:, None]
     grown = 1 + table.temperature * np.log1p(positions // table.temperature_step)
     angles = positions * np.asarray(table.frequencies, dtype=np.float64)
@@ -232,7 +240,7 @@ def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:
 
 
 def _placed(place: NDArray[Any] | None, value: NDArray[Any]) -> NDArray[Any]:
-    """Return an input where the runner wants it: its place, once it holds the value, or the value itself."""
+    """Copy an input to its place, if it has one; return the array that holds it."""
     if place is None:
         return value
     place[...] = value
@@ -245,16 +253,16 @@ def _side_by_side(homes: Homes, pool: KVCacheGroup, span: int) -> Homes:
     except ValueError as error:
         raise ArtifactError(f"in the pool {pool.name!r} {error}") from None
     if slots[-1] >= span:
-        raise ArtifactError(f"pads up to slot {slots[-1]} leave the pool {pool.name!r} of {span}")
+        raise ArtifactError(f"pads up to slot {slots[-1]} exceed the {span} slots of the pool {pool.name!r}")
     return slots
 
 
 def _require_within(rows: Sequence[Row], index: int, pool: KVCacheGroup, span: int) -> None:
     if span > pool.slots:
-        raise ArtifactError(f"a span of {span} leaves the pool {pool.name!r} of {pool.slots}")
+        raise ArtifactError(f"a span of {span} exceeds the {pool.slots} slots of the pool {pool.name!r}")
     for row in rows:
         own = row.slots[index]
         slots = [slot for run in own.visible if run for slot in (run[0], run[-1])]
         slots += [] if own.home is None else [own.home]
         if not all(0 <= slot < span for slot in slots):
-            raise ArtifactError(f"slots {slots} leave the pool {pool.name!r} of {span}")
+            raise ArtifactError(f"slots {slots} are outside the {span} slots of the pool {pool.name!r}")

@@ -1,4 +1,4 @@
-"""The seam between an artifact's verifier and a library that executes shards."""
+"""The protocol between an artifact's verifier and a library that executes shards."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,23 +10,25 @@ from numpy.typing import NDArray
 Tensor = NDArray[np.float16]
 
 Homes = NDArray[np.int32]
-"""The slot that each lane writes, -1 where it writes none."""
+"""The home slot that each lane writes, int32 [T]; -1 if the lane writes none."""
 
 Inputs = Mapping[str, Tensor | Homes]
-"""A shard's inputs by name. A write mask [1, 1, S, T] may be replaced by its `Homes` [T]; where rows are
-written side by side, `Homes` are the input itself."""
+"""A shard's inputs by name.
+
+A runner that takes homes gets `Homes` [T] in place of a write mask [1, 1, S, T]. In the K/V form that writes
+consecutive slots, `Homes` are the program's own input.
+"""
 
 Channels = NDArray[np.float16] | NDArray[np.float32]
-"""One lane of an output, [C]; rounded to fp16 it is what the shard returns."""
+"""One lane of an output, [C]. Rounded to fp16 it equals the shard's output."""
 
 
 @dataclass(frozen=True)
 class PoolNames:
-    """The parts of a program that belong to one pool of `slots` slots: the inputs that take its masks, its
-    states.
+    """The names in a program that belong to one pool of `slots` slots: its mask inputs and its states.
 
-    A state that the host holds is an input of the program. Only the first `used` slots are ever looked at
-    where passes have spans.
+    A state that the host holds is an input of the program. If passes have spans, only the first `used` slots
+    are ever read.
     """
 
     mask_input: str
@@ -40,46 +42,49 @@ class Outputs(Protocol):
     """The results of a pass over a shard; valid until the runner's next pass."""
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of an output, fp16; a channel tensor may have either layout."""
+        """Return a copy of an output, fp16; a channel tensor may have either layout."""
         ...
 
     def lane(self, name: str, lane: int) -> Channels:
-        """The channels [C] of one lane of a channel tensor, in the library's own precision."""
+        """Return the channels [C] of one lane of a channel tensor, in the library's own precision."""
         ...
 
 
 class ShardRunner(Protocol):
-    """One executable shard (or a chain of consecutive ones) with the states that it owns.
+    """An executable shard, or a chain of consecutive shards, with its own states.
 
-    States start as zeros. Shapes and names are those of the shard's manifest entry, but a channel tensor may
-    be given in either layout (manifests.channel_layout). T and the span of each pool are read off the inputs'
-    shapes.
+    States start as zeros. The names and shapes of tensors are those of the shard's entry in the manifest, but
+    a channel tensor may be passed in either layout (manifests.channel_layout). The runner derives T and the
+    span of each pool from the inputs' shapes.
     """
 
     @property
     def takes_homes(self) -> bool:
-        """Whether the runner is faster with slot numbers in place of write masks."""
+        """Whether the runner is faster with slot numbers (`Homes`) than with write masks."""
         ...
 
     @property
     def partial_spans(self) -> bool:
-        """Whether masks may cover fewer slots than the pool has; the other slots are then not read."""
+        """Whether masks may cover only the first slots of a pool; the pass then reads no others."""
         ...
 
     def start(self, inputs: Inputs) -> None:
-        """Begin a pass; `inputs` has every input by name, unchanged until `finish`, the next call."""
+        """Begin a pass with all inputs by name.
+
+        The caller calls `finish` next, and leaves the inputs unchanged until then.
+        """
         ...
 
     def finish(self) -> Outputs:
-        """Wait for the pass; it is over then, whether or not this raises."""
+        """Wait for the pass and return its outputs. If this raises, the pass is over too."""
         ...
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Execute once, from beginning to end; copies of all outputs."""
+        """Execute one whole pass; return copies of all outputs."""
         ...
 
     def read_state(self, name: str) -> Tensor:
-        """A copy of a state, fp16 [1, n_kv, S, head_dim], bit for bit."""
+        """Return a copy of a state, fp16 [1, n_kv, S, head_dim], bit for bit."""
         ...
 
     def write_state(self, name: str, value: Tensor) -> None:
@@ -87,13 +92,16 @@ class ShardRunner(Protocol):
         ...
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
-        """A copy of some slots of a state, fp16 [1, n_kv, count, head_dim]; costs what it copies."""
+        """Return a copy of `count` slots of a state from `first` on, fp16 [1, n_kv, count, head_dim].
+
+        The time is proportional to `count`.
+        """
         ...
 
     def write_slots(self, name: str, first: int, value: Tensor) -> None:
-        """Replace the slots of a state from `first` on; costs what it copies."""
+        """Replace the slots of a state from `first` on; the time is proportional to their number."""
         ...
 
     def close(self) -> None:
-        """Release memory."""
+        """Release the shard and its states."""
         ...

@@ -1,4 +1,4 @@
-"""The verifier of an artifact, for every backend."""
+"""The Verifier over shard runners: it executes a pass through all layer shards, then the heads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from anespec.system.errors import ArtifactError
 
 @dataclass(frozen=True)
 class LayerStage:
-    """A runner of one or several layer shards: its hidden output, and the states that live in it."""
+    """A runner of one or several layer shards, with the name of its hidden output and its states."""
 
     runner: ShardRunner
     output: str
@@ -35,18 +35,19 @@ class LayerStage:
 
 @dataclass(frozen=True)
 class HeadStage:
-    """A runner of one or several head shards; `outputs` are its logits, or best tokens, in vocabulary
-    order."""
+    """A runner of one or several head shards.
+
+    `outputs` are the names of its logits, or of its best tokens, in vocabulary order.
+    """
 
     runner: ShardRunner
     outputs: tuple[str, ...]
 
 
 def head_runs(plan: PassPlan, manifest: Manifest) -> list[list[int]]:
-    """The runs of the head that a pass needs, each as the lanes of the pass that it takes: see
-    ArtifactVerifier.
+    """Return the head runs that a pass needs, each as a list of the pass's lanes (see ArtifactVerifier).
 
-    All runs are as wide: as the pass, or as a block.
+    All runs have the same width: that of the pass, or of a block.
     """
     block, takes_all = manifest.block, manifest.function_of(manifest.head_shards[0], plan.width) is not None
     if takes_all and (plan.width <= block or len(plan.wanted) > block):
@@ -62,11 +63,11 @@ def planned_inputs(
     """Return the rows of a pass, pads included, and the inputs of its first layer shard.
 
     Raises:
-        ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number; no
-            function takes so many rows.
+        ArtifactError: a row is outside its pool's span or the context, its embedding is not finite, or the
+            shards have no function for this number of rows.
     """
     if manifest.function_of(manifest.layer_shards[0], plan.width) is None:
-        raise ArtifactError(f"no function of the shards runs passes of {plan.width} rows")
+        raise ArtifactError(f"the shards have no function for passes of {plan.width} rows")
     rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
     tokens = np.array([row.token for row in rows], dtype=np.int64)
     return rows, inputs.of(rows, embedding.hidden(tokens), embedding.layer_inputs(tokens), plan.spans)
@@ -79,9 +80,9 @@ def shape_of(
     sequences: int | None = None,
     finds_best: bool = False,
 ) -> VerifierShape:
-    """Return the sizes of an artifact's verifier, for every backend.
+    """Return the sizes of an artifact's verifier.
 
-    `sequences` is the number in use, None for all; if passes attend to every slot, all are used.
+    `sequences` is the number of sequences in use, None for all. Without `partial_spans` all are in use.
     """
     return VerifierShape(
         block=manifest.block,
@@ -101,11 +102,13 @@ def shape_of(
 class ArtifactVerifier:
     """A Verifier (see runtime.passes) over stages of shard runners.
 
-    The head runs on as many rows as the layers, and only what is wanted is read back: a row's bits are those
-    that the exactness gate measured at that width. A pass wider than a block of which no more than a block's
-    rows are wanted gathers those and runs the head at the block's width, which the gate measured too. Where
-    the head has no function of the pass's width, it runs on the wanted rows, a block at a time. Where nothing
-    but the best token of each row is wanted, heads that find it return that alone.
+    The head normally runs at the width of the layers, and only the requested rows are read back: the
+    exactness gate measured a row's bits at that width. There are two exceptions, which the gate measures too:
+
+    - A pass wider than a block that requests at most a block's rows: the head runs on these rows alone.
+    - A head without a function for the pass's width: it runs on the requested rows, a block at a time.
+
+    If only the best token of each row is requested, the heads that find it (`best_heads`) run instead.
     """
 
     def __init__(
@@ -117,12 +120,10 @@ class ArtifactVerifier:
         sequences: int | None = None,
         best: Sequence[HeadStage] = (),
     ) -> None:
-        """Put the stages together, for so many sequences (see `shape_of`).
-
-        `best` are the stages of the manifest's `best_heads`.
+        """Connect the stages; `sequences` as in `shape_of`, `best` are those of the manifest's `best_heads`.
 
         Raises:
-            ArtifactError: a state is in none of the manifest's pools.
+            ArtifactError: a state belongs to none of the manifest's pools.
         """
         self.manifest = manifest
         self.embedding = embedding
@@ -139,20 +140,20 @@ class ArtifactVerifier:
         self._inputs: dict[str, Tensor | Homes] = {}
         pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]
         if sum(map(len, pooled)) != sum(len(stage.states) for stage in self.layers):
-            # What is in no pool would be neither cleared nor compared, and one prompt would tell on the next.
+            # A state outside all pools would never be cleared or compared: one prompt would affect the next.
             raise ArtifactError("a state of the shards is in none of the pools; convert the model again")
 
     @property
     def shape(self) -> VerifierShape:
-        """Sizes, from the manifest."""
+        """The sizes; see Verifier."""
         return self._shape
 
     def submit(self, plan: PassPlan) -> None:
         """Begin a pass in the first stage's runner; see Verifier.
 
         Raises:
-            ArtifactError: a row stands outside its pool's span or the context, or its embedding is no number;
-                no function takes so many rows.
+            ArtifactError: a row is outside its pool's span or the context, its embedding is not finite, or
+                the shards have no function for this number of rows.
         """
         _, self._inputs = planned_inputs(plan, self.manifest, self.embedding, self.pass_inputs)
         self._plan = plan
@@ -162,8 +163,8 @@ class ArtifactVerifier:
         """Return the results of the pass; see Verifier.
 
         Raises:
-            ArtifactError: the library fails, or the heads return something else than a logit per token.
-            StateLostError: a runner lost its states; then those of all others are zeros again, too.
+            ArtifactError: the library fails, or the heads do not return one logit per token.
+            StateLostError: a runner lost its states; the states of all runners are zeros again.
         """
         plan, self._plan = self._plan, None
         if plan is None:
@@ -188,7 +189,7 @@ class ArtifactVerifier:
         if not plan.wanted:
             return {}
         runs = head_runs(plan, self.manifest)
-        # What is beyond fp16 becomes an infinity, which the golden gate and the sampler name.
+        # A value beyond fp16's range becomes an infinity, which the golden gate and the sampler report.
         with np.errstate(over="ignore"):
             taken = {
                 lane: outputs.lane(last.output, lane).astype(np.float16)
@@ -201,7 +202,7 @@ class ArtifactVerifier:
         return {lane: found[lane] for lane in plan.wanted}
 
     def _logits(self, plan: PassPlan, lanes: Sequence[int], hidden: Tensor) -> dict[int, RowLogits]:
-        """What is wanted of these lanes, after one run of the heads over them."""
+        """Run the heads once over these lanes; return the requested logits by lane."""
         found: list[tuple[HeadStage, Outputs]] = []
         is_best = bool(self.best) and plan.wants_best_alone
         for head in self.best if is_best else self.heads:
@@ -223,7 +224,7 @@ class ArtifactVerifier:
         return {lane: reduced(lane) for lane in dict.fromkeys(lanes) if lane in plan.wanted}
 
     def _best(self, found: Sequence[Channels]) -> RowLogits:
-        # What is beyond fp16 becomes an infinity, which the sampler names.
+        # A value beyond fp16's range becomes an infinity, which the sampler reports.
         with np.errstate(over="ignore"):
             numbers = np.concatenate([part.astype(np.float16) for part in found])
         return best_of_slices(numbers, self._slices)
@@ -233,11 +234,11 @@ class ArtifactVerifier:
         return [(stage.runner, spec) for stage in self.layers for spec in stage.states if spec.pool == name]
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
-        """Copy K/V bits between slots; see Verifier."""
+        """Copy K/V bits from slots to other slots of the pool; see Verifier."""
         self.import_slots(pool, target, self.export_slots(pool, source, count))
 
     def export_slots(self, pool: int, first: int, count: int) -> list[Tensor]:
-        """K/V bits of consecutive slots; see Verifier."""
+        """Return the K/V bits of consecutive slots; see Verifier."""
         return [runner.read_slots(spec.name, first, count) for runner, spec in self._pool_states(pool)]
 
     def import_slots(self, pool: int, first: int, values: Sequence[Tensor]) -> None:

@@ -85,7 +85,7 @@ def test_a_worker_that_was_not_built_is_one_sentence_with_the_mend(
 def test_the_path_is_that_of_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ANESPEC_WORKER", str(tmp_path / "worker"))
     outcome = run("worker", "path")
-    assert outcome.code == 6 and "ANESPEC_WORKER names it, and it cannot be read" in outcome.err
+    assert outcome.code == 6 and "the worker that ANESPEC_WORKER names cannot be read" in outcome.err
     (tmp_path / "worker").touch()
     assert run("worker", "path").out == f"{tmp_path / 'worker'}\n"
     assert run("worker", "build", "--json").json["built"] is False

@@ -1,4 +1,4 @@
-"""A CoreMLLibrary that computes nothing, for what happens around it; run, the child that tries shards."""
+"""A CoreMLLibrary that computes nothing, for what happens around it; run, the child that runs load probes."""
 
 import sys
 from collections.abc import Generator, Sequence

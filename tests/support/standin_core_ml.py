@@ -2,7 +2,7 @@
 
 What coremltools asks of its native library (`libcoremlpython`, absent outside macOS) is answered here: models
 are executed by the portable backend, plans are made from packages. Arrays are as picky as there: fp32 in,
-writable, a dict that may be written to; fp32 out. Run, this is the child that tries shards.
+writable, a dict that may be written to; fp32 out. Run, this is the child that runs load probes.
 """
 
 import sys

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from anespec.runtime.backends.coreml.library import FIRST_MACOS
-from anespec.runtime.backends.worker.build import LEAST_SWIFT
+from anespec.runtime.backends.worker.build import MINIMUM_SWIFT
 from anespec.system.errors import StorageError
 from anespec.system.formatting import bytes_text, counted
 from anespec.system.packages import EXTRAS, install_command
@@ -199,8 +199,8 @@ def _tools(system: System) -> Iterator[Finding]:
         return
     number = re.search(r"Swift version (\d+(?:\.\d+)*)", swift)
     text = f"Swift {number[1] if number else 'of an unknown version'}"
-    if number is not None and tuple(map(int, number[1].split("."))) < LEAST_SWIFT:
-        least = ".".join(map(str, LEAST_SWIFT))
+    if number is not None and tuple(map(int, number[1].split("."))) < MINIMUM_SWIFT:
+        least = ".".join(map(str, MINIMUM_SWIFT))
         yield _warn(
             "swift", f"{text} is too old to build the native worker", f"install Swift {least} or later"
         )

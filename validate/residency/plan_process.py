@@ -17,7 +17,7 @@ from anespec.manifests.residency import ShardComputePlan
 from anespec.manifests.schema import Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import RunEnvironment
-from anespec.runtime.backends.coreml.probing import LONGEST_CONTACT
+from anespec.runtime.backends.coreml.probing import PROBE_TIMEOUT
 from anespec.system.coreml_errors import error_sentence
 from anespec.system.errors import AnespecError
 from anespec.validate.child_answer import ChildLostError, answer_parent, child_answer
@@ -31,7 +31,7 @@ class ChildPlans:
     """A PlanMaker (see compute_plan): one process a shard. `module` is what that runs."""
 
     module: str = MODULE
-    seconds: float = LONGEST_CONTACT
+    seconds: float = PROBE_TIMEOUT
 
     def circumstances(self, artifact: Artifact) -> RunEnvironment:
         """See PlanMaker."""

@@ -13,7 +13,7 @@ from anespec.manifests.schema import Manifest, Shard, ShardFunction
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import RunEnvironment
 from anespec.runtime.backends.coreml.compiled import CompileRefusedError, compiled_shard
-from anespec.runtime.backends.coreml.probing import LONGEST_CONTACT
+from anespec.runtime.backends.coreml.probing import PROBE_TIMEOUT
 from anespec.runtime.backends.worker.backend import system_of_core_ml
 from anespec.runtime.backends.worker.commands import CommandFailedError, WorkerCompiler, plan_json
 from anespec.runtime.backends.worker.process import WorkerProgram
@@ -32,7 +32,7 @@ class WorkerPlans:
     """A PlanMaker (see compute_plan) by `anespec-worker plan`, each function's within so many seconds."""
 
     program: WorkerProgram
-    seconds: float = LONGEST_CONTACT
+    seconds: float = PROBE_TIMEOUT
 
     def circumstances(self, artifact: Artifact) -> RunEnvironment:
         """See PlanMaker."""

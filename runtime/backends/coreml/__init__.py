@@ -1,1 +1,1 @@
-"""The backend that has Core ML run the shards, through coremltools' own classes."""
+"""The backend that runs shards with Core ML, through the classes of coremltools."""

@@ -1,4 +1,4 @@
-"""The backend that has Core ML run an artifact's shards: each a model of its own, one pass through all."""
+"""The backend that runs an artifact's shards with Core ML, each as a model of its own."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from anespec.runtime.backends.coreml.memory import (
     remember,
     remember_start,
 )
-from anespec.runtime.backends.coreml.probing import LONGEST_CONTACT, run_probes
+from anespec.runtime.backends.coreml.probing import PROBE_TIMEOUT, run_probes
 from anespec.runtime.backends.coreml.runner import ANY_WIDTH, CoreMLRunner
 from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.embedding import open_embedding
@@ -32,15 +32,18 @@ from anespec.system.packages import missing_package
 _log = logging.getLogger(__name__)
 
 Models = Mapping[int | None, LoadedModel]
-"""By the T that they run."""
+"""Loaded models by the T that they run, or by ANY_WIDTH."""
 
 ModelsByName = Mapping[str | None, LoadedModel]
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a shard: the T that it runs (ANY_WIDTH: any), its name where it needs one, the layout of
-    its channel tensors, and its outputs."""
+    """A function of a shard.
+
+    `rows` is the T that it runs, or ANY_WIDTH. `name` is None for the only function of a package. `layout` is
+    that of its channel tensors.
+    """
 
     rows: int | None
     name: str | None
@@ -49,7 +52,7 @@ class Function:
 
 
 def functions_of(manifest: Manifest, shard: Shard) -> tuple[Function, ...]:
-    """The functions that are loaded of a shard, the block's first."""
+    """Return the functions of a shard that are loaded; that of the block's width comes first."""
     return tuple(
         Function(each.rows, manifest.loaded_name(way, each), each.layout, way.program_outputs)
         for way in manifest.ways_through(shard)
@@ -58,7 +61,7 @@ def functions_of(manifest: Manifest, shard: Shard) -> tuple[Function, ...]:
 
 
 class ShardLoader:
-    """Load an artifact's shards on some compute units."""
+    """Loads an artifact's shards on the given compute units."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class ShardLoader:
         command: Sequence[str] | None,
         seconds: float,
     ) -> None:
-        """Nothing is done yet; `command` and `seconds` are those of `first_contacts`."""
+        """Load nothing yet; `command` and `seconds` are the arguments of `run_probes`."""
         self._manifest = artifact.manifest
         self._shards = shards
         self._core_ml = core_ml
@@ -79,11 +82,13 @@ class ShardLoader:
         self._seconds = seconds
 
     def load(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Models]]:
-        """The models of each way through each shard; all are compiled and tried before the first is loaded.
+        """Yield each shard with its loaded models, once for each kind of output that it has.
+
+        All shards are compiled and probed before the first one is loaded.
 
         Raises:
-            ArtifactError: Core ML refuses a shard, fails in it or is killed by it.
-            StorageError: there is no room for the compiled shards.
+            ArtifactError: Core ML refuses a shard, or fails or crashes in it.
+            StorageError: the disk has no space for the compiled shards.
         """
         for compiled in self._met([self._shards.of(shard) for shard in shards]):
             models, manifest = self._loaded(compiled), self._manifest
@@ -92,11 +97,11 @@ class ShardLoader:
                 yield way, {each.rows: models[manifest.loaded_name(way, each)] for each in functions}
 
     def _met(self, shards: Sequence[CompiledShard]) -> list[CompiledShard]:
-        """The shards, each of which was loaded and run once by another process, now or before."""
+        """Probe the shards that no process has loaded yet; return all, stale ones replaced."""
         met = {compiled.shard.path: compiled for compiled in shards}
         waiting = [compiled for compiled in shards if not met_before(compiled, self._shards.record(compiled))]
         while waiting:
-            _log.info("first contact with %s", ", ".join(compiled.shard.path for compiled in waiting))
+            _log.info("load probe of %s", ", ".join(compiled.shard.path for compiled in waiting))
             contacts = [self._probe(compiled) for compiled in waiting]
             with closing(run_probes(contacts, command=self._command, seconds=self._seconds)) as outcomes:
                 for outcome in outcomes:
@@ -106,7 +111,7 @@ class ShardLoader:
                         met[compiled.shard.path] = waiting[0]
                         break
                     remember(self._shards.record(compiled), outcome)
-                    _log.info("first contact with %s: %s", compiled.shard.path, outcome.first)
+                    _log.info("load probe of %s: %s", compiled.shard.path, outcome.first)
                     if outcome.error is not None:
                         raise refused(compiled, outcome.error, compiled.doubt)
         return list(met.values())
@@ -114,7 +119,7 @@ class ShardLoader:
     def _loaded(self, compiled: CompiledShard) -> ModelsByName:
         try:
             return self._started(compiled)
-        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        # Core ML's errors arrive as RuntimeError, ValueError or plain Exception.
         except Exception as error:
             if not is_stale(compiled, str(error)):
                 raise refused(compiled, str(error), compiled.doubt) from error
@@ -125,7 +130,7 @@ class ShardLoader:
             raise refused(compiled, str(error)) from error
 
     def _started(self, compiled: CompiledShard) -> ModelsByName:
-        """The models of a shard, each of whose widths has been run once."""
+        """Load a shard, run each of its widths once, and record the times; return its models."""
         models, times = start_shard(self._probe(compiled), self._core_ml)
         remember_start(compiled, self._shards.record(compiled), times)
         return models
@@ -135,9 +140,9 @@ class ShardLoader:
 
 
 def probe_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -> LoadProbe:
-    """Return the load probes of a compiled shard: every function at every width in use, the block first.
+    """Return the load probe of a compiled shard: every function at every width in use, the block first.
 
-    Core ML prepares a model of flexible shapes for each width, so each is a load probe of its own.
+    Core ML prepares a model with flexible shapes anew for each width, so each width is run.
     """
     shard = compiled.shard
     given = {spec.name for spec in shard.inputs}
@@ -174,37 +179,41 @@ def _tried(shard: Shard, function: Function, rows: int) -> TriedPass:
 
 
 Way = tuple[str, bool]
-"""A way through a shard: its path, and whether it leads to the best tokens alone."""
+"""The key of a shard's runner: the shard's path, and whether its outputs are best tokens only."""
 
 
 @dataclass(frozen=True)
 class CoreMLBackend:
-    """Core ML on some compute units. `contact_command` runs what tries shards first; None is ours."""
+    """Core ML on the given compute units.
+
+    `contact_command` starts the process that runs load probes; None starts `probe_process`. A probe of one
+    shard is stopped after `contact_seconds`.
+    """
 
     name: str
     units: ComputeUnits
     core_ml: CoreMLLibrary = field(default_factory=CoreMLTools)
     contact_command: Sequence[str] | None = None
-    contact_seconds: float = LONGEST_CONTACT
+    contact_seconds: float = PROBE_TIMEOUT
 
     uses_threads = False
     takes_spans = False
-    """Core ML has threads of its own."""
+    """Core ML chooses its own number of threads, and its shards have a fixed number of slots."""
 
     def unavailable(self) -> str | None:
-        """Why it cannot run here; see Backend."""
+        """Return why it cannot run here; see Backend."""
         return library.unavailable() or missing_package("coremltools")
 
     def library_version(self) -> str:
-        """coremltools' and the build of macOS; see Backend."""
+        """Return coremltools' version and the build of macOS; see Backend."""
         return self.core_ml.version()
 
     def open(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
-        """Compile and try what never was, and load all shards; see Backend.
+        """Compile and probe the shards that are new here, and load all; see Backend.
 
         Raises:
-            ArtifactError: see Backend; or Core ML refuses a shard, fails in it or is killed by it.
-            StorageError: there is no room for the compiled shards.
+            ArtifactError: see Backend; or Core ML refuses a shard, or fails or crashes in it.
+            StorageError: the disk has no space for the compiled shards.
         """
         manifest = artifact.manifest
         runners = self._runners(artifact, manifest.shards)
@@ -223,11 +232,11 @@ class CoreMLBackend:
         return self.open(artifact, threads)
 
     def starts(self, artifact: Artifact) -> Starts | None:
-        """What starting took before, as kept beside the compiled shards; see Backend."""
-        return self._shards(artifact).starts(artifact.manifest.shards)
+        """Return the start times that are recorded beside the compiled shards; see Backend."""
+        return self._loader(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
-        """One shard by itself; see Backend, and `open`."""
+        """Load one shard alone; see Backend, and `open`."""
         return self._runners(artifact, (shard,))[_way(shard)]
 
     def _runners(self, artifact: Artifact, shards: Sequence[Shard]) -> dict[Way, ShardRunner]:

@@ -1,9 +1,9 @@
-"""An artifact's shards as Core ML compiled them, kept from one start to the next.
+"""Compile an artifact's shards with Core ML, and keep the results from one start to the next.
 
-They lie in the artifact's `compiled/`, or in the user's cache folder where the artifact cannot be written.
-One is good for one shard, one build of the system and one compiler, which its name has a hash of; another
-build finds nothing, compiles again and removes what it found no use for. A name is given by renaming, so
-that what has it is whole.
+They are stored in the artifact's `compiled/`, or in the user's cache folder if the artifact is read-only. A
+compiled shard is valid for one shard, one build of the system and one compiler; its name holds a hash of
+them. After an upgrade the shard is compiled again and the old result is removed. A compilation gets its name
+by renaming at the end, so a folder with the name is complete.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ PARTIAL = re.compile(r"\.(\d+)\.[0-9a-f]+\.partial\..+")
 KEY_DIGITS = 16
 
 Report = Callable[[str], None]
-"""A callback that is called with the next step."""
+"""A callback for progress; its argument describes the next step."""
 
 
 class CompileRefusedError(ArtifactError):
@@ -51,11 +51,11 @@ class Compiler(Protocol):
     """A compiler of packages; a call may raise any exception."""
 
     def compile(self, package: Path, destination: Path) -> Path:
-        """Compile to `destination`, which ends in .mlmodelc and is not there yet; returns it."""
+        """Compile to `destination`, which ends in .mlmodelc and must not exist; return it."""
         ...
 
     def version(self) -> str:
-        """The identity of the compiler; results of another version are not used."""
+        """Return the identity of the compiler; results of another version are not used."""
         ...
 
 
@@ -69,20 +69,21 @@ class CompiledShard:
 
     @property
     def doubt(self) -> str | None:
-        """The advice if the shard is refused: an older compilation may be damaged, a new one is not."""
+        """The advice to give if Core ML refuses the shard: an earlier compilation may be damaged."""
         return None if self.made else f"it was compiled before; to compile it again remove {self.path}"
 
     def beside(self, suffix: str) -> Path:
-        """A file that is about this compiled shard, and goes with it."""
+        """Return the path of a file about this compiled shard; `discard` removes both."""
         return self.path.with_name(f"{self.path.name.removesuffix(SUFFIX)}.{suffix}")
 
 
 def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report: Report) -> CompiledShard:
-    """One shard compiled, now or before.
+    """Return a compiled shard; compile it if there is no valid earlier compilation.
 
     Raises:
-        ArtifactError: the shard is missing or damaged; a CompileRefusedError where Core ML refuses it.
-        StorageError: there is no room for it, or no place.
+        CompileRefusedError: Core ML refuses the shard.
+        ArtifactError: the shard is missing or damaged.
+        StorageError: there is no space for it, or no folder that can be written.
     """
     if (known := known_shard(artifact, shard, compiler)) is not None:
         return known
@@ -99,7 +100,7 @@ def compiled_shard(artifact: Artifact, shard: Shard, compiler: Compiler, report:
 def known_shard(artifact: Artifact, shard: Shard, compiler: Compiler) -> CompiledShard | None:
     """Return a shard's earlier compilation; None if there is none, or if it is from another build or version.
 
-    A path behind a link does not count: the creator of the link may have put any compiled program there.
+    A path behind a symbolic link is ignored: whoever made the link could have put any program there.
     """
     name = _name(shard, compiler)
     for root, place in ((artifact.root, COMPILED_FOLDER), (_cache(artifact), ".")):
@@ -143,7 +144,7 @@ def _cache(artifact: Artifact) -> Path:
 
 @contextlib.contextmanager
 def _writable(artifact: Artifact) -> Iterator[Folder]:
-    """The folder that a compiled shard is to be written to."""
+    """Yield the folder for compiled shards: the artifact's, or the cache folder if that is read-only."""
     with contextlib.ExitStack() as stack:
         try:
             root = stack.enter_context(Folder.open(artifact.root))
@@ -165,7 +166,7 @@ def _compile(package: Path, folder: Folder, name: str, compiler: Compiler) -> Pa
         compiler.compile(package, folder.path / partial)
         if not stat.S_ISDIR(folder.mode(name) or stat.S_IFDIR):
             folder.remove(name)
-        # Whoever compiled the same shard meanwhile has a folder there, which is as good.
+        # Another process may have compiled the same shard meanwhile; its folder is equivalent.
         with contextlib.suppress(FileExistsError), _suppressed(errno.ENOTEMPTY):
             folder.rename(partial, name)
         folder.sync()
@@ -176,7 +177,7 @@ def _compile(package: Path, folder: Folder, name: str, compiler: Compiler) -> Pa
             f"{folder.path}: {package.name} cannot be compiled there ({error.strerror})"
         ) from error
     except Exception as error:
-        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        # Core ML's errors arrive as RuntimeError, ValueError or plain Exception.
         raise _refused(package, str(error)) from error
     finally:
         with contextlib.suppress(OSError):
@@ -201,7 +202,7 @@ def _suppressed(number: int) -> Iterator[None]:
 
 
 def _sweep(folder: Folder) -> None:
-    """Remove what compilations left that were killed."""
+    """Remove the partial results of compilations whose process was killed."""
     for path in folder.path.iterdir():
         found = PARTIAL.fullmatch(path.name)
         if found is not None and not psutil.pid_exists(int(found[1])):
@@ -210,7 +211,7 @@ def _sweep(folder: Folder) -> None:
 
 
 def _remove_others(folder: Folder, shard: Shard, name: str) -> None:
-    """Remove what another build of the system, or another version of the shard, left of it."""
+    """Remove this shard's compilations by other builds of the system, and of its other versions."""
     kept = name.removesuffix(SUFFIX)
     made = re.compile(re.escape(_stem(shard)) + rf"\.[0-9a-f]{{{KEY_DIGITS}}}\.")
     for path in folder.path.iterdir():

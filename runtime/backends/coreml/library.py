@@ -2,17 +2,18 @@
 
 This thin layer exists only on macOS.
 
-`CoreMLTools` is coremltools 9. Its classes handle arrays as follows (grade A, read in its sources
-(models/model.py, models/_compiled_model.py, coremlpython):
+`CoreMLTools` is coremltools 9. Its classes handle arrays as follows (grade A, read in its sources:
+models/model.py, models/_compiled_model.py, coremlpython):
 
-- An fp16 input is widened to fp32 in Python (`_update_float16_multiarray_input_to_float32`), for which the
-  dict it came in is written to; Core ML makes fp16 of it again. fp32 goes through without a copy. The array
-  must be writable, or pybind11 refuses it.
-- Outputs and `read_state` come back as fp32 copies, whose numbers are those of fp16.
-- `write_state` takes fp32: fp16 is "value type not convertible". It and `read_state` move a whole state.
-- A prediction holds Python's lock, so that nothing else runs in the process meanwhile.
+- An fp16 input is widened to fp32 in Python (`_update_float16_multiarray_input_to_float32`), which changes
+  the dict of inputs; Core ML converts it back to fp16. An fp32 input is passed without a copy. The array must
+  be writable, or pybind11 refuses it.
+- Outputs and the results of `read_state` are fp32 copies of fp16 values.
+- `write_state` takes fp32; for fp16 it raises "value type not convertible". `write_state` and `read_state`
+  copy a whole state.
+- A prediction holds the GIL, so no other thread of the process runs meanwhile.
 
-None of it was run on a Mac by this project.
+This project has never run any of it on a Mac.
 """
 
 import logging
@@ -32,7 +33,7 @@ from anespec.system.machine import system_build
 from anespec.system.packages import missing_package
 
 FIRST_MACOS = 15
-"""States are known to Core ML from here on (A: Apple)."""
+"""The first macOS whose Core ML supports models with states (grade A: Apple)."""
 
 NEURAL_ENGINE = "MLNeuralEngineComputeDevice"
 
@@ -45,14 +46,14 @@ class ComputeUnits(StrEnum):
 
 
 class ModelState(Protocol):
-    """coremltools' MLState. A call may raise anything."""
+    """The MLState of coremltools. A call may raise any exception."""
 
     def read_state(self, name: str) -> NDArray[Any]: ...
     def write_state(self, name: str, value: NDArray[Any]) -> None: ...
 
 
 class LoadedModel(Protocol):
-    """coremltools' CompiledMLModel: one function of a compiled model. A call may raise anything."""
+    """coremltools' CompiledMLModel: one function of a compiled model. A call may raise any exception."""
 
     def make_state(self) -> ModelState: ...
     def predict(
@@ -61,14 +62,14 @@ class LoadedModel(Protocol):
 
 
 class CoreMLLibrary(Protocol):
-    """The door to Core ML; a call may raise anything."""
+    """The calls to Core ML that this backend needs. A call may raise any exception."""
 
     def version(self) -> str:
-        """The library that compiles and executes: compiled models and verdicts hold for one library alone."""
+        """Return the library's version; compiled models and verdicts are valid for one version."""
         ...
 
     def compile(self, package: Path, destination: Path) -> Path:
-        """Compile a package; returns the .mlmodelc, which is `destination`."""
+        """Compile a package to `destination`, an .mlmodelc; return it."""
         ...
 
     def load(
@@ -78,22 +79,22 @@ class CoreMLLibrary(Protocol):
         units: ComputeUnits,
         hint: ReshapeHint = ReshapeHint.NONE,
     ) -> LoadedModel:
-        """Load a function of a compiled model; None is the only one of a package without named functions.
+        """Load a function of a compiled model; None is the only function of a package that names none.
 
-        `hint` is what Core ML is told of passes whose shape changes.
+        `hint` tells Core ML how often the shapes of the inputs change.
         """
         ...
 
 
 class CoreMLTools:
-    """CoreMLLibrary by coremltools 9."""
+    """A CoreMLLibrary that calls coremltools 9."""
 
     def version(self) -> str:
-        """See CoreMLLibrary; known without loading anything."""
+        """Return the version without loading coremltools; see CoreMLLibrary."""
         return library_version()
 
     def compile(self, package: Path, destination: Path) -> Path:
-        """See CoreMLLibrary."""
+        """Compile a package; see CoreMLLibrary."""
         return Path(coremltools().utils.compile_model(str(package), str(destination)))
 
     def load(
@@ -103,7 +104,7 @@ class CoreMLTools:
         units: ComputeUnits,
         hint: ReshapeHint = ReshapeHint.NONE,
     ) -> LoadedModel:
-        """See CoreMLLibrary. Core ML takes no hint for `frequent` shapes, which is its default."""
+        """Load a function; see CoreMLLibrary. `frequent` shapes are Core ML's default and need no hint."""
         ct = coremltools()
         hints = {} if hint is ReshapeHint.NONE else {"reshapeFrequency": ct.ReshapeFrequency[hint.title()]}
         model: LoadedModel = ct.models.CompiledMLModel(
@@ -116,16 +117,16 @@ class CoreMLTools:
 
 
 def library_version() -> str:
-    """coremltools' version and the build of the system that Core ML is a part of."""
+    """Return coremltools' version, and the build of macOS, which Core ML is part of."""
     return f"coremltools {version('coremltools')}, {system_build()}"
 
 
 def unavailable() -> str | None:
-    """Return the reason why Core ML is not available here, with the fix, as a clause; None if it is."""
+    """Return what Core ML needs and lacks here, with the fix, as a clause; None if it is available."""
     if platform.system() != "Darwin":
         return f"macOS {FIRST_MACOS} or later (this is {platform.system()}); use --backend openvino here"
     if int(platform.mac_ver()[0].partition(".")[0] or 0) < FIRST_MACOS:
-        return f"macOS {FIRST_MACOS} or later, for models with states; upgrade the system or use openvino"
+        return f"macOS {FIRST_MACOS} or later, for models with states; upgrade it or use --backend openvino"
     return None
 
 
@@ -135,7 +136,7 @@ def has_neural_engine() -> bool:
         return False
     try:
         devices = coremltools().models.compute_device.MLComputeDevice.get_all_compute_devices()
-    # coremltools without its native library has no proxy to ask, and Core ML speaks through any exception.
+    # coremltools lacks the proxy if its native library is missing, and Core ML may raise any exception.
     except Exception:
         return False
     return any(type(device).__name__ == NEURAL_ENGINE for device in devices)
@@ -143,7 +144,7 @@ def has_neural_engine() -> bool:
 
 @cache
 def coremltools() -> Any:
-    """coremltools, imported without its warnings about versions of torch and without losing a ^C."""
+    """Import coremltools without its warnings about torch's version, and keep Python's handling of ^C."""
     logger = logging.getLogger("coremltools")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,7 @@
-"""The request and the result of a load probe with a compiled shard, as processes exchange them."""
+"""Load probes: load a compiled shard and run it once at each width, since Core ML may refuse or crash.
+
+This module has the request and the result, as processes exchange them in JSON, and the probe itself.
+"""
 
 import time
 from collections.abc import Mapping
@@ -19,7 +22,7 @@ Shape = tuple[int, ...]
 
 
 class TriedPass(Record):
-    """One prediction: a function (None: the only one), its rows, and the shapes of its inputs and outputs."""
+    """One prediction of a load probe: the function (None: the only one), T, and the tensors' shapes."""
 
     function: str | None
     rows: Count = 1
@@ -30,8 +33,8 @@ class TriedPass(Record):
 class LoadProbe(Record):
     """A compiled shard to be loaded and run once at each of its widths.
 
-    `masks` are the inputs that have 0 for a visible slot and MASKED for others; the first slot is visible.
-    `writes` are the inputs that say which slot a row writes, row t slot t: one-hot, or as integers [T].
+    `masks` are the attention masks among the inputs; every row sees the first slot. `writes` are the inputs
+    for the slots that rows write, one-hot or as integers [T]; row t writes slot t.
     """
 
     shard: str
@@ -45,17 +48,17 @@ class LoadProbe(Record):
 
 
 class ProbeList(Record):
-    """The trials that a process runs, in this order."""
+    """The load probes that a process runs, in this order."""
 
     contacts: tuple[LoadProbe, ...]
 
 
 class Outcome(Record):
-    """The result of a load probe: its duration, and Core ML's text if it failed.
+    """The result of a load probe: its duration, and Core ML's error if it failed.
 
-    `by_itself` means that the process failed and not Core ML in it, which is no evidence on the shard.
-    `first` is what starting took in the process that met the compiled shard first, `last` in the last process
-    that loaded it since.
+    `by_itself` means that the process failed and not Core ML, so the error says nothing about the shard.
+    `first` has the start times in the first process that loaded the compiled shard, `last` those in the
+    latest process.
     """
 
     error: str | None = None
@@ -66,16 +69,16 @@ class Outcome(Record):
 
 
 class UnexpectedShapeError(Exception):
-    """A state or an output is not as the manifest says."""
+    """A state or an output has another shape than the manifest says."""
 
 
 def start_shard(
     probe: LoadProbe, library: CoreMLLibrary
 ) -> tuple[Mapping[str | None, LoadedModel], StartTimes]:
-    """Load a shard and run it once at each width; return its functions by name, and what that took.
+    """Load a shard and run it once at each width; return its functions by name, and the times.
 
     Raises:
-        Exception: whatever Core ML raises, or a sentence about what it gave.
+        Exception: any exception of Core ML, or one that describes a wrong result.
     """
     began = time.monotonic()
     models = {
@@ -87,10 +90,10 @@ def start_shard(
 
 
 def run_first_passes(probe: LoadProbe, models: Mapping[str | None, LoadedModel]) -> tuple[FirstPass, ...]:
-    """Run loaded functions once at each width, with one state for all of them; return what each took.
+    """Run loaded functions once at each width, with one state for all; return the times.
 
     Raises:
-        Exception: whatever Core ML raises, or a sentence about what it gave.
+        Exception: any exception of Core ML, or one that describes a wrong result.
     """
     passes = []
     first = next(iter(models.values()))
@@ -113,7 +116,7 @@ def run_first_passes(probe: LoadProbe, models: Mapping[str | None, LoadedModel])
                 raise UnexpectedShapeError(
                     f"the output {name} is {given}, not of shape {shape_text(shape)}; convert again"
                 )
-            # A best token is a number even where its logits are none: the last of its channels tells.
+            # A best token is finite even if its logits are NaN; its last channel is 1 if all were numbers.
             is_number = outputs[name][:, BEST_CHANNELS - 1 :: BEST_CHANNELS] == 1 if name == BEST else True
             if not np.isfinite(outputs[name]).all() or not np.all(is_number):
                 raise FloatingPointError(f"{NOT_A_NUMBER}: {name}")
@@ -121,7 +124,7 @@ def run_first_passes(probe: LoadProbe, models: Mapping[str | None, LoadedModel])
 
 
 def made_up_inputs(probe: LoadProbe, tried: TriedPass) -> dict[str, NDArray[np.float16] | NDArray[np.int32]]:
-    """Rows of plain numbers, each of which writes a slot of its own and sees the first."""
+    """Return inputs with constant rows: row t writes slot t, and every row sees the first slot."""
     inputs: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {}
     for name, shape in tried.inputs.items():
         if name in probe.writes and len(shape) == 1:

@@ -1,8 +1,8 @@
-"""The recorded load probe of a compiled shard: whether it loaded, and Core ML's error if not.
+"""Record the load probe of a compiled shard: whether it loaded, and Core ML's error if it did not.
 
-It lies beside the compiled shard and goes with it, so it holds for one machine, one build of the system and
-one compiler. A failure that may be temporary (no memory, no answer) is not recorded: the next start tries
-again.
+The record is a file beside the compiled shard and is removed with it, so it is valid for one machine, one
+build of the system and one compiler. A failure that may be temporary (no memory, no answer) is not recorded,
+so the next start tries again.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from anespec.runtime.backends.coreml.compiled import (
     known_shard,
 )
 from anespec.runtime.backends.coreml.load_probe import Outcome
-from anespec.runtime.backends.coreml.start_times import REUSED, Starts, StartTimes, added_up
+from anespec.runtime.backends.coreml.start_times import REUSE_FRACTION, Starts, StartTimes, added_up
 from anespec.system.coreml_errors import error_sentence, known_error
 from anespec.system.errors import ArtifactError, StorageError
 from anespec.system.safe_files import Folder
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def remembered(place: Path) -> Outcome | None:
-    """Return the recorded result of an earlier contact; None if there is none."""
+    """Return the result of an earlier load probe, recorded in the file `place`; None if there is none."""
     try:
         with Folder.open(place.parent) as folder:
             return Outcome.model_validate_json(folder.read(place.name, LARGEST_OUTCOME))
@@ -42,29 +42,28 @@ def remembered(place: Path) -> Outcome | None:
 
 
 def remember(place: Path, outcome: Outcome) -> None:
-    """Keep what came of a load probe, unless it may pass; where it cannot be written it is not kept."""
+    """Record a load probe, unless its failure may be temporary or the file cannot be written."""
     if outcome.by_itself or (outcome.error is not None and not lasts(outcome.error)):
         return
     _write(place, outcome)
 
 
 def remember_start(compiled: CompiledShard, place: Path, start: StartTimes) -> None:
-    """Keep what starting a shard took in this process, and log whether it had to be paid a second time."""
+    """Record how long a shard took to start here, and log whether the first start's work was reused."""
     known = remembered(place) or Outcome()
     if known.first is None:
-        _log.info("%s: the process that met it first runs it: %s", compiled.shard.path, start)
+        _log.info("%s: first loaded by the process that runs it: %s", compiled.shard.path, start)
         _write(place, known.model_copy(update={"first": start}))
         return
     if known.last is None:
-        is_reused = start.seconds < REUSED * known.first.seconds
-        said = "reuses what the first one left" if is_reused else "takes as long as the first one"
+        is_reused = start.seconds < REUSE_FRACTION * known.first.seconds
+        said = "reused the first one's work" if is_reused else "took as long as the first one"
         _log.info("%s: a second process %s: %s", compiled.shard.path, said, start)
     _write(place, known.model_copy(update={"last": start}))
 
 
 def recorded_starts(places: Iterable[Path]) -> Starts | None:
-    """What starting the shards took whose outcomes are kept at these places, added up; None where one of them
-    never started."""
+    """Return the sum of the start times recorded in these files; None if a shard never started."""
     outcomes = [remembered(place) for place in places]
     first = [outcome.first for outcome in outcomes if outcome is not None and outcome.first is not None]
     last = [outcome.last for outcome in outcomes if outcome is not None and outcome.last is not None]
@@ -85,63 +84,67 @@ def lasts(text: str) -> bool:
 
 
 def met_before(compiled: CompiledShard, place: Path) -> bool:
-    """Return whether a load probe is recorded; raise ArtifactError if it failed permanently."""
+    """Return whether a load probe is recorded.
+
+    Raises:
+        ArtifactError: the recorded probe failed.
+    """
     outcome = remembered(place)
     if outcome is not None and outcome.error is not None:
-        raise refused(compiled, outcome.error, f"it was so before; to try again remove {place}")
+        raise refused(compiled, outcome.error, f"in an earlier load probe; to try again remove {place}")
     return outcome is not None
 
 
 def refused(compiled: CompiledShard, text: str, note: str | None = None) -> ArtifactError:
-    """Return the error for Core ML's text about a compiled shard."""
+    """Return the error to raise for Core ML's message `text` about a compiled shard."""
     sentence = f"{compiled.shard.path}: {error_sentence(text)}"
     return ArtifactError(f"{sentence} ({note})" if note else sentence)
 
 
 def is_stale(compiled: CompiledShard, text: str) -> bool:
-    """Return whether another compilation may fix the error: the shard was not compiled just now, and the
-    result would differ."""
+    """Return whether compiling again may fix the error: the compilation is an earlier one, and it is gone or
+    the error is known to mean that it is stale."""
     known = known_error(text)
     return not compiled.made and (not compiled.path.is_dir() or (known is not None and known.stale))
 
 
 class CompiledShards:
-    """The compiled shards of an artifact, and what is recorded of each in a file `record` beside it.
+    """The compiled shards of an artifact, each with a record of its load probe in a file beside it.
 
-    A shard that became stale by an upgrade of the system is compiled again, once: see `is_stale`.
+    If an upgrade of the system made a compiled shard stale, it is compiled again, once (see `is_stale`).
     """
 
     def __init__(self, artifact: Artifact, compiler: Compiler, record: str) -> None:
-        """Nothing is compiled yet."""
+        """Compile nothing yet; `record` is the suffix of the records' file names."""
         self._artifact = artifact
         self._compiler = compiler
         self._record = record
 
     def of(self, shard: Shard) -> CompiledShard:
-        """Return a shard compiled, now or before; raises like `compiled_shard`."""
+        """Return a compiled shard, and compile it if needed; raises like `compiled_shard`."""
         return compiled_shard(self._artifact, shard, self._compiler, _log.info)
 
     def again(self, compiled: CompiledShard) -> CompiledShard:
         """Compile a stale shard again; raises like `compiled_shard`."""
-        _log.warning("%s is compiled again, since Core ML cannot load it any more", compiled.shard.path)
+        _log.warning("compiling %s again: Core ML cannot load the compiled shard", compiled.shard.path)
         discard(compiled)
         return self.of(compiled.shard)
 
     def record(self, compiled: CompiledShard) -> Path:
-        """Return the path of what is recorded of a compiled shard."""
+        """Return the path of a compiled shard's record."""
         return compiled.beside(self._record)
 
     def forget(self, shards: Sequence[Shard]) -> None:
         """Remove compiled shards and their records.
 
         Raises:
-            StorageError: one cannot be removed.
+            StorageError: a file cannot be removed.
         """
         for shard in shards:
             discard(self.of(shard))
 
     def starts(self, shards: Sequence[Shard]) -> Starts | None:
-        """Return what starting the shards took before; None where one of them never started here."""
+        """Return how long earlier starts of these shards took; None if one of them never started here."""
         known = [known_shard(self._artifact, shard, self._compiler) for shard in shards]
         compiled = [each for each in known if each is not None]
         return recorded_starts(map(self.record, compiled)) if len(compiled) == len(known) else None

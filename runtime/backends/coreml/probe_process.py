@@ -1,6 +1,7 @@
-"""The process that meets compiled shards first: it tries one after the other, and Core ML may kill it.
+"""The child process that runs load probes, one shard after another, since Core ML may crash it.
 
-It reads one line, a ContactList, and answers a line per shard, an Outcome. `first_contact` starts it.
+It reads one line from standard input, a ProbeList, and answers with one line for each shard, an Outcome.
+`probing.run_probes` starts it.
 """
 
 import sys
@@ -13,7 +14,7 @@ from anespec.system.child_python import answer_stream, end_with_parent
 
 
 def main(library: CoreMLLibrary) -> None:
-    """Answer what the standard input asks."""
+    """Run the probes that standard input lists, until one fails."""
     answers = answer_stream()
     asked = ProbeList.model_validate_json(sys.stdin.readline())
     end_with_parent()
@@ -22,11 +23,11 @@ def main(library: CoreMLLibrary) -> None:
 
 
 def tried(probe: LoadProbe, library: CoreMLLibrary) -> Outcome:
-    """Return the result of a load probe in this process, unless Core ML ends the process."""
+    """Run a load probe in this process and return its result, unless Core ML ends the process."""
     began = time.monotonic()
     try:
         _, first = start_shard(probe, library)
-    # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+    # Core ML's errors arrive as RuntimeError, ValueError or plain Exception.
     except Exception as error:
         return Outcome(error=str(error) or type(error).__name__, seconds=time.monotonic() - began)
     return Outcome(seconds=time.monotonic() - began, first=first)

@@ -1,4 +1,4 @@
-"""Load probes with compiled shards, in a process of their own, since Core ML may kill that."""
+"""Run load probes of compiled shards in a child process, since Core ML may crash the process."""
 
 import contextlib
 import subprocess
@@ -17,31 +17,33 @@ from anespec.system.formatting import last_line
 
 CHILD = "anespec.runtime.backends.coreml.probe_process"
 
-LONGEST_CONTACT = 1200.0
-"""Timeout in seconds for one shard. The first use of 2 GB took others 112 to 133 s for each width (ane-book,
-grade B)."""
+PROBE_TIMEOUT = 1200.0
+"""Timeout in seconds for one shard.
 
-LAST_WORDS = 4096
-"""Bytes of the standard error that are looked at when a process dies."""
+Others measured 112 to 133 s for each width at the first use of 2 GB of weights (ane-book, grade B).
+"""
 
-LARGEST_ANSWER = 1 << 16
-"""Bytes of a line that is read."""
+STDERR_TAIL_BYTES = 4096
+"""Bytes at the end of standard error that are searched for the cause when a process dies."""
 
-NONSENSE = "the process that tried it gave an answer that cannot be read"
+MAX_ANSWER_BYTES = 1 << 16
+"""The largest answer in bytes that is read from the child process."""
+
+INVALID_ANSWER = "the process that runs load probes gave an answer that cannot be parsed"
 
 
 def run_probes(
     contacts: Sequence[LoadProbe],
     *,
     command: Sequence[str] | None = None,
-    seconds: float = LONGEST_CONTACT,
+    seconds: float = PROBE_TIMEOUT,
 ) -> Generator[Outcome, None, None]:
-    """Try shards in one child process, each within so many seconds; the last outcome is the first failure.
+    """Run load probes in one child process, each for at most `seconds`; yield their outcomes in order.
 
-    `command` runs what `contact_child` is.
+    The first failure is the last outcome. `command` starts a process like `probe_process`, the default.
 
     Raises:
-        AnespecError: no process can be started.
+        AnespecError: the process cannot be started.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -57,12 +59,12 @@ def run_probes(
             )
         except OSError as error:
             raise AnespecError(
-                f"the process that tries shards cannot be started ({error.strerror}); see --backend openvino"
+                f"the process for load probes cannot be started ({error.strerror}); try --backend openvino"
             ) from error
         try:
             assert child.stdin is not None
             assert child.stdout is not None
-            # A thread: the write blocks if the child does not read, or if the list is long.
+            # The list is written in a thread, since the write blocks if the child does not read.
             threading.Thread(target=_tell, args=(child.stdin, contacts), daemon=True).start()
             for _ in contacts:
                 outcome = _outcome(child, child.stdout, seconds, words)
@@ -82,7 +84,7 @@ def _tell(stream: IO[bytes], contacts: Sequence[LoadProbe]) -> None:
 def _outcome(
     child: "subprocess.Popen[bytes]", answers: IO[bytes], seconds: float, words: IO[bytes]
 ) -> Outcome:
-    """The next answer, or how the child ended without one."""
+    """Return the child's next answer, or an outcome that says how the child ended without one."""
     late = threading.Event()
 
     def give_up() -> None:
@@ -92,24 +94,24 @@ def _outcome(
     timer = threading.Timer(seconds, give_up)
     timer.start()
     try:
-        line = answers.readline(LARGEST_ANSWER)
+        line = answers.readline(MAX_ANSWER_BYTES)
     finally:
         timer.cancel()
     with contextlib.suppress(ValidationError):
         return Outcome.model_validate_json(line)
     if line and not late.is_set():
-        return Outcome(error=NONSENSE, by_itself=True)
+        return Outcome(error=INVALID_ANSWER, by_itself=True)
     code = child.wait()
     if late.is_set():
         return Outcome(error=no_answer(seconds), seconds=seconds)
     # A crashing process prints its reason first, such as the uncaught exception.
     end = ended_by(-code) if code < 0 else f"the process ended with code {code}"
-    return Outcome(error=f"{_last_words(words)}\n{end}".strip(), by_itself=code >= 0)
+    return Outcome(error=f"{_last_stderr_line(words)}\n{end}".strip(), by_itself=code >= 0)
 
 
-def _last_words(words: IO[bytes]) -> str:
+def _last_stderr_line(words: IO[bytes]) -> str:
     words.seek(0, 2)
-    words.seek(max(0, words.tell() - LAST_WORDS))
+    words.seek(max(0, words.tell() - STDERR_TAIL_BYTES))
     return last_line(words.read().decode("utf-8", "replace"))
 
 

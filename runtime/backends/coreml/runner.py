@@ -1,4 +1,4 @@
-"""Runs a compiled shard with Core ML; its states are one MLState, which all of its functions share."""
+"""Run a compiled shard with Core ML. Its states are one MLState, which all of its functions share."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,38 +18,41 @@ from anespec.system.errors import AnespecError, ArtifactError
 from anespec.system.formatting import shape_text
 
 ANY_WIDTH = None
-"""The key of a model that runs passes of every width."""
+"""The key of a model that runs passes of any width."""
 
 
 @dataclass(frozen=True)
 class CoreMLOutputs:
-    """The results of a pass, in the fp32 that coremltools makes of fp16."""
+    """The results of a pass, fp32 since coremltools widens fp16."""
 
     values: Mapping[str, NDArray[np.float32]]
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of an output; see Outputs."""
+        """Return a copy of an output; see Outputs."""
         return self.values[name].astype(np.float16)
 
     def lane(self, name: str, lane: int) -> Channels:
-        """One lane of an output; see Outputs. Lanes lie interleaved, and a row of logits is read often."""
+        """Return one lane of an output; see Outputs.
+
+        It is contiguous: in the output lanes are interleaved, and a row of logits is read many times.
+        """
         return np.ascontiguousarray(row_of(self.values[name], lane))
 
 
 class CoreMLRunner:
-    """A ShardRunner over Core ML; caches that the host holds are inputs to it.
+    """A ShardRunner that calls Core ML. Caches that the host holds are inputs of the shard.
 
-    coremltools moves a state as a whole only, so that reading or writing slots costs a copy of all of them,
-    widened to fp32: 8 MB for a state of 2048 slots, 8 heads and 128 channels.
+    coremltools copies only whole states, so reading or writing slots costs a copy of all slots, widened to
+    fp32: 8 MB for a state of 2048 slots, 8 heads and 128 channels.
 
-    After a failure in a pass nobody knows what the states hold: they are made anew, of zeros.
+    After a failure in a pass the content of the states is unknown: they are replaced by states of zeros.
     """
 
     takes_homes = False
-    """The masks are inputs of the shard."""
+    """False: the shard's inputs are masks, so slot numbers would have to be expanded."""
 
     partial_spans = False
-    """The number of slots is fixed when a shard is compiled."""
+    """False: the number of slots is fixed when a shard is compiled."""
 
     def __init__(
         self,
@@ -57,12 +60,13 @@ class CoreMLRunner:
         models: Mapping[int | None, LoadedModel],
         layouts: Mapping[int | None, ChannelLayout] = MappingProxyType({}),
     ) -> None:
-        """`models` are loaded functions by the T that they run, or by ANY_WIDTH.
+        """Create the states of a shard whose functions are loaded.
 
-        `layouts` are those of their channel tensors, by the same keys, where they are not as declared.
+        `models` are the functions by the T that they run, or by ANY_WIDTH. `layouts` are the layouts of their
+        channel tensors, by the same keys; a key that is missing has the declared layout.
 
         Raises:
-            ArtifactError: the states are not as the manifest says.
+            ArtifactError: the states have other shapes than the manifest says.
         """
         self.shard = shard
         self.models = dict(models)
@@ -75,10 +79,12 @@ class CoreMLRunner:
         self._inputs: Inputs = {}
 
     def _new_state(self) -> ModelState | None:
-        """A state of zeros, as Apple's header says of new ones (A); it is looked at all the same.
+        """Return a state of zeros; None if the shard has no states.
+
+        Apple's header says that new states are zeros (grade A). That is checked nevertheless.
 
         Raises:
-            ArtifactError: Core ML makes none, or it is not as the manifest says.
+            ArtifactError: Core ML cannot create the state, or a shape differs from the manifest's.
         """
         if not self.states:
             return None
@@ -95,20 +101,23 @@ class CoreMLRunner:
                     state.write_state(name, np.zeros(shape, np.float32))
         except AnespecError:
             raise
-        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        # Core ML's errors arrive as RuntimeError, ValueError or plain Exception.
         except Exception as error:
             raise ArtifactError(f"{self.shard.path}: {error_sentence(str(error))}") from error
         return state
 
     def start(self, inputs: Inputs) -> None:
-        """Note what `finish` is to run: a prediction holds Python up in any thread; see ShardRunner."""
+        """Keep the inputs for `finish`; see ShardRunner.
+
+        A prediction holds the GIL, so to run it in a thread would gain nothing.
+        """
         self._inputs = inputs
 
     def finish(self) -> Outputs:
-        """Execute; see ShardRunner.
+        """Execute the pass; see ShardRunner.
 
         Raises:
-            StateLostError: Core ML fails, or a result that goes into later states is no number.
+            StateLostError: Core ML fails, or an output of a layer shard is not finite.
         """
         outputs = self._predict(self._inputs)
         if self.carries and not all(np.isfinite(value).all() for value in outputs.values.values()):
@@ -116,7 +125,7 @@ class CoreMLRunner:
         return outputs
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
-        """Execute once; results are returned unchecked. See ShardRunner, and `finish`."""
+        """Execute once; the outputs are not checked to be finite. See ShardRunner, and `finish`."""
         outputs = self._predict(inputs)
         return {name: outputs.tensor(name) for name in self.outputs}
 
@@ -134,7 +143,7 @@ class CoreMLRunner:
             given[spec.name] = np.ascontiguousarray(value)
         try:
             values = model.predict(given, self._state)
-        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        # Core ML's errors arrive as RuntimeError, ValueError or plain Exception.
         except Exception as error:
             raise self._lost(str(error)) from error
         missing = [name for name in self.outputs if name not in values]
@@ -153,28 +162,28 @@ class CoreMLRunner:
         return StateLostError(f"{self.shard.path}: {error_sentence(text)}")
 
     def read_state(self, name: str) -> Tensor:
-        """A copy of a state; see ShardRunner. Raises StateLostError where Core ML fails."""
+        """Return a copy of a state; see ShardRunner. Raises StateLostError if Core ML fails."""
         with self._losing() as state:
             return state.read_state(name).astype(np.float16)
 
     def write_state(self, name: str, value: Tensor) -> None:
-        """Replace a state; see ShardRunner. Raises StateLostError where Core ML fails."""
+        """Replace a state; see ShardRunner. Raises StateLostError if Core ML fails."""
         with self._losing() as state:
             state.write_state(name, np.array(value, dtype=np.float32, order="C"))
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
-        """A copy of some slots, which costs one of all of them; see ShardRunner."""
+        """Return a copy of some slots; see ShardRunner. Costs a copy of the whole state."""
         return self.read_state(name)[:, :, first : first + count].copy()
 
     def write_slots(self, name: str, first: int, value: Tensor) -> None:
-        """Replace some slots, which costs two copies of all of them; see ShardRunner."""
+        """Replace some slots; see ShardRunner. Costs two copies of the whole state."""
         state = self.read_state(name)
         state[:, :, first : first + value.shape[2]] = value
         self.write_state(name, state)
 
     @contextmanager
     def _losing(self) -> Iterator[ModelState]:
-        """Yield the state, for a call after whose failure the state's content is unknown."""
+        """Yield the state for a call. If the call fails, replace the state and raise StateLostError."""
         if self._state is None:
             raise ArtifactError(f"{self.shard.path}: has no states")
         try:
@@ -183,6 +192,6 @@ class CoreMLRunner:
             raise self._lost(str(error)) from error
 
     def close(self) -> None:
-        """Let go of the models and their states."""
+        """Release the models and their states."""
         self.models.clear()
         self._state = None

@@ -1,7 +1,7 @@
-"""What starting a shard takes in a process: loading it, and the first pass of each width.
+"""How long a shard takes to start in a process: loading it, and the first pass of each width.
 
-Core ML may make a model anew for a width at its first pass in a process, which takes others minutes
-(ane-book Exp. 26, grade B), so these are measured at every start and kept beside the compiled shard.
+Core ML may prepare a model anew for a width at its first pass in a process; others measured minutes (ane-book
+Exp. 26, grade B). So the times are measured at every start and recorded beside the compiled shard.
 """
 
 from collections.abc import Iterable
@@ -13,28 +13,28 @@ from anespec.manifests.schema import Count, Record
 from anespec.system.formatting import counted, duration_text, listed
 
 LONG_START = 10.0
-"""Seconds of a start that a person is told of without asking."""
+"""Seconds from which the expected duration of a start is shown to the user."""
 
-REUSED = 0.5
-"""A second process that starts in less than this share of the first one's time reuses what that left."""
+REUSE_FRACTION = 0.5
+"""A later process that starts in less than this fraction of the first one's time reused its work."""
 
 
 class FirstPass(Record):
-    """The first pass of so many rows in a process."""
+    """The duration of the first pass of `rows` rows in a process."""
 
     rows: Count
     seconds: float = Field(ge=0)
 
 
 class StartTimes(Record):
-    """What one process took: to load, and for the first pass of each width."""
+    """The times of one process: to load, and for the first pass of each width."""
 
     load_seconds: float = Field(ge=0)
     passes: tuple[FirstPass, ...] = ()
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The sum of all times."""
         return self.load_seconds + sum(each.seconds for each in self.passes)
 
     def __str__(self) -> str:
@@ -46,29 +46,29 @@ class StartTimes(Record):
 
 @dataclass(frozen=True)
 class Starts:
-    """What starting an artifact took in the process that met it first, and in the last one since, if any."""
+    """The start times of an artifact in the first process that loaded it, and in the latest one, if any."""
 
     first: StartTimes
     last: StartTimes | None = None
 
     @property
     def expected(self) -> StartTimes:
-        """What the next start will take, as far as is known."""
+        """The estimate for the next start."""
         return self.last or self.first
 
     @property
     def is_long(self) -> bool:
-        """Whether the next start takes so long that a person should know."""
+        """Whether the next start is expected to take so long that the user should be told."""
         return self.expected.seconds >= LONG_START
 
     def __str__(self) -> str:
         if self.last is None:
             return f"the first process took {self.first}"
-        return f"the first process took {self.first}; the last one since {self.last}"
+        return f"the first process took {self.first}; the latest one {self.last}"
 
 
 def added_up(starts: Iterable[StartTimes]) -> StartTimes | None:
-    """All shards' starts, as if one after the other; None of none."""
+    """Return the sum of all shards' start times; None if `starts` is empty."""
     all_starts = tuple(starts)
     if not all_starts:
         return None

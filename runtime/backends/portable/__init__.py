@@ -1,1 +1,1 @@
-"""Runs .mlpackage shards anywhere: one loader, one table of operations per library."""
+"""Run .mlpackage shards on any system: one loader, and a table of operations for each library."""

@@ -1,4 +1,4 @@
-"""The arguments of one operation for a lowering: its values in a library's terms, and its constants."""
+"""Read the arguments of one operation: its tensors in a library's own type, and its constants."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True)
 class Arguments(Generic[ValueT]):
-    """Inputs of `operation`: tensors from `known`, parameters from the program's constants.
+    """The inputs of `operation`: tensors from `known`, parameters from the program's constants.
 
-    Accessors raise ArtifactError where the operation lacks what is asked for. Lists of integers are kept in
-    `read`, by input, for when the operation runs again.
+    The accessors raise ArtifactError if the operation lacks the input, or it has another type. `read` caches
+    lists of integers by input, since an operation runs in every pass.
     """
 
     operation: Operation
@@ -35,39 +35,39 @@ class Arguments(Generic[ValueT]):
     read: dict[str, list[int]] = field(default_factory=dict)
 
     def has(self, key: str) -> bool:
-        """Whether the operation has this input."""
+        """Return whether the operation has this input."""
         return key in self.operation.inputs
 
     def is_constant(self, key: str) -> bool:
-        """Whether an input is a constant of the program."""
+        """Return whether an input is a constant of the program."""
         return self._name(key) in self.constants
 
     def values(self, key: str) -> list[ValueT]:
-        """All tensors of an input that takes several."""
+        """Return all tensors of an input that takes several."""
         return [self._known(name) for name in self._names(key)]
 
     def value(self, key: str) -> ValueT:
-        """The tensor of an input."""
+        """Return the tensor of an input."""
         return self._known(self._name(key))
 
     def state(self, key: str = "input") -> str:
-        """The name of the state that an input refers to."""
+        """Return the name of the state to which an input refers."""
         return self._name(key)
 
     def stored(self, key: str) -> NDArray[Any] | Packed:
-        """A constant array as it is stored."""
+        """Return a constant array as it is stored, possibly packed."""
         value = self._constant(key)
         if isinstance(value, str):
             raise self.refused(f"has a string for its input {key!r}")
         return value
 
     def array(self, key: str) -> NDArray[Any]:
-        """A constant array."""
+        """Return a constant array, unpacked."""
         value = self.stored(key)
         return value.unpacked() if isinstance(value, Packed) else value
 
     def integers(self, key: str) -> list[int]:
-        """A constant list of integers, of fewer than 32 bits each; not to be changed."""
+        """Return a constant list of integers below 2^31; the caller must not change it."""
         if key in self.read:
             return self.read[key]
         values = self._of_kinds("iu", key, "integers")
@@ -77,17 +77,17 @@ class Arguments(Generic[ValueT]):
         return self.read[key]
 
     def integer(self, key: str) -> int:
-        """A constant integer."""
+        """Return a constant integer."""
         return int(self._single(key, self.integers(key), "integer"))
 
     def flag(self, key: str, default: bool) -> bool:
-        """A constant boolean."""
+        """Return a constant boolean, `default` if the operation lacks the input."""
         if not self.has(key):
             return default
         return bool(self._single(key, self._of_kinds("b", key, "boolean").ravel(), "boolean"))
 
     def flags(self, key: str, count: int) -> list[bool]:
-        """A constant list of so many booleans; without it, all are false."""
+        """Return a constant list of `count` booleans, all false if the operation lacks the input."""
         if not self.has(key):
             return [False] * count
         values = self._of_kinds("b", key, "booleans").ravel()
@@ -96,7 +96,7 @@ class Arguments(Generic[ValueT]):
         return [bool(value) for value in values]
 
     def number(self, key: str, default: float) -> float:
-        """A constant number."""
+        """Return a constant number, `default` if the operation lacks the input."""
         if not self.has(key):
             return default
         return float(self._single(key, self._of_kinds("f", key, "number").ravel(), "number"))
@@ -110,12 +110,12 @@ class Arguments(Generic[ValueT]):
         return known[mode]
 
     def require_cast_to_fp16(self) -> None:
-        """Raise ArtifactError unless this casts to fp16."""
+        """Raise ArtifactError unless the operation casts to fp16."""
         if self._constant("dtype") != "fp16":
             raise self.refused("casts to another type than fp16")
 
     def require_pointwise_conv(self) -> None:
-        """Raise ArtifactError unless this is a 1x1 convolution, stride 1, no padding, one group."""
+        """Raise ArtifactError unless the operation is a 1x1 convolution, stride 1, no padding, one group."""
         weight_free = (
             set(self.integers("strides")) == {1}
             and set(self.integers("dilations")) == {1}
@@ -138,7 +138,7 @@ class Arguments(Generic[ValueT]):
             raise self.refused("has palettes of an unsupported shape")
 
     def refused(self, reason: str) -> ArtifactError:
-        """Return the error for an operation that is not valid here."""
+        """Return the error to raise for an invalid operation; `reason` is the predicate of the sentence."""
         return ArtifactError(
             f"{self.source}: {printable(self.operation.kind)} {printable(self.operation.name)} {reason}; "
             "convert the model again"
@@ -160,7 +160,7 @@ class Arguments(Generic[ValueT]):
         try:
             return self.known[name]
         except KeyError:
-            raise self.refused(f"takes {name!r}, which is no value at that point") from None
+            raise self.refused(f"takes {name!r}, which has no value at that point") from None
 
     def _of_kinds(self, kinds: str, key: str, wanted: str) -> NDArray[Any]:
         values = self.array(key)
@@ -170,7 +170,7 @@ class Arguments(Generic[ValueT]):
 
     def _single(self, key: str, values: Sequence[Any] | NDArray[Any], wanted: str) -> Any:
         if len(values) != 1:
-            raise self.refused(f"has not one {wanted} for its input {key!r}")
+            raise self.refused(f"does not have exactly one {wanted} for its input {key!r}")
         return values[0]
 
     def _constant(self, key: str) -> Constant:
@@ -181,7 +181,7 @@ class Arguments(Generic[ValueT]):
 
 
 def unknown_operation(operation: Operation, source: str, library: str) -> ArtifactError:
-    """The error for an operation that a library's table lacks."""
+    """Return the error to raise for an operation that a library's table lacks."""
     return ArtifactError(
         f"{source}: the operation {printable(operation.kind)} ({printable(operation.name)}) "
         f"has no {library} equivalent; use another --backend"
@@ -190,9 +190,9 @@ def unknown_operation(operation: Operation, source: str, library: str) -> Artifa
 
 @contextlib.contextmanager
 def refusing(source: str, library: str) -> Iterator[None]:
-    """Turn what a library raises at a program into an ArtifactError.
+    """Convert an exception that a library raises for a program into an ArtifactError.
 
-    A sound program (see soundness) should leave no cause; it is the last resort.
+    This is the last resort: a program that passed `soundness` should cause none.
     """
     try:
         yield
@@ -204,19 +204,18 @@ def refusing(source: str, library: str) -> Iterator[None]:
         ) from error
 
 
-# The bounds of slice_by_index and slice_update: constants, or of a slice_update also values of the pass.
+# The bounds of slice_by_index are constants; those of slice_update may also be computed in the pass.
 
 
 def slices_of(
     a: Arguments[ValueT], shape: tuple[int, ...], bounds: tuple[Sequence[int], Sequence[int]] | None = None
 ) -> tuple[slice, ...]:
-    """Return the part of a value of `shape` that the operation reads or replaces; every slice has explicit
-    ends.
+    """Return the slices of a value of `shape` that the operation reads or replaces, with explicit bounds.
 
-    `bounds` are where it begins and ends, by axis, if those are no constants.
+    `bounds` are the begins and the ends by axis, if they are not constants.
 
     Raises:
-        ArtifactError: it takes nothing, more than there is, every other number, or drops an axis.
+        ArtifactError: a slice is empty, exceeds the shape, has another stride than 1, or drops an axis.
     """
     rank = len(shape)
     begins, ends = bounds or (a.integers("begin"), a.integers("end"))

@@ -1,4 +1,4 @@
-"""A backend that executes .mlpackages with a library; the library is imported when a shard is opened."""
+"""A backend that executes .mlpackages with a library, which is imported when the first shard is opened."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,29 +38,29 @@ from anespec.system.errors import ArtifactError
 from anespec.system.formatting import listed, printable, quoted, shape_text
 from anespec.system.packages import missing_package
 
-# The runtime and the gates address inputs, outputs and states by the manifest's names, so a state that only
-# the program knew of would be neither cleared, nor copied, nor compared.
+# A loaded program must have exactly the inputs, outputs and states of the manifest. The runtime and the gates
+# use the manifest's names, so a state that only the program has would never be cleared, copied or compared.
 
-# Treat the functions of a package as one: they are the same graph over the same constants, each for its own
-# T, and up to the layout of channel tensors.
+# The functions of a package are treated as one: they are the same graph over the same constants, each for its
+# own T, and may differ in the layout of channel tensors.
 #
-# So a pass with the number of rows of any function can run on the one function that is kept, and there is one
-# set of weights and of states, as in Core ML.
+# So only one function is kept. It runs passes at the width of each of the functions, with one set of weights
+# and of states, as in Core ML.
 
 ANY = -1
-"""What a reshape is given for T."""
+"""The size that a reshape has for T, as in MIL."""
 
 
 def declared_function(
     package: MILPackage, every: Sequence[ShardFunction], declared: Sequence[ShardFunction]
 ) -> Function:
-    """Return one function for those that are `declared` as the same graph.
+    """Return one function in place of those that are `declared` as the same graph.
 
-    `every` are all that a manifest declares of the package, the default first. If several are the same
-    graph, a dimension that is T in each of them is None.
+    `every` are all functions that the manifest declares for the package, the default first. If several are
+    `declared`, a dimension that is T in each of them is None.
 
     Raises:
-        ArtifactError: the package has other functions, or another default, or two are not the same graph.
+        ArtifactError: the package has other functions or another default, or two are different graphs.
     """
     names = [function.name for function in every]
     if {*names} != package.functions.keys():
@@ -74,17 +74,17 @@ def declared_function(
         if (place := next(_differences(first, other), None)) is not None:
             raise _refused(
                 package,
-                f"its function {quoted(other.name)} is another graph than {quoted(first.name)} (at "
+                f"its functions {quoted(other.name)} and {quoted(first.name)} are different graphs (at "
                 f"{quoted(place)})",
             )
     return first if not others else _of_any_rows(package, functions, declared)
 
 
 def _as_the_first(function: Function, declared: ShardFunction, first: ShardFunction) -> Function:
-    """Return a function as it is, or with the first one's layout of channel tensors.
+    """Return a function with the first function's layout of channel tensors.
 
-    They have the same numbers in the same order in both layouts, so only the types of what meets the outside
-    differ, and what reshapes are given.
+    A channel tensor has the same numbers in the same order in both layouts, so only the types of inputs and
+    outputs change, and the shapes that reshapes are given.
     """
     if declared.layout is first.layout:
         return function
@@ -112,7 +112,7 @@ def _refused(package: MILPackage, reason: str) -> ArtifactError:
 
 
 def _differences(first: Function, other: Function) -> Iterator[str]:
-    """The names of values or operations in which two functions are not the same graph, types left out."""
+    """Yield the names of values and operations in which two graphs differ, apart from types."""
     for mine, its in zip(
         (*first.inputs, *first.states, *first.outputs),
         (*other.inputs, *other.states, *other.outputs),
@@ -135,7 +135,7 @@ def _counts(function: Function) -> tuple[int, ...]:
 
 
 def _same(first: Written | FileReference | None, other: Written | FileReference | None) -> bool:
-    """Return whether two constants are the same: the same place in the weight file, or the same values."""
+    """Return whether two constants have the same place in the weight file, or the same values."""
     if isinstance(first, Packed) and isinstance(other, Packed):
         return (first.element, first.shape) == (other.element, other.shape) and np.array_equal(
             first.data, other.data
@@ -148,7 +148,7 @@ def _same(first: Written | FileReference | None, other: Written | FileReference 
 def _of_any_rows(
     package: MILPackage, functions: Sequence[Function], declared: Sequence[ShardFunction]
 ) -> Function:
-    """The first function, with None for T in the types of what meets the outside."""
+    """Return the first function, with None for T in the types of its inputs and outputs."""
     rows = [function.rows for function in declared]
     first = functions[0]
     types = dict(first.types)
@@ -160,13 +160,13 @@ def _of_any_rows(
         shape = tuple(_size(sizes, rows) for sizes in zip(*(each.shape for each in found), strict=True))
         if 0 in shape:
             shapes = listed([shape_text(each.shape) for each in found])
-            raise _refused(package, f"its functions have {shapes} for {quoted(name)}, which no T explains")
+            raise _refused(package, f"its functions have the shapes {shapes} for {quoted(name)}, at no T")
         types[name] = TensorType(found[0].element, shape)
     return replace(first, types=types)
 
 
 def _size(sizes: Sequence[int | None], rows: Sequence[int | None]) -> int | None:
-    """None where the sizes are the functions' own T, the size where they agree, else 0."""
+    """Return None if the sizes are the functions' own T, the common size if they agree, else 0."""
     if list(sizes) == list(rows):
         return None
     return sizes[0] if len({*sizes}) == 1 and sizes[0] is not None else 0
@@ -176,12 +176,13 @@ Shape = tuple[int | None, ...]
 
 
 def load_declared(artifact: Artifact, shard: Shard) -> Program:
-    """The program of a shard, which is in everything that meets the outside what the manifest says.
+    """Load a shard's program and check its interface against the manifest.
 
-    Several functions are one program, of any T and in the first one's layout (see functions).
+    Several functions become one program for any T, in the layout of the first (see `declared_function`).
 
     Raises:
-        ArtifactError: the shard is missing or damaged, or has other functions, inputs, outputs or states.
+        ArtifactError: the shard is missing or damaged, or its functions, inputs, outputs or states differ
+            from the manifest.
     """
     package = read_package(artifact.shard_path(shard))
     manifest, functions = artifact.manifest, artifact.manifest.functions_of(shard)
@@ -208,15 +209,15 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
     ]
     if strange or len(program.outputs) != len(shard.program_outputs):
         raise ArtifactError(
-            f"{artifact.root}: {shard.path} has inputs, outputs or states of another type than the manifest "
-            "says, or of one name "
+            f"{artifact.root}: {shard.path} has inputs, outputs or states of other types than in the "
+            "manifest, or two of the same name "
             f"({printable(', '.join(strange or program.outputs))}); convert the model again"
         )
     return program
 
 
 def _fixed_width(manifest: Manifest, shard: Shard) -> int | None:
-    """T, where all passes through the shard are as wide."""
+    """Return T if all passes through the shard have the same width, else None."""
     first, *others = manifest.functions_of(shard)
     return None if others else first.rows
 
@@ -237,16 +238,16 @@ def _described(shape: Shape | None) -> str:
     return "missing" if shape is None else f"of shape {shape_text(shape)}"
 
 
-# Turn caches of the host into states of the program, for a library whose states are faster than inputs.
+# For a library whose states are faster than inputs, caches of the host become states of the program.
 #
-# After a pass the host would put the new rows into their slots; the pass itself does the same to the slots
-# that it attends to. So a program that keeps those gives the same bits.
+# After a pass the host would write the new rows into their slots. The pass itself computes the same slots to
+# attend to them, so a program that keeps these gives the same bits.
 
 
 def caches_as_states(program: Program, new_rows: Mapping[str, str]) -> Program | None:
-    """`program` with states in place of inputs; `new_rows` are the outputs by the inputs that they belong to.
+    """Return `program` with states in place of its cache inputs; `new_rows` are their outputs by input.
 
-    None where the program does not attend to just what the host would write.
+    None if the program does not attend to exactly the slots that the host would write.
     """
     if not new_rows.keys() <= program.inputs.keys():
         return None
@@ -286,9 +287,10 @@ MakeRunner = Callable[[Program, int, tuple[PoolNames, ...]], ShardRunner]
 
 @dataclass(frozen=True)
 class PortableBackend:
-    """`library` is the package that it needs; `runner` imports it and returns what makes runners.
+    """A backend whose shards are executed by a portable library.
 
-    `holds_caches` is for a library whose states cost less than inputs that change a little in every pass.
+    `library` is the name of its package. `runner` imports it and returns the class of its runners. With
+    `holds_caches` the host's caches become states: for a library in which states are faster than inputs.
     """
 
     name: str
@@ -300,15 +302,15 @@ class PortableBackend:
     takes_spans = True
 
     def unavailable(self) -> str | None:
-        """Why it cannot run here; see Backend."""
+        """Return why it cannot run here; see Backend."""
         return missing_package(self.library)
 
     def library_version(self) -> str:
-        """The library's; see Backend."""
+        """Return the version of the library's package; see Backend."""
         return version(self.library)
 
     def open(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
-        """Load an artifact's shards, all layers chained into one program and all heads into another.
+        """Load an artifact's shards: all layer shards as one program, all head shards as another.
 
         Raises:
             ArtifactError: see Backend.
@@ -340,13 +342,13 @@ class PortableBackend:
         )
 
     def open_again(self, artifact: Artifact, threads: int) -> None:
-        """Nothing of an opening is kept; see Backend."""
+        """Return None, since no compiled files are kept on disk; see Backend."""
 
     def starts(self, artifact: Artifact) -> None:
-        """A start prepares nothing that takes long; see Backend."""
+        """Return None, since starts are always fast; see Backend."""
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
-        """One shard by itself; see Backend."""
+        """Load one shard alone; see Backend."""
         states = shard.states if isinstance(shard, LayerShard) else ()
         return self._runner(load_declared(artifact, shard), threads, artifact.manifest, states, ())
 
@@ -358,7 +360,7 @@ class PortableBackend:
         states: Sequence[StateSpec],
         pools: tuple[PoolNames, ...],
     ) -> ShardRunner:
-        """Return a runner with all states, including those that the host holds."""
+        """Return a runner whose states include those that the host holds."""
         new_rows = {state.name: state.new_rows for state in states if state.held == "host"}
         if new_rows and self.holds_caches and (held := caches_as_states(program, new_rows)) is not None:
             return self.runner()(held, threads, pools)

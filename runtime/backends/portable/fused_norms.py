@@ -1,8 +1,8 @@
-"""Recognises the graph's RMSNorm and names it as what it is.
+"""Replace the graph's RMSNorm, some twenty operations, by one `rms_norm`.
 
-The graph divides a row twice before its squares count, some twenty operations that keep fp16 in its range
-(convert.graph.norm). A library that computes in f32 needs none of that: x / sqrt(mean(x^2) + epsilon) is the
-same number, and one kernel instead of twenty.
+The graph divides a row twice before it adds up the squares, to stay within fp16's range (convert.graph.norm).
+A library that computes in f32 needs no such division: x / sqrt(mean(x^2) + epsilon) is the same number, in
+one kernel instead of twenty.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ import numpy as np
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
 
 RMS_NORM = "rms_norm"
-"""The operation put in the norm's place, its weight left out: inputs `x`, `axes`, `epsilon`."""
+"""The operation that replaces a norm without its weight; its inputs are `x`, `axes` and `epsilon`."""
 
 
 def fuse_norms(program: Program) -> Program:
-    """`program` with the last operation of every norm replaced by an `rms_norm`; other operations stay.
+    """Return `program` with the last operation of every norm replaced by an `rms_norm`.
 
-    The norm's other operations remain in the list, unused.
+    The other operations of the norm remain in the list, unused (see `pruned`).
     """
     read = _Reader(program)
     constants: dict[str, Constant] = dict(program.constants)
@@ -37,7 +37,7 @@ def fuse_norms(program: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Norm:
-    """The input of a norm, the name of the axes, and the value that is added to the mean of the squares."""
+    """A norm: its input, the constant with its axes, and the epsilon added to the mean of the squares."""
 
     x: str
     axes: str
@@ -45,11 +45,11 @@ class _Norm:
 
 
 class _OtherError(Exception):
-    """An operation is no part of a norm."""
+    """An operation is not part of a norm."""
 
 
 class _Reader:
-    """Follows values back to what made them."""
+    """Matches the operations that lead to a value with the pattern of a norm."""
 
     def __init__(self, program: Program) -> None:
         self._constants = program.constants
@@ -63,7 +63,7 @@ class _Reader:
         }
 
     def norm(self, last: Operation) -> _Norm | None:
-        """The norm that an operation ends; None where it ends none."""
+        """Return the norm of which `last` is the last operation; None if there is none."""
         try:
             return self._norm(last)
         except _OtherError:

@@ -1,7 +1,7 @@
-"""An .mlpackage as typed functions: the one reader of Core ML's protobufs.
+"""Read an .mlpackage as typed functions. No other module reads Core ML's protobufs.
 
-An .mlpackage holds a protobuf (Apple's MIL.proto) whose large constants live in a weight file; a constant
-refers to its place there, and nothing of that file is read here.
+An .mlpackage holds a protobuf (Apple's MIL.proto) and a weight file for its large constants. Here such a
+constant is a reference to its place in that file, which is not opened.
 """
 
 import importlib
@@ -25,16 +25,14 @@ from anespec.system.errors import ArtifactError
 from anespec.system.formatting import shape_text
 from anespec.system.packages import require_package
 
-# Core ML's protobuf classes, without importing the whole of coremltools.
-#
-# `import coremltools` takes seconds and drags in torch; the classes generated from Apple's .proto
-# files are a self-contained package inside it, so that package alone is loaded, under a name of ours.
+# `import coremltools` takes seconds and imports torch. The classes generated from Apple's .proto files are a
+# self-contained package inside it, so only that package is imported, under the name PACKAGE.
 
 PACKAGE = "anespec._coreml_proto"
 
 
 def model_classes() -> ModuleType:
-    """The module with the class `Model` (Model.proto).
+    """Import the module with the class `Model` (Model.proto).
 
     Raises:
         MissingPackageError: coremltools is not installed.
@@ -58,7 +56,10 @@ def model_classes() -> ModuleType:
 
 @dataclass(frozen=True)
 class Packed:
-    """`data` (bytes, memory-mapped where large) holds the numbers one after the other, lowest bits first."""
+    """An array of integers of fewer than 8 bits, packed into bytes, lowest bits first.
+
+    Large arrays are memory-mapped.
+    """
 
     data: NDArray[np.uint8]
     element: ElementType
@@ -66,13 +67,13 @@ class Packed:
 
     @classmethod
     def of(cls, data: NDArray[np.uint8], element: ElementType, shape: tuple[int, ...]) -> Self:
-        """Raises ValueError where the bytes are not as many as such an array has."""
+        """Return an array of `shape` over `data`; raise ValueError if the number of bytes is wrong."""
         if len(data) != element.nbytes(shape):
             raise ValueError(f"{len(data)} bytes cannot be {shape} numbers of {element.bits} bits")
         return cls(data, element, shape)
 
     def unpacked(self) -> NDArray[Any]:
-        """A copy with a byte for each number: int8 or uint8."""
+        """Return a copy with one byte for each number: int8 or uint8."""
         bits, count = self.element.bits, prod(self.shape)
         group = lcm(bits, 8) // 8
         padded = self.data if len(self.data) % group == 0 else np.pad(self.data, (0, -len(self.data) % group))
@@ -90,7 +91,7 @@ class Packed:
 
 
 MOST_BYTES = 2**31
-"""Protobuf's own limit."""
+"""The largest size of a protobuf message, which the library limits."""
 
 UNKNOWN_BITS = 32
 """The assumed size of an element of an unknown type."""
@@ -98,24 +99,24 @@ UNKNOWN_BITS = 32
 
 @dataclass(frozen=True)
 class TensorType:
-    """The declared type of a value; a dimension of None is T, and an element of None is not known here."""
+    """The declared type of a value. A dimension of None is T; an element of None is an unsupported type."""
 
     element: ElementType | None
     shape: tuple[int | None, ...]
 
     @property
     def bits(self) -> int:
-        """Bits of one element as stored."""
+        """The bits of one stored element."""
         return UNKNOWN_BITS if self.element is None else self.element.bits
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored; None counts as 1."""
+        """The stored bytes; a dimension of None counts as 1."""
         return -(-self.bits * math.prod(size or 1 for size in self.shape) // 8)
 
     @property
     def fixed(self) -> tuple[int, ...]:
-        """The shape of what has no T; None counts as 0."""
+        """The shape of a value without T; a dimension of None becomes 0."""
         return tuple(size or 0 for size in self.shape)
 
     def __str__(self) -> str:
@@ -124,7 +125,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class FileReference:
-    """A constant in the weight file `file` (as the program names it); its record is at `offset`."""
+    """A constant in the weight file `file` (the name in the program), whose record is at byte `offset`."""
 
     type: TensorType
     file: str
@@ -132,14 +133,14 @@ class FileReference:
 
 
 Written = NDArray[Any] | Packed | str
-"""A constant that is written out in the program."""
+"""A constant whose value is stored in the program itself."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One MIL operation. An input may take several values (concat); names refer to values.
+    """One MIL operation; its inputs and outputs are names of values. An input may take several (concat).
 
-    `name` is its first output; what writes a state has none and is named after the state.
+    `name` is the first output. An operation that writes a state has no output and is named after the state.
     """
 
     kind: str
@@ -149,16 +150,16 @@ class Operation:
     blocks: tuple[tuple["Operation", ...], ...] = ()
 
     def named_inputs(self, *keys: str) -> tuple[str, ...]:
-        """The values of some inputs, or of all."""
+        """Return the names of the values of these inputs, of all inputs without `keys`."""
         chosen = keys or tuple(self.inputs)
         return tuple(name for key in chosen for name in self.inputs.get(key, ()))
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function of a program: operations in execution order, without those that only name a constant.
+    """One function of a program: its operations in execution order, except those that only define a constant.
 
-    `types` are those of every value, also of constants and in nested blocks.
+    `types` has the types of all values, including constants and values in nested blocks.
     """
 
     name: str
@@ -172,9 +173,10 @@ class Function:
 
 @dataclass(frozen=True)
 class MILPackage:
-    """The functions of a package by name, the folder that its weight files are below, and its description.
+    """The functions of a package by name.
 
-    `description` is the protobuf `ModelDescription`.
+    `folder` is the folder to which the paths of weight files are relative. `description` is the protobuf
+    `ModelDescription`.
     """
 
     path: Path
@@ -192,13 +194,13 @@ def read_package(package: Path) -> MILPackage:
     """Read an .mlpackage that holds an ML program.
 
     Raises:
-        ArtifactError: a file is missing or damaged, or is not an ML program.
+        ArtifactError: a file is missing or damaged, or the package is not an ML program.
     """
     model, folder = read_model(package)
     try:
         functions = read_functions(model)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Protobuf accepts almost any bytes, so damage shows wherever a value is first made sense of.
+        # Protobuf accepts almost any bytes, so damage may show only when a value is interpreted.
         raise ArtifactError(
             f"{package}: its model file is damaged ({error}); convert the model again"
         ) from error
@@ -206,10 +208,10 @@ def read_package(package: Path) -> MILPackage:
 
 
 def read_model(package: Path) -> tuple[Any, Path]:
-    """The protobuf `Model` of an .mlpackage that holds an ML program, and the folder its weights are below.
+    """Return the protobuf `Model` of an .mlpackage, and the folder to which weight files are relative.
 
     Raises:
-        ArtifactError: a file is missing or is not an ML program.
+        ArtifactError: a file is missing or damaged, or the package is not an ML program.
     """
     try:
         model_file = root_model(package)
@@ -229,37 +231,41 @@ def read_model(package: Path) -> tuple[Any, Path]:
 
 
 def read_functions(model: Any) -> dict[str, Function]:
-    """The functions of a protobuf `Model` that is an ML program, by name.
+    """Return the functions of a protobuf `Model` that is an ML program, by name.
 
     Raises:
-        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: it is damaged.
+        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: the protobuf is damaged.
     """
     functions = model.mlProgram.functions
     return {name: _FunctionReader().function(name, functions[name]) for name in sorted(functions)}
 
 
 def root_model(package: Path) -> Path:
-    """The file of a package's protobuf, as its Manifest.json has it.
+    """Return the path of a package's protobuf, which its Manifest.json names.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: it is damaged.
+        OSError, ValueError, KeyError, TypeError: Manifest.json is missing or damaged.
     """
     manifest = json.loads(_read(package, package / "Manifest.json").decode())
     return package / "Data" / str(manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"])
 
 
 def _read(package: Path, path: Path) -> bytes:
-    """Return the path of a file in the package; OSError or ValueError if it is not a file, is outside, or too
-    large."""
+    """Return the content of a file in the package.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the path is not a file in the package, or the file is too large.
+    """
     if path.exists() and not (path.is_file() and path.resolve().is_relative_to(package.resolve())):
-        raise ValueError(f"{path} is no file inside it")
+        raise ValueError(f"{path} is not a file inside it")
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"{path} is larger than a protobuf can be")
     return path.read_bytes()
 
 
 class _FunctionReader:
-    """Turns one protobuf function into a Function, collecting its constants and types on the way."""
+    """Translates one protobuf function into a Function, and collects its constants and types."""
 
     def __init__(self) -> None:
         self.types: dict[str, TensorType] = {}
@@ -296,7 +302,7 @@ class _FunctionReader:
         inputs = {
             str(key): tuple(self._arguments(f"{name}/{key}", binding)) for key, binding in raw.inputs.items()
         }
-        # Before iOS 18, what decompresses a constant held it in attributes instead of inputs.
+        # Before iOS 18, an operation that decompresses a constant had it in attributes instead of inputs.
         for key, value in raw.attributes.items():
             if key != "name":
                 self._define(f"{name}/{key}", value)
@@ -305,7 +311,7 @@ class _FunctionReader:
         return Operation(str(raw.type), name, inputs, outputs, blocks)
 
     def _arguments(self, owner: str, binding: Any) -> Iterator[str]:
-        """The values of one input by name; one that is written out becomes a constant under `owner`."""
+        """Yield the names of an input's values; an inline value becomes a constant named after `owner`."""
         for index, argument in enumerate(binding.arguments):
             if argument.WhichOneof("binding") == "name":
                 yield str(argument.name)
@@ -326,7 +332,7 @@ class _FunctionReader:
 
 
 def _written(kind: TensorType, data: Any) -> Written:
-    """A constant that is written out, in the type that it is declared to have."""
+    """Return the value of an inline constant, in its declared type."""
     element, shape = kind.element, kind.fixed
     if element is None:
         raise ValueError("it holds a constant of an unsupported MIL type")

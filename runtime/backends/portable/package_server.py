@@ -1,16 +1,16 @@
-"""Predictions of packages for another process, over its standard input and output or over a Unix socket.
+"""Run predictions of packages for another process, over standard input and output or over a Unix socket.
 
-What `swift/Sources/StandIn` asks where Core ML's classes would compute. Nothing is kept between predictions:
-states come with a question and go back with its answer, so one server may serve workers that die.
+`swift/Sources/StandIn`, the stand-in for Core ML's classes, sends its predictions here. The server is
+stateless: states come with a question and return with its answer, so it can serve workers that die.
 
-A question and an answer are alike: two little-endian u64, the bytes of a JSON object and of the tensors
-behind it; then both. Tensors are contiguous, in the order that the object lists them, and fp16 but for an
-input whose "dtype" is "int32".
+Questions and answers have the same format: two little-endian u64, the numbers of bytes of a JSON object and
+of the tensors after it; then both. Tensors are contiguous, in the order in which the object lists them. They
+are fp16, except an input whose "dtype" is "int32".
 
     {"op": "open", "path", "function"} -> {"model", "inputs", "outputs", "states"}
     {"op": "predict", "model", "inputs": [{"name", "shape", "dtype"}], "states": [{"name", "shape"}]}
         -> {"outputs": [{"name", "shape"}]}, the tensors of outputs, then of states
-    anything that fails -> {"error": text}
+    any question that fails -> {"error": text}
 """
 
 import json
@@ -37,16 +37,16 @@ from anespec.system.formatting import quoted, shape_text
 
 COMPILED = ".mlmodelc"
 PACKAGE_OF_COMPILED = "package"
-"""The file of a stand-in for a compiled model; it holds the path of the package."""
+"""The file in a stand-in's "compiled model" that holds the path of the package."""
 
 Library = Literal["torch", "openvino"]
 
 
 def followed(path: Path) -> Path:
-    """Return the package that a stand-in for a compiled model refers to, else the path itself.
+    """Return the package to which a stand-in's "compiled model" refers, or `path` itself if it is a package.
 
     Raises:
-        ArtifactError: the stand-in points nowhere.
+        ArtifactError: the "compiled model" cannot be read.
     """
     if path.suffix != COMPILED:
         return path
@@ -59,11 +59,11 @@ def followed(path: Path) -> Path:
 class PredictorState:
     """The states of one sequence of predictions: fp16 arrays by name, zeros at first.
 
-    Where a predictor worked with them last, they still lie in its runner and are fetched when asked for.
+    After a prediction the values stay in the predictor's runner and are read from there when needed.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """States of zeros."""
+        """Make states of zeros."""
         self._arrays: dict[str, Tensor] = {
             name: np.zeros(shape, np.float16) for name, shape in shapes.items()
         }
@@ -71,16 +71,16 @@ class PredictorState:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """By name."""
+        """The shapes of the states, by name."""
         return {name: array.shape for name, array in self._arrays.items()}
 
     def read(self, name: str) -> Tensor:
-        """A copy of one; raises RequestError where there is none of that name."""
+        """Return a copy of a state; raise RequestError if there is none of this name."""
         self._require(name)
         return self._arrays[name].copy() if self._runner is None else self._runner.read_state(name)
 
     def write(self, name: str, value: NDArray[np.float16]) -> None:
-        """Replace one; raises RequestError where there is none of that name and shape."""
+        """Replace a state; raise RequestError if there is none of this name and shape."""
         self._require(name)
         if value.shape != self._arrays[name].shape:
             raise RequestError(
@@ -93,7 +93,7 @@ class PredictorState:
             self._runner.write_state(name, value)
 
     def move_to(self, runner: ShardRunner | None) -> None:
-        """Let a runner hold the values from now on; None takes them back."""
+        """Move the values to a runner, which holds them from now on; None copies them back."""
         if runner is self._runner:
             return
         if self._runner is not None:
@@ -109,17 +109,18 @@ class PredictorState:
 
 
 class PackagePredictor:
-    """One function of a package, executed by a portable library. Its states are handed in, as to Core ML."""
+    """A function of a package, executed by a portable library. The caller keeps the states, as in Core ML."""
 
     def __init__(
         self, package: Path, function: str | None = None, library: Library = "torch", threads: int = 1
     ) -> None:
-        """Open an .mlpackage, or the one that a stand-in .mlmodelc points to.
+        """Open a function of an .mlpackage, or of the package to which a stand-in .mlmodelc refers.
 
-        `function` of None is the package's default.
+        A `function` of None is the package's default.
 
         Raises:
-            ArtifactError: a file is missing or damaged, there is no such function, or the library refuses it.
+            ArtifactError: a file is missing or damaged, the package lacks the function, or the library
+                refuses it.
         """
         package = followed(package)
         read = read_package(package)
@@ -130,28 +131,28 @@ class PackagePredictor:
 
     @property
     def inputs(self) -> Mapping[str, tuple[int | None, ...]]:
-        """Shapes by name; a dimension of None is T."""
+        """The shapes of the inputs, by name; a dimension of None is T."""
         return self._program.inputs
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names, in the program's order."""
+        """The names of the outputs, in the program's order."""
         return self._program.outputs
 
     @property
     def states(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes by name."""
+        """The shapes of the states, by name."""
         return self._program.states
 
     def make_state(self) -> PredictorState:
-        """States of zeros. Any function of the package that has the same states takes them."""
+        """Return states of zeros, for every function of the package that has the same states."""
         return PredictorState(self.states)
 
     def predict(self, inputs: Inputs, state: PredictorState | None = None) -> dict[str, Tensor]:
-        """All outputs, fp16 and their own; `state` is written to.
+        """Run the function and return copies of all outputs, fp16; `state` is changed.
 
         Raises:
-            RequestError: an input or a state is missing, too many or of another shape or type.
+            RequestError: an input or a state is missing, unknown, or of another shape or type.
             ArtifactError: the library fails.
         """
         self._require_inputs(inputs)
@@ -168,7 +169,7 @@ class PackagePredictor:
 
     def _require_inputs(self, inputs: Inputs) -> None:
         if strange := sorted(inputs.keys() ^ self.inputs.keys()):
-            raise RequestError(f"the input {quoted(strange[0])} is missing, or the function has none")
+            raise RequestError(f"the input {quoted(strange[0])} is missing, or the function does not take it")
         widths: set[int] = set()
         for name, shape in self.inputs.items():
             found = inputs[name].shape
@@ -185,11 +186,11 @@ class PackagePredictor:
                 raise RequestError(f"the input {quoted(name)} is {inputs[name].dtype}, not {kind}")
             widths |= {got for size, got in zip(shape, found, strict=True) if size is None}
         if len(widths) > 1:
-            raise RequestError(f"inputs differ in their rows: {sorted(widths)}")
+            raise RequestError(f"the inputs have different numbers of rows: {sorted(widths)}")
 
 
 def _runner(library: Library) -> Callable[[Program, int], ShardRunner]:
-    """Libraries take seconds to import, so each is imported when first asked for."""
+    """Import a library and return its runner; to import one takes seconds."""
     if library == "torch":
         from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 
@@ -200,14 +201,14 @@ def _runner(library: Library) -> Callable[[Program, int], ShardRunner]:
 
 
 LIBRARY_VARIABLE = "ANESPEC_STANDIN_LIBRARY"
-"""The environment variable for the library that computes: torch (the default) or openvino."""
+"""The environment variable that chooses the library: torch (the default) or openvino."""
 
 HEADER = struct.Struct("<QQ")
 
 
 @dataclass
 class Packages:
-    """Opened packages by their handle. One prediction at a time; the same function is opened once."""
+    """Opened functions by their handle. A function is opened once; predictions run one at a time."""
 
     library: Library = "torch"
     _opened: list[PackagePredictor] = field(default_factory=list)
@@ -215,13 +216,13 @@ class Packages:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, question: Mapping[str, Any], tensors: bytes) -> tuple[dict[str, Any], list[Tensor]]:
-        """The answer to one question, errors as their text."""
+        """Return the answer to one question, with its tensors; an error becomes an answer with its text."""
         try:
             with self._lock:
                 if question["op"] == "open":
                     return self._open(question["path"], question["function"]), []
                 return self._predict(question, tensors)
-        except (AnespecError, ValueError) as error:  # a mask that breaks its contract is a ValueError
+        except (AnespecError, ValueError) as error:  # ValueError: an invalid write mask
             return {"error": str(error)}, []
 
     def _open(self, path: str, function: str | None) -> dict[str, Any]:
@@ -253,7 +254,7 @@ class Packages:
 
 
 def serve(packages: Packages, questions: BinaryIO, answers: BinaryIO) -> None:
-    """Answer one process's questions until it closes its end."""
+    """Answer the questions of one process until it closes its end."""
     while header := questions.read(HEADER.size):
         if len(header) < HEADER.size:
             return
@@ -286,7 +287,7 @@ def _tensors(listed: Sequence[Mapping[str, Any]], tensors: bytes) -> Iterator[tu
         count = prod(tensor["shape"])
         kind = np.dtype(np.int32 if tensor.get("dtype") == "int32" else np.float16)
         if (end := at + count * kind.itemsize) > len(tensors):
-            raise RequestError("there are fewer bytes than the tensors have")
+            raise RequestError("the question has fewer bytes than its tensors need")
         values = np.frombuffer(tensors, kind, count, at).copy()
         yield tensor["name"], values.reshape(tensor["shape"])
         at = end

@@ -1,7 +1,8 @@
-"""A shard as a typed list of operations: the one loader of the portable backend.
+"""Load a shard as a program: a typed list of operations. Every portable library uses this loader.
 
-A program is one function of a package (mil_package), its large constants memory-mapped from the weight
-file (MILBlob: at a constant's offset a 64-byte record, sentinel 0xDEADBEEF, type, size, offset of the data).
+A program is one function of a package (mil_package). Its large constants are memory-mapped from the weight
+file (MILBlob: at a constant's offset is a 64-byte record: sentinel 0xDEADBEEF, type, size, offset of the
+data).
 """
 
 import struct
@@ -36,10 +37,11 @@ Constant = NDArray[Any] | Packed | str
 
 @dataclass(frozen=True)
 class Program:
-    """Operations in execution order. Shapes have None where a dimension is T.
+    """Operations in execution order, with their inputs, states, outputs and constants by name.
 
-    `constants` are arrays (memory-mapped where large, packed where their numbers are less than a byte)
-    or strings, by value name. `interface` has the types of a loaded shard's inputs, outputs and states.
+    In shapes None is T. `constants` are arrays or strings: large arrays are memory-mapped, numbers of fewer
+    than 8 bits are packed. `interface` has the types of a loaded shard's inputs, outputs and states. `source`
+    names the program in errors.
     """
 
     source: str
@@ -52,11 +54,11 @@ class Program:
 
 
 def load_program(package: Path, name: str | None = None) -> Program:
-    """Read the function `name` of an .mlpackage, or its default.
+    """Load the function `name` of an .mlpackage; None is its default function.
 
     Raises:
-        ArtifactError: a file is missing or is not an ML program, or the program means nothing
-            (see soundness).
+        ArtifactError: a file is missing or damaged, the package is not an ML program, or the program is not
+            well-formed (see soundness).
     """
     read = read_package(package)
     name = name or read.default_function
@@ -66,16 +68,16 @@ def load_program(package: Path, name: str | None = None) -> Program:
 
 
 def program_of(package: MILPackage, function: Function) -> Program:
-    """The program of a package's function, its large constants mapped.
+    """Return the program of a package's function, with its large constants mapped.
 
     Raises:
-        ArtifactError: a constant is damaged, or the program means nothing (see soundness).
+        ArtifactError: a constant is damaged, or the program is not well-formed (see soundness).
     """
     for operation in function.operations:
         if operation.blocks:
             raise ArtifactError(
-                f"{package.path}: {operation.name} is a {operation.kind} with nested blocks, which is not run"
-                "; convert the model again"
+                f"{package.path}: {operation.name} is a {operation.kind} with nested blocks, which are not "
+                "supported; convert the model again"
             )
     program = _program(function, package)
     check_sound(program)
@@ -100,14 +102,14 @@ def _program(function: Function, package: MILPackage) -> Program:
 
 
 class WeightFiles:
-    """The weight files of a package, each mapped once."""
+    """The weight files of a package. Each is mapped once."""
 
     def __init__(self, package: MILPackage) -> None:
         self._package = package
         self._mapped: dict[str, NDArray[np.uint8]] = {}
 
     def constant(self, reference: FileReference) -> NDArray[Any] | Packed:
-        """Return the value of a reference; ArtifactError if it has none."""
+        """Return the array to which a reference points; raise ArtifactError if the file is damaged."""
         element, shape = reference.type.element, reference.type.fixed
         if element is None or not element.has_dtype:
             raise ArtifactError(
@@ -133,10 +135,10 @@ class WeightFiles:
             package, path = self._package.path, self._package.folder / name.removeprefix(BLOB_PREFIX)
             if not path.resolve().is_relative_to(package.resolve()):
                 raise ArtifactError(
-                    f"{package}: its weights file {path} is outside of it; convert the model again"
+                    f"{package}: its weight file {path} is outside the package; convert the model again"
                 )
             if path.exists() and not path.is_file():
-                raise ArtifactError(f"{package}: its weights file {path} is no file; convert the model again")
+                raise ArtifactError(f"{package}: its weights {path} are not a file; convert the model again")
             try:
                 self._mapped[name] = np.memmap(path, np.uint8, "r")
             except (OSError, ValueError) as error:
@@ -147,13 +149,13 @@ class WeightFiles:
 
 
 def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Program:
-    """One program out of consecutive layer shards: each one's `hidden_out` is the next one's `hidden_in`.
+    """Join consecutive layer shards into one program: `hidden_out` of each is `hidden_in` of the next.
 
-    Other inputs are shared by name; states must differ in name, and so must other outputs, which keep theirs
-    and come after the hidden one. Operations are kept as they are.
+    Other inputs are shared by name. The names of states, and of other outputs, must be unique; these outputs
+    come after the hidden one. Operations stay the same.
 
     Raises:
-        ArtifactError: the shards do not fit each other.
+        ArtifactError: the shards do not fit together.
     """
     if len(programs) == 1:
         return programs[0]
@@ -165,11 +167,12 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
     for number, program in enumerate(programs):
         if states.keys() & program.states.keys():
             raise ArtifactError(
-                f"{program.source}: has a state that an earlier shard has too; convert the model again"
+                f"{program.source}: has a state that an earlier shard also has; convert the model again"
             )
         if hidden_in not in program.inputs or hidden_out not in program.outputs:
             raise ArtifactError(
-                f"{program.source}: does not make {hidden_out!r} of {hidden_in!r}; convert the model again"
+                f"{program.source}: does not compute {hidden_out!r} from {hidden_in!r}; convert the model "
+                "again"
             )
         if any(inputs.get(name, shape) != shape for name, shape in program.inputs.items()):
             raise ArtifactError(
@@ -191,10 +194,10 @@ def chain(programs: Sequence[Program], hidden_in: str, hidden_out: str) -> Progr
 
 
 def merge(programs: Sequence[Program]) -> Program:
-    """One program out of shards that take the same inputs, such as head shards; outputs in order.
+    """Join shards with the same inputs, such as head shards, into one program with all outputs in order.
 
     Raises:
-        ArtifactError: the shards do not fit each other.
+        ArtifactError: the shards have different inputs.
     """
     if len(programs) == 1:
         return programs[0]
@@ -204,7 +207,7 @@ def merge(programs: Sequence[Program]) -> Program:
     for number, program in enumerate(programs):
         if program.inputs != programs[0].inputs:
             raise ArtifactError(
-                f"{program.source}: takes other inputs than those it is merged with; convert the model again"
+                f"{program.source}: takes other inputs than {programs[0].source}; convert the model again"
             )
         renamed = _Renaming({name: name for name in program.inputs}, f"{number}/")
         operations += [renamed.operation(op) for op in program.operations]
@@ -217,13 +220,13 @@ def merge(programs: Sequence[Program]) -> Program:
 
 
 def _sources(programs: Sequence[Program]) -> str:
-    """The origin of stitched operations; each name begins with its shard's number, from 0."""
+    """Return the source of a joined program; the names of its operations begin with the shard's index."""
     return f"{programs[0].source} and the {len(programs) - 1} after it"
 
 
 @dataclass(frozen=True)
 class _Renaming:
-    """Puts a prefix before value names that are not shared between shards."""
+    """Adds a prefix to names of values that shards do not share."""
 
     shared: Mapping[str, str]
     prefix: str

@@ -1,8 +1,7 @@
-"""MIL operations on shapes alone: the shape of each result, and whether the operation is valid.
+"""Compute the shapes of MIL operations' results, and check that the operations are valid.
 
-A third table beside those of the libraries, with shapes for values. A program that passes it does not make a
-library compute anything impossible. Shapes are numbers: where T may vary, the whole program is looked at for
-several T.
+This is a table like those of the libraries, with shapes as values. A library can execute every operation of a
+program that passes. Shapes have no unknown dimensions: if T may vary, a program is checked for several T.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +35,7 @@ def _unary(a: Arguments[Shape]) -> Shape:
 
 
 def _axes(a: Arguments[Shape], axes: list[int], rank: int) -> list[int]:
-    """Axes counted from the front, each at most once."""
+    """Return axes as indices from the front; refuse one that occurs twice."""
     found = [axis + rank if axis < 0 else axis for axis in axes]
     if not all(0 <= axis < rank for axis in found) or len(set(found)) < len(found):
         raise a.refused(f"has the axes {axes} of a value with {rank}")
@@ -114,7 +113,7 @@ def _dequantise(a: Arguments[Shape]) -> Shape:
 
 
 def _within(indices: Packed | NDArray[Any], entries: int) -> bool:
-    """Return whether there are entries for every index of that many bits, without reading any."""
+    """Return whether a palette has an entry for every index that the indices' type can hold."""
     if isinstance(indices, Packed):
         return not indices.element.signed and 1 << indices.element.bits <= entries
     return indices.dtype.kind == "u" and 1 << 8 * indices.dtype.itemsize <= entries
@@ -129,7 +128,7 @@ def _look_up(a: Arguments[Shape]) -> Shape:
     if not _within(indices, entries):
         numbers = indices.unpacked() if isinstance(indices, Packed) else indices
         if numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() < entries:
-            raise a.refused(f"has indices that a palette of {entries} lacks")
+            raise a.refused(f"has indices beyond a palette of {entries} entries")
     return indices.shape
 
 
@@ -182,7 +181,7 @@ def _slice_update(a: Arguments[Shape]) -> Shape:
     if a.is_constant("begin") and a.is_constant("end"):
         replaced = _slice(a)
     elif a.value("begin") == a.value("end") == (len(x),) and len(update) == len(x):
-        # What the pass's own numbers bound is looked at when it runs.
+        # Bounds that the pass computes are checked when it runs.
         whole = [a.flags(f"{name}_mask", len(x)) for name in ("begin", "end")]
         replaced = tuple(
             size if all(masks) else rows for size, rows, *masks in zip(x, update, *whole, strict=True)
@@ -202,15 +201,15 @@ def _one_result(a: Arguments[Shape], shape: Shape) -> tuple[Shape, ...]:
 
 def _state(a: Arguments[Shape], states: Mapping[str, Shape]) -> Shape:
     if a.state() not in states:
-        raise a.refused(f"is of a state {a.state()!r} that the shard does not have")
+        raise a.refused(f"uses a state {a.state()!r} that the shard does not have")
     return states[a.state()]
 
 
 def result_shapes(a: Arguments[Shape], states: Mapping[str, Shape]) -> tuple[Shape, ...] | None:
-    """The shape of each result of an operation; None for one that no table knows.
+    """Return the shape of each result of an operation; None if the operation is in no table.
 
     Raises:
-        ArtifactError: its inputs or parameters do not fit it.
+        ArtifactError: the inputs or parameters do not fit the operation.
     """
     match a.operation.kind:
         case "read_state":

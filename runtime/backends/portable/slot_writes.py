@@ -1,13 +1,12 @@
-"""Recognises the graph's writes of T rows into slots, and names each as what it is.
+"""Replace the graph's writes of T rows into slots by a `slot_write`, which a library can run as a scatter.
 
-`state * (1 - sum_t mask) + mask @ new` touches all S slots to change T of them, because a scatter
-leaves the Neural Engine. A library that has a cheap scatter may run the write as one: the result is
-the same, bit for bit but for the sign of a zero, whenever each column of the mask is one-hot or zero,
-no two columns share a slot, and the state is finite. That is the contract of kv_write_mask (DESIGN.md
-section 4).
+The graph computes `state * (1 - sum_t mask) + mask @ new`, which touches all S slots to change T of them,
+since a scatter would leave the Neural Engine. A scatter has the same result, bit for bit except for the sign
+of a zero, if each column of the mask is one-hot or zero, no two columns share a slot, and the state is
+finite. That is the contract of kv_write_mask (DESIGN.md section 4).
 
-A slice_update from the first to behind the last of the slots [T] that an input has is such a write, too, if
-those are side by side. That is the contract of kv_position (see manifests.schema.KVCacheGroup.write_spec).
+The other form of a write is a slice_update from the first to the last of the slots [T] in an input, if these
+are consecutive. That is the contract of kv_position (see manifests.schema.KVCacheGroup.write_spec).
 """
 
 from collections.abc import Mapping
@@ -20,21 +19,23 @@ from anespec.runtime.backends.portable.arguments import Arguments, slices_of
 from anespec.runtime.backends.portable.program import Operation, Program
 
 SLOT_WRITE = "slot_write"
-"""The operation put in the place of either: inputs `state` (what was read of one, or an input in its place),
-`mask` [1, 1, S, T] or in its place slots [T], `new` [1, n, T, m]."""
+"""The operation that replaces both forms.
+
+Its inputs are `state` (the value of a state, or an input in its place), `mask` [1, 1, S, T] or the slots [T]
+in its place, and `new` [1, n, T, m].
+"""
 
 ALL_BUT_SLOTS = [True, True, False, True]
-"""The axes of a state [1, n_kv, S, head_dim] that a write of rows side by side takes whole."""
+"""Which axes of a state [1, n_kv, S, head_dim] a write of consecutive slots replaces as a whole."""
 
 LANES_TRIED = (1, 2, 5)
-"""T for which bounds of slots are followed."""
+"""Values of T for which the bounds of a slice_update are checked."""
 
 
 def fuse_slot_writes(program: Program) -> Program:
-    """`program` with every blend's `add`, and every slice_update of slots side by side, replaced by a
-    `slot_write`; other operations stay.
+    """Return `program` with every write of rows into slots replaced by a `slot_write`.
 
-    Those that made their inputs remain in the list, unused.
+    Its other operations remain in the list, unused (see `pruned`).
     """
     producers = {name: op for op in program.operations for name in op.outputs}
     fusing = {"add": _fused, "slice_update": _fused_update}
@@ -45,12 +46,12 @@ def fuse_slot_writes(program: Program) -> Program:
 
 
 def write_masks(program: Program) -> frozenset[str]:
-    """The program inputs that are masks of slot writes, or slots."""
+    """Return the program's inputs that are masks, or slots, of slot writes."""
     return frozenset(op.inputs["mask"][0] for op in program.operations if op.kind == SLOT_WRITE)
 
 
 def masks_read_elsewhere(program: Program) -> frozenset[str]:
-    """Masks of slot writes that other operations of a pruned program read too, as the numbers they are."""
+    """Return the masks of slot writes that other operations of a pruned program read too."""
     read = {
         name
         for op in program.operations
@@ -62,7 +63,7 @@ def masks_read_elsewhere(program: Program) -> frozenset[str]:
 
 
 def pruned(program: Program) -> Program:
-    """`program` without operations of whose results nothing comes, such as the blends of fused writes."""
+    """Return `program` without operations whose results are unused, such as those of replaced writes."""
     wanted = set(program.outputs)
     kept = []
     for operation in reversed(program.operations):
@@ -124,13 +125,13 @@ def _fused_update(update: Operation, producers: Mapping[str, Operation], program
 
 
 def _constant(operation: Operation, key: str, program: Program) -> list[Any] | None:
-    """A constant input as a list; None where it is none."""
+    """Return a constant input as a list; None if the input is not a constant."""
     value = program.constants.get(operation.inputs[key][0])
     return list(value.ravel().tolist()) if isinstance(value, np.ndarray) else None
 
 
 def _bound(name: str, producers: Mapping[str, Operation]) -> Operation | None:
-    """The operation that makes the bound of slots in a bound [4] of a slice of a state; None for another."""
+    """Return the operation that computes the slot in a bound [4] of a state's slice, None if none does."""
     joined = producers.get(name)
     if joined is None or joined.kind != "concat" or len(joined.inputs["values"]) != len(ALL_BUT_SLOTS):
         return None
@@ -138,7 +139,7 @@ def _bound(name: str, producers: Mapping[str, Operation]) -> Operation | None:
 
 
 def _is_one_of(cut: Operation, place: int, program: Program) -> bool:
-    """Whether an operation takes the number at `place` of an input [T], for several T."""
+    """Return whether an operation takes the element at index `place` of an input [T], for several T."""
     if cut.kind != "slice_by_index":
         return False
     arguments = Arguments[object](cut, {}, program.constants, program.source)

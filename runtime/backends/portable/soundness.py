@@ -1,8 +1,8 @@
 """Check that a program is well-formed before a library gets it.
 
-A shard's protobuf may hold anything: names used twice or before they are made, results that nothing computes,
-shapes that no memory holds. A library reacts to such programs with its own exception, with hours of work, or
-with a crash. This module traces every name and every shape through the program.
+A damaged or hostile protobuf may have names that are defined twice or used before their definition, outputs
+that no operation computes, or shapes beyond any memory. A library reacts to such a program with its own
+exception, hours of work, or a crash. This module traces every name and every shape through the program.
 """
 
 from __future__ import annotations
@@ -26,27 +26,29 @@ if TYPE_CHECKING:
     from anespec.runtime.backends.portable.program import Constant, Operation, Program
 
 T_TRIED = (1, 128)
-"""Values of T for which shapes are followed where T may vary: one lane, and the widest pass."""
+"""Values of T for which shapes are traced if T may vary: one lane, and the widest pass."""
 
 MOST_GROWTH = 256
-"""The largest allowed ratio of a result to the largest tensor among a shard's inputs and constants. Scores
-[1, heads, T, S] are the largest that the graph makes, `heads` times its mask [1, 1, T, S]."""
+"""The largest allowed ratio of a result to the largest tensor among a shard's inputs and constants.
+
+The largest results of the graph are attention scores [1, heads, T, S]: `heads` times the mask [1, 1, T, S].
+"""
 
 MOST_AXES = 5
-"""Core ML's own limit."""
+"""The largest rank of a value, which is Core ML's limit."""
 
 MOST_NUMBERS = 1 << 40
-"""More than any input or state has."""
+"""The largest number of elements of a value; no input or state has so many."""
 
 
 def check_sound(program: Program) -> None:
     """Trace names and shapes through a program.
 
-    An operation that no table knows ends the check: the backend that runs the program refuses it by name.
+    The check ends at an operation that is in no table; the backend that runs the program refuses it by name.
 
     Raises:
         ArtifactError: a name is defined twice, never, or after its use; a shape or a parameter does not fit
-            its operation; a result is needlessly large; there is no output.
+            its operation; a result is too large; or there is no output.
     """
     _require_names(program)
     flexible = any(size is None for shape in program.inputs.values() for size in shape)
@@ -64,7 +66,7 @@ def _require_names(program: Program) -> None:
         raise _unsound(program, f"has the outputs {list(program.outputs)}")
     for name in program.outputs:
         if name not in made:
-            raise _unsound(program, f"nothing makes its output {name!r}")
+            raise _unsound(program, f"no operation computes its output {name!r}")
 
 
 def _unsound(program: Program, reason: str) -> ArtifactError:
@@ -72,14 +74,14 @@ def _unsound(program: Program, reason: str) -> ArtifactError:
 
 
 class ShapesSoFar(Mapping[str, Shape]):
-    """Shapes of the values that are known so far; a constant's where it may serve as a value."""
+    """The shapes of the values computed so far, and of the constants that may be used as values."""
 
     def __init__(self, program: Program, t: int) -> None:
         self.constants = program.constants
         self.made: dict[str, Shape] = {name: shape_at(shape, t) for name, shape in program.inputs.items()}
 
     def add(self, operation: Operation, results: tuple[Shape, ...]) -> None:
-        """Note the shapes of an operation's results."""
+        """Add the shapes of an operation's results."""
         self.made.update(zip(operation.outputs, results, strict=True))
 
     def __getitem__(self, name: str) -> Shape:
@@ -120,15 +122,15 @@ def _follow(program: Program, t: int) -> None:
             return
         for shape in results:
             if prod(shape) > most or len(shape) > MOST_AXES:
-                raise arguments.refused(f"makes a value of the needless size {shape}")
+                raise arguments.refused(f"makes a value of the excessive shape {shape}")
         shapes.add(operation, results)
 
 
 def require_room_for_states(program: Program, bytes_per_number: int) -> None:
-    """Do nothing where this machine's memory could hold a program's states if it held nothing else.
+    """Check that a program's states fit into this machine's memory.
 
     Raises:
-        ArtifactError: it could not.
+        ArtifactError: the states take more than the whole memory.
     """
     needed = bytes_per_number * sum(prod(shape) for shape in program.states.values())
     memory = machine_memory()

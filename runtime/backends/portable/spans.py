@@ -1,8 +1,9 @@
-"""Decide whether a program can attend to the first slots of its pools alone, and what must be adapted.
+"""Decide whether a program can attend to only the first slots of its pools, and which reshapes to adapt.
 
-Its masks and states are shorter then. Most operations adapt by themselves; a reshape contains sizes, so sizes
-that are numbers of slots must be adapted. Shapes are looked at with all slots and with fewer, side by side:
-an axis whose size differs is one of slots, and a reshape keeps it where it has the same size and stride.
+The masks and states of such a pass are shorter. Most operations work with any size, but a reshape contains
+sizes, and those that are numbers of slots must be adapted. To find them, shapes are traced both with all
+slots and with fewer: an axis whose size differs is an axis of slots. In a reshape's result, it is the axis
+with the same size and stride.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,13 @@ from anespec.runtime.backends.runner import PoolNames
 from anespec.system.errors import ArtifactError
 
 FEWER = 3 / 4
-"""The share of a pool's slots with which shapes are followed; the smallest pools have 64."""
+"""The fraction of a pool's slots for the second trace of shapes; the smallest pools have 64 slots."""
 
 LANES_TRIED = 5
-"""T for which shapes are followed: no usual number of heads."""
+"""The T for which shapes are traced; it is not a usual number of heads."""
 
 MASK_AXES = 3, 2
-"""The axis of slots in attn_mask [1, 1, T, S] and in kv_write_mask [1, 1, S, T]; kv_position [T] has none."""
+"""The axes of slots in attn_mask [1, 1, T, S] and in kv_write_mask [1, 1, S, T]; kv_position [T] has none."""
 
 STATE_AXIS = 2
 """The axis of slots in a state [1, n_kv, S, head_dim]."""
@@ -35,18 +36,18 @@ STATE_AXIS = 2
 
 @dataclass(frozen=True)
 class SlotAxis:
-    """A reshape's result has on axis `after` the slots that its input has on axis `before`."""
+    """The axis of slots in a reshape's input (`before`) and in its result (`after`)."""
 
     before: int
     after: int
 
 
 SlotAxes = Mapping[str, SlotAxis]
-"""By the names of reshapes, those whose shape is to follow."""
+"""The reshapes to adapt, by name."""
 
 
 def slot_axes(program: Program, pools: Sequence[PoolNames]) -> SlotAxes | None:
-    """Return the reshapes that must be adapted to spans; None if an operation cannot be."""
+    """Return the reshapes to adapt to spans; None if an operation cannot be adapted."""
     fewer = [int(pool.slots * FEWER) for pool in pools]
     if not pools or not _are_of_slots(program, pools) or min(fewer) < 1:
         return None
@@ -72,7 +73,7 @@ def slot_axes(program: Program, pools: Sequence[PoolNames]) -> SlotAxes | None:
 
 
 class _CannotFollowError(Exception):
-    """An operation would not keep the slots apart from other axes."""
+    """An operation mixes the axis of slots with another axis, or is in no table."""
 
 
 def _shapes(
@@ -100,7 +101,7 @@ def _kept(before: Shape, after: Shape, axes: Sequence[int]) -> SlotAxis:
 def followed(
     operation: Operation, constants: Mapping[str, Constant], axis: SlotAxis, x: Shape
 ) -> Mapping[str, Constant]:
-    """`constants`, in which a reshape's shape has as many slots as its input `x`."""
+    """Return `constants` with a reshape's shape changed to the number of slots of its input `x`."""
     name = operation.inputs["shape"][0]
     shape = np.array(constants[name])
     shape[axis.after] = x[axis.before]
@@ -108,7 +109,7 @@ def followed(
 
 
 def with_spans(program: Program, pools: Sequence[PoolNames], spans: Sequence[int | None]) -> Program:
-    """The program with masks and states of so many slots; a None dimension may vary, as T may."""
+    """Return the program with masks and states of `spans` slots, by pool; None may vary, like T."""
     inputs, states = dict(program.inputs), dict(program.states)
     for pool, span in zip(pools, spans, strict=True):
         for name, axis in zip((pool.mask_input, pool.write_input), MASK_AXES, strict=True):
@@ -124,7 +125,7 @@ def with_spans(program: Program, pools: Sequence[PoolNames], spans: Sequence[int
 
 
 def _are_of_slots(program: Program, pools: Sequence[PoolNames]) -> bool:
-    """Return whether masks and states have their pool's slots on the expected axis."""
+    """Return whether masks and states have their pool's slots on the expected axes."""
     masks = [
         (program.inputs[name], axis, pool.slots)
         for pool in pools

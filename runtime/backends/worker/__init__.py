@@ -1,1 +1,1 @@
-"""The native worker's host: processes that hold shards and states and run whole passes (docs/worker.md)."""
+"""The backend whose shards run in native worker processes, which hold the states (docs/worker.md)."""

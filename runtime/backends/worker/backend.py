@@ -1,7 +1,7 @@
 """The backend whose shards run in native workers.
 
-Never run on a Mac. On Linux it is for tests alone: the worker's stand-in for Core ML has the portable backend
-compute, and ANESPEC_STANDIN_PYTHON names the Python that does.
+It has never run on a Mac. On Linux it serves tests only: the worker's stand-in for Core ML computes with the
+portable backend, in the Python that ANESPEC_STANDIN_PYTHON names.
 """
 
 import logging
@@ -39,19 +39,19 @@ from anespec.runtime.backends.worker.worker_pool import LoadLostError, ShardRefu
 from anespec.system.errors import AnespecError, ArtifactError, MissingPackageError
 from anespec.system.machine import system_build
 
-# Core ML may kill a worker, so loading is the load probe with a shard: a crash or a refusal is recorded
-# next to the compiled shard, for this build of the worker (see coreml.memory). If a worker holds several
-# shards, each is loaded alone to find the cause.
+# Core ML may crash a worker, so the first time that a worker loads a shard is the shard's load probe: a crash
+# or a refusal is recorded beside the compiled shard, for this build of the worker (see coreml.memory). If the
+# worker held several shards, each is loaded alone to find the cause.
 
 _log = logging.getLogger(__name__)
 
 
 class Started(Protocol):
-    """What workers hold, once they have loaded it."""
+    """Stages that workers have loaded."""
 
     @property
     def starts(self) -> Mapping[str, StartTimes]:
-        """What starting each stage took, by the path of its compiled shard."""
+        """The start times of each stage, by the path of its compiled shard."""
         ...
 
 
@@ -59,7 +59,10 @@ OpenedT = TypeVar("OpenedT", bound=Started)
 
 
 class WorkerLoader:
-    """Has workers load shards of one artifact; a stale one is compiled again, once."""
+    """Loads an artifact's shards in workers, and records which shards fail.
+
+    A stale compiled shard is compiled again, once.
+    """
 
     def __init__(
         self, manifest: Manifest, shards: CompiledShards, program: WorkerProgram, limits: WorkerLimits
@@ -70,13 +73,14 @@ class WorkerLoader:
         self._limits = limits
 
     def load(self, shards: Sequence[Shard], load: Callable[[Sequence[Stage]], OpenedT]) -> OpenedT:
-        """Run `load` for these shards' stages; a shard that became stale by an upgrade of the system is
-        compiled again, once.
+        """Run `load` for the stages of these shards, and return its result.
+
+        If an upgrade of the system made a compiled shard stale, the shard is compiled again, once.
 
         Raises:
-            ArtifactError: Core ML refuses a shard or kills the worker that loads it, now or before.
-            AnespecError: workers die again and again, and not of one shard.
-            StorageError: there is no room for compiled shards or shared memory.
+            ArtifactError: Core ML refuses a shard or crashes its worker, now or in an earlier start.
+            AnespecError: workers die repeatedly, and no single shard is the cause.
+            StorageError: there is no space for compiled shards or shared memory.
         """
         made = {shard.path: self._shards.of(shard) for shard in shards}
         while True:
@@ -98,8 +102,10 @@ class WorkerLoader:
             made[culprit.shard.path] = self._shards.again(culprit)
 
     def _blamed(self, known: Sequence[CompiledShard], died: WorkersDieError) -> AnespecError:
-        """Find and record the shard that kills workers; return their error if it is no single one, or may be
-        temporary."""
+        """Find and record the shard that crashes workers, and return the error to raise.
+
+        If no single shard is the cause, or it may be temporary, that is `died` itself.
+        """
         if not isinstance(died.lost, LoadLostError) or not lasts(died.lost.text):
             return died
         suspects = [compiled for compiled in known if _path(compiled) in died.lost.stages]
@@ -138,7 +144,7 @@ class WorkerLoader:
 
 
 def _path(compiled: CompiledShard) -> str:
-    """As a stage names it."""
+    """Return the path by which a stage refers to a compiled shard."""
     return str(compiled.path.absolute())
 
 
@@ -147,7 +153,7 @@ STAND_IN = "ANESPEC_STANDIN_PYTHON"
 
 @dataclass(frozen=True)
 class WorkerBackend:
-    """Core ML in processes of their own. `find` says where the worker is, if it was built."""
+    """Core ML in worker processes. `find` returns the worker's executable, None if it was not built."""
 
     name: str
     limits: WorkerLimits = field(default_factory=WorkerLimits)
@@ -155,10 +161,10 @@ class WorkerBackend:
 
     uses_threads = False
     takes_spans = False
-    """Core ML has threads of its own."""
+    """Core ML chooses its own number of threads, and its shards have a fixed number of slots."""
 
     def unavailable(self) -> str | None:
-        """Why it cannot run here; see Backend."""
+        """Return why it cannot run here; see Backend."""
         if not _stands_in() and (reason := library.unavailable()) is not None:
             return reason
         return (
@@ -168,16 +174,16 @@ class WorkerBackend:
         )
 
     def library_version(self) -> str:
-        """The worker's build, and that of the system whose Core ML it asks; see Backend."""
+        """Return the worker's build and the system's, which has Core ML; see Backend."""
         return f"{self._program().build[:16]}, {system_of_core_ml()}"
 
     def open(self, artifact: Artifact, threads: int) -> WorkerVerifier:
-        """Compile what never was, start the workers and have them load; see Backend.
+        """Compile the shards that are new here, start the workers and load all shards in them; see Backend.
 
         Raises:
-            ArtifactError: see Backend; or Core ML refuses a shard or kills the worker that loads it.
-            StorageError: there is no room for compiled shards or shared memory.
-            AnespecError: workers die again and again while they load, and not of one shard.
+            ArtifactError: see Backend; or Core ML refuses a shard or crashes its worker.
+            StorageError: there is no space for compiled shards or shared memory.
+            AnespecError: workers die repeatedly while they load, and no single shard is the cause.
         """
         manifest, program = artifact.manifest, self._program()
 
@@ -192,11 +198,11 @@ class WorkerBackend:
         return self.open(artifact, threads)
 
     def starts(self, artifact: Artifact) -> Starts | None:
-        """What starting took before, as kept beside the compiled shards; see Backend."""
-        return self._shards(artifact).starts(artifact.manifest.shards)
+        """Return the start times that are recorded beside the compiled shards; see Backend."""
+        return self._loader(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> WorkerRunner:
-        """One shard by itself; see Backend, and `open`."""
+        """Load one shard alone; see Backend, and `open`."""
         manifest, program = artifact.manifest, self._program()
 
         def load(stages: Sequence[Stage]) -> WorkerRunner:
@@ -223,5 +229,5 @@ def _stands_in() -> bool:
 
 
 def system_of_core_ml() -> str:
-    """The system that Core ML is a part of, or the stand-in's."""
+    """Return the build of macOS, which Core ML is part of, or the version of the stand-in."""
     return f"stand-in, torch {version('torch')}" if _stands_in() else system_build()

@@ -1,7 +1,7 @@
-"""The worker's executable: built once from the sources in this package, and found by their hash.
+"""Build the worker's executable from the Swift sources in this package, or find the one built before.
 
-It lies in the user's cache folder under the hash of its sources, which is also the build that it says of
-itself: shared memory names the build that it is for, and another one is refused.
+It is stored in the user's cache folder under the SHA-256 of its sources, its build. The build is compiled in:
+the header of the shared memory names a build, and a worker with another one refuses to run.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from anespec.system.user_folders import cache_folder, private_folder
 
 SOURCES = "anespec.swift"
 EXECUTABLE = "anespec-worker"
-BY_HAND = "ANESPEC_WORKER"
+PROGRAM_VARIABLE = "ANESPEC_WORKER"
 IDENTITY = Path("Sources/AnespecWorker/BuildIdentity.swift")
-"""The file that is generated in the copy of the sources, so it is not part of their hash."""
+"""The source file that is generated for a build, so its content is not part of the hash."""
 
-NO_TESTS = Path("Tests/AnespecWorkerTests/None.swift")
-"""Test targets of the package, which would otherwise look for their sources among the others."""
+EMPTY_TEST = Path("Tests/AnespecWorkerTests/None.swift")
+"""An empty test, since the package declares a test target that would otherwise have no sources."""
 
 ZEROS = "0" * 64
-LEAST_SWIFT = (6, 0)
-LONGEST_WAIT = 60.0
-"""Seconds for Swift to say its version; the first time it may look for Xcode."""
+MINIMUM_SWIFT = (6, 0)
+VERSION_TIMEOUT = 60.0
+"""Timeout in seconds for `swift --version`, which may look for Xcode the first time."""
 
 INSTALL = "install Xcode or its command line tools (xcode-select --install), elsewhere Swift from swift.org"
 
@@ -50,18 +50,18 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\] (.+)")
 _VERSION = re.compile(r"Swift version (\d+)\.(\d+)")
 
 Report = Callable[[str], None]
-"""A callback that is called with the next step."""
+"""A callback for progress; its argument describes the next step."""
 
 
 @dataclass(frozen=True)
 class WorkerSources:
-    """The Swift package; `build` is the SHA-256 over all that is compiled."""
+    """The worker's Swift package in `folder`."""
 
     folder: Path
 
     @classmethod
     def installed(cls) -> "WorkerSources":
-        """Those that came with this package; raises AnespecError where they are not there."""
+        """Return the sources that are installed with anespec; raise AnespecError if they are missing."""
         spec = find_spec(SOURCES)
         for place in (spec and spec.submodule_search_locations) or ():
             if (Path(place) / "Package.swift").is_file():
@@ -70,13 +70,13 @@ class WorkerSources:
 
     @property
     def files(self) -> list[Path]:
-        """All that is compiled, relative to the folder, in a fixed order."""
+        """The compiled files, relative to `folder`, in a fixed order."""
         found = [path for path in (self.folder / "Sources").rglob("*") if path.is_file()]
         return sorted(path.relative_to(self.folder) for path in (*found, self.folder / "Package.swift"))
 
     @property
     def build(self) -> str:
-        """Their SHA-256, in hexadecimal."""
+        """The SHA-256 of the sources, in hexadecimal."""
         digest = hashlib.sha256()
         for file in (file for file in self.files if file != IDENTITY):
             content = (self.folder / file).read_bytes()
@@ -85,16 +85,16 @@ class WorkerSources:
         return digest.hexdigest()
 
     def copy_to(self, folder: Path) -> None:
-        """Write them there, with the identity in its place."""
+        """Write the sources to `folder`, with their build filled in."""
         for file in self.files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.folder / file, folder / file)
         own = (self.folder / IDENTITY).read_text("utf-8")
         if own.count(ZEROS) != 1:
-            raise AnespecError(f"{self.folder / IDENTITY}: has no place for the build; install anespec again")
+            raise AnespecError(f"{self.folder / IDENTITY}: lacks the build's line; install anespec again")
         (folder / IDENTITY).write_text(own.replace(ZEROS, self.build), "utf-8")
-        (folder / NO_TESTS).parent.mkdir(parents=True)
-        (folder / NO_TESTS).write_text("// Tests are no part of what is built.\n", "utf-8")
+        (folder / EMPTY_TEST).parent.mkdir(parents=True)
+        (folder / EMPTY_TEST).write_text("// Tests are no part of what is built.\n", "utf-8")
 
 
 def workers_folder() -> Path:
@@ -103,21 +103,20 @@ def workers_folder() -> Path:
 
 
 def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
-    """Return the worker that was built from these sources (the installed ones), if there is one.
+    """Return the worker that was built from `sources` (None: the installed ones); None if there is none.
 
-    An executable that ANESPEC_WORKER names was built by hand: it is used in any case, and its build is not
-    compared.
+    An executable that ANESPEC_WORKER names was built by hand: it is preferred, and its build is not compared.
 
     Raises:
-        StorageError: the one named cannot be read, or others may have put there what would be run.
+        StorageError: the named executable cannot be read, or other users could replace the built one.
     """
-    if by_hand := os.environ.get(BY_HAND):
+    if by_hand := os.environ.get(PROGRAM_VARIABLE):
         try:
             with open_file(Path(by_hand)):
                 return WorkerProgram((by_hand,), file_sha256(Path(by_hand)), compared=False)
         except OSError as error:
             raise StorageError(
-                f"{by_hand}: {BY_HAND} names it, and it cannot be read ({error.strerror})"
+                f"{by_hand}: the worker that {PROGRAM_VARIABLE} names cannot be read ({error.strerror})"
             ) from error
     build = (sources or WorkerSources.installed()).build
     path = workers_folder() / build / EXECUTABLE
@@ -131,12 +130,12 @@ def built_worker(sources: WorkerSources | None = None) -> WorkerProgram | None:
 def build_worker(
     report: Report, sources: WorkerSources | None = None, *, swift: str = "swift", again: bool = False
 ) -> WorkerProgram:
-    """The worker, built unless it was before; `again` builds in any case.
+    """Build the worker, unless it has been built; with `again` build in any case.
 
     Raises:
-        MissingPackageError: there is no Swift, or an old one.
-        AnespecError: it does not compile.
-        StorageError: there is no room.
+        MissingPackageError: Swift is missing or too old.
+        AnespecError: the worker does not compile.
+        StorageError: there is no space to build it.
     """
     sources = sources or WorkerSources.installed()
     known = built_worker(sources)
@@ -156,16 +155,16 @@ def build_worker(
                 built.resolve().replace(place.path / EXECUTABLE)
     except OSError as error:
         raise StorageError(
-            f"{workers_folder()}: the worker cannot be put there ({error.strerror})"
+            f"{workers_folder()}: the worker cannot be stored there ({error.strerror})"
         ) from error
     found = built_worker(sources)
     if found is None:
-        raise AnespecError(f"{workers_folder()}: the worker was built and is gone; build it again")
+        raise AnespecError(f"{workers_folder()}: the worker was built but removed since; build it again")
     return found
 
 
 def _require_safe(path: Path) -> None:
-    """Raise StorageError if other users could replace the worker by a program of theirs."""
+    """Raise StorageError if other users could replace the worker by another program."""
     require_safe_to_run(path, "the worker", "XDG_CACHE_HOME")
 
 
@@ -178,23 +177,23 @@ def _require_swift(swift: str) -> None:
             text=True,
             errors="replace",
             cwd=NEUTRAL_FOLDER,
-            timeout=LONGEST_WAIT,
+            timeout=VERSION_TIMEOUT,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise MissingPackageError(
-            f"`{swift} --version` says nothing for {LONGEST_WAIT:g} s; {INSTALL}"
+            f"`{swift} --version` gave no answer for {VERSION_TIMEOUT:g} s; {INSTALL}"
         ) from None
     except OSError:
-        raise MissingPackageError(f"the worker is built with Swift, which is not here; {INSTALL}") from None
+        raise MissingPackageError(f"Swift, which builds the worker, is not installed; {INSTALL}") from None
     found = _VERSION.search(told.stdout)
     if found is None:
-        lines = (told.stderr.strip() or told.stdout.strip()).splitlines() or ["it says nothing"]
+        lines = (told.stderr.strip() or told.stdout.strip()).splitlines() or ["it prints nothing"]
         raise MissingPackageError(
-            f"`{swift} --version` names no version ({printable(lines[0], LONGEST_REASON)}); {INSTALL}"
+            f"`{swift} --version` prints no version ({printable(lines[0], LONGEST_REASON)}); {INSTALL}"
         )
-    if (int(found[1]), int(found[2])) < LEAST_SWIFT:
-        least = ".".join(map(str, LEAST_SWIFT))
+    if (int(found[1]), int(found[2])) < MINIMUM_SWIFT:
+        least = ".".join(map(str, MINIMUM_SWIFT))
         raise MissingPackageError(
             f"the worker needs Swift {least} or newer, this is {found[1]}.{found[2]}; {INSTALL}"
         )
@@ -202,11 +201,11 @@ def _require_swift(swift: str) -> None:
 
 @contextlib.contextmanager
 def _working_folder(folder: Folder) -> Iterator[str]:
-    """A folder to build in, gone afterwards; those of builds that were killed go, too."""
+    """Yield a folder to build in and remove it afterwards, with those that killed builds left."""
     for path in folder.path.iterdir():
         found = _PARTIAL.fullmatch(path.name)
         if found is not None and not psutil.pid_exists(int(found[1])):
-            # Another build may be removing it, too.
+            # Another build may be removing the same folder.
             with contextlib.suppress(OSError):
                 folder.remove(path.name)
     name = f".{os.getpid()}.{secrets.token_hex(8)}.partial"
@@ -218,13 +217,13 @@ def _working_folder(folder: Folder) -> Iterator[str]:
 
 
 def _compile(swift: str, work: Path, report: Report) -> None:
-    """Run `swift build`; what it says ends in one sentence where it fails."""
+    """Run `swift build`; if it fails, raise an error with its first error message."""
     command = [swift, "build", "-c", "release", "--product", EXECUTABLE, "--package-path", str(work)]
     report("the worker's sources")
-    # Swift leaves files among the temporary ones, by the name of each folder that it built in.
+    # Swift leaves files in the temporary folder for each build folder, so TMPDIR is inside the build folder.
     own = work / ".tmp"
     own.mkdir()
-    # A group of its own, so that a ^C ends the compilers that it started, too.
+    # In its own process group, so that a ^C can end the compilers that it started, too.
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -252,11 +251,11 @@ def _compile(swift: str, work: Path, report: Report) -> None:
     if code:
         if any(os.strerror(errno.ENOSPC) in line for line in lines):
             raise StorageError(
-                f"{work.parent}: has no room to build the worker in; make some, and build again"
+                f"{work.parent}: the disk is too full to build the worker; free some space and build again"
             )
         errors = [line for line in lines if "error:" in line] or [line for line in lines if line]
         reason = errors[0].replace(f"{work}{os.sep}", "") if errors else f"swift ended with {code}"
         raise AnespecError(
             f"the worker cannot be built ({printable(reason, LONGEST_REASON)}); "
-            "say so with `swift --version`, or run on another backend"
+            "report it with the output of `swift --version`, or use another backend"
         )

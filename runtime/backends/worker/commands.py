@@ -1,4 +1,4 @@
-"""The worker's commands that do one thing and end: a process each, which may die or hang."""
+"""Run the worker's one-shot commands (compile, plan), each in a process that may crash or hang."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from anespec.manifests.graph_choices import ReshapeHint
-from anespec.runtime.backends.coreml.probing import LONGEST_CONTACT
+from anespec.runtime.backends.coreml.probing import PROBE_TIMEOUT
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.system.child_python import NEUTRAL_FOLDER, child_environment
 from anespec.system.coreml_errors import ended_by, no_answer
@@ -18,17 +18,17 @@ WRONG_USAGE = 64
 
 
 class CommandFailedError(RuntimeError):
-    """Core ML refused, ended the process or did not end: in its own words, or those of coreml_errors."""
+    """A command failed: Core ML refused, crashed or timed out. The text is Core ML's or coreml_errors'."""
 
 
 def compile_package(
-    program: WorkerProgram, package: Path, folder: Path, seconds: float = LONGEST_CONTACT
+    program: WorkerProgram, package: Path, folder: Path, seconds: float = PROBE_TIMEOUT
 ) -> Path:
-    """Compile a package into a folder; returns the .mlmodelc. Raises like `_run`."""
+    """Compile a package into a folder; return the path of the .mlmodelc. Raises like `_run`."""
     said = _run(program, ("compile", str(package.absolute()), str(folder.absolute())), seconds)
-    # What is moved lies in this folder, whatever is said.
+    # Only the name is used of the worker's answer, so that nothing outside this folder is moved.
     if not (name := Path(said.strip()).name):
-        raise CommandFailedError("the worker does not say what it compiled")
+        raise CommandFailedError("the worker did not return the path of the compiled package")
     return folder / name
 
 
@@ -37,23 +37,23 @@ def plan_json(
     compiled: Path,
     function: str | None,
     hint: ReshapeHint,
-    seconds: float = LONGEST_CONTACT,
+    seconds: float = PROBE_TIMEOUT,
 ) -> str:
-    """Core ML's plan of a function of a compiled shard, as the worker prints it; None is the only function.
+    """Return Core ML's compute plan of a compiled shard's function, as JSON; None is the only function.
 
-    It is asked with the hint that the shard is loaded with. Raises like `_run`.
+    `hint` is the one with which the shard is loaded. Raises like `_run`.
     """
     named = () if function is None else ("--function", function)
     return _run(program, ("plan", str(compiled.absolute()), *named, "--reshape-hint", hint), seconds)
 
 
 def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
-    """Return the output of a command.
+    """Run a command of the worker; return its standard output.
 
     Raises:
-        CommandFailedError: Core ML refuses, ends it, or takes more seconds than that.
+        CommandFailedError: Core ML refuses, crashes, or takes longer than `seconds`.
         StorageError: the worker cannot be started.
-        AnespecError: it is no command of this executable.
+        AnespecError: the executable lacks the command.
     """
     try:
         done = subprocess.run(
@@ -73,7 +73,7 @@ def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
         raise program.not_started(error) from error
     if done.returncode == WRONG_USAGE:
         raise AnespecError(
-            f"the worker knows no command {words[0]}; build it again with `anespec worker build --again`"
+            f"the worker has no command {words[0]}; build it again with `anespec worker build --again`"
         )
     if done.returncode:
         raise CommandFailedError(_reason(done))
@@ -81,8 +81,7 @@ def _run(program: WorkerProgram, words: tuple[str, ...], seconds: float) -> str:
 
 
 def _reason(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return the error of a worker that failed: an error as in its replies, or its last line and exit
-    status."""
+    """Return why a command failed: the error in its output, or else its last line and exit status."""
     try:
         error = json.loads(done.stdout)["error"]
         code = "" if error.get("code") is None else f" ({error.get('domain') or 'code'} {error['code']})"
@@ -95,21 +94,21 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
 
 @dataclass(frozen=True)
 class WorkerCompiler:
-    """A Compiler (see coreml.compiled) by `anespec-worker compile`, each package within so many seconds.
+    """A Compiler (see coreml.compiled) that runs `anespec-worker compile`.
 
-    `system` is what Core ML is a part of.
+    `system` is the build of the system that has Core ML. `seconds` is the timeout for one package.
     """
 
     program: WorkerProgram
     system: str
-    seconds: float = LONGEST_CONTACT
+    seconds: float = PROBE_TIMEOUT
 
     def compile(self, package: Path, destination: Path) -> Path:
-        """See Compiler.
+        """Compile a package to `destination`; see Compiler.
 
         Raises:
-            StorageError: the worker cannot be started, or what it made not be put there.
-            CommandFailedError: Core ML refuses, in its own words.
+            StorageError: the worker cannot be started, or its result cannot be moved to `destination`.
+            CommandFailedError: Core ML refuses the package; the text is Core ML's.
         """
         try:
             with TemporaryDirectory(dir=destination.parent, prefix=f"{destination.stem}.") as folder:
@@ -123,5 +122,5 @@ class WorkerCompiler:
         return compile_package(self.program, package, folder, self.seconds)
 
     def version(self) -> str:
-        """The system's build, since it is Core ML that compiles."""
+        """Return the system's build, since its Core ML compiles."""
         return f"worker, {self.system}"

@@ -1,6 +1,6 @@
-"""One worker process: started, spoken to, and surely ended.
+"""Start a worker process, exchange messages with it, and end it.
 
-It lives as long as its socket: when this process ends, however it does, the worker sees the socket close.
+A worker exits when its socket closes, so it never outlives this process, however that ends.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ from anespec.system.coreml_errors import ended_by, no_answer
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.formatting import LONGEST_REASON, last_line, printable
 
-# Messages over a socket: a length of four bytes, little-endian, then as many of one JSON object.
+# A message on the socket: its length in bytes (4 bytes, little-endian), then one JSON object.
 
-LARGEST = 16 << 20
-"""The largest message in bytes; a longer one is an error of the sender."""
+MAX_MESSAGE_BYTES = 16 << 20
+"""The largest message in bytes; a longer one is an error of its sender."""
 
 _LENGTH = struct.Struct("<I")
-_AT_ONCE = 1 << 16
+_READ_BYTES = 1 << 16
 
 Message = Mapping[str, Any]
 
 
 class FramingError(Exception):
-    """The received bytes are not a message; nothing after them can be parsed either."""
+    """The received bytes are not a message, so the bytes after them cannot be parsed either."""
 
 
 class Connection:
-    """One end of a socket pair. What came in part is kept, so that a reading may be begun again."""
+    """One end of a socket pair. A partly received message is kept, so `receive` can be called again."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -50,48 +50,49 @@ class Connection:
         """Send one message.
 
         Raises:
-            OSError: the other side is gone (or TimeoutError: it does not read). FramingError: it is too long.
+            OSError: the other side is gone; TimeoutError if it does not read.
+            FramingError: the message is too long.
         """
         content = json.dumps(message, separators=(",", ":")).encode()
-        if len(content) > LARGEST:
+        if len(content) > MAX_MESSAGE_BYTES:
             raise FramingError(f"a message of {len(content)} bytes is too long")
         self._socket.settimeout(seconds)
         self._socket.sendall(_LENGTH.pack(len(content)) + content)
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """The next message.
+        """Return the next message.
 
         Raises:
             EOFError: the other end is closed.
-            TimeoutError: none came in that time.
+            TimeoutError: no message arrived within `seconds`.
             OSError: the connection is broken.
-            FramingError: what came is none.
+            FramingError: the received bytes are not a message.
         """
         until = time.monotonic() + seconds
         (length,) = _LENGTH.unpack(self._next(_LENGTH.size, until, take=False))
-        if not 0 < length <= LARGEST:
+        if not 0 < length <= MAX_MESSAGE_BYTES:
             raise FramingError(f"a message of {length} bytes is announced")
         content = self._next(_LENGTH.size + length, until, take=True)[_LENGTH.size :]
         try:
             message = json.loads(content)
         except (ValueError, RecursionError):
-            raise FramingError("a message is no JSON") from None
+            raise FramingError("a message is not JSON") from None
         if not isinstance(message, dict):
-            raise FramingError("a message is no object")
+            raise FramingError("a message is not a JSON object")
         return message
 
     def close(self) -> None:
-        """Close this end; the other sees it."""
+        """Close this end; the other end then receives EOF."""
         self._socket.close()
 
     def _next(self, count: int, until: float, *, take: bool) -> bytes:
-        """The next bytes, which stay where they are unless they are to be taken."""
+        """Return the next `count` bytes; without `take` they stay in the buffer."""
         while len(self._received) < count:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
-            more = self._socket.recv(_AT_ONCE)
+            more = self._socket.recv(_READ_BYTES)
             if not more:
                 raise EOFError
             self._received += more
@@ -101,19 +102,19 @@ class Connection:
         return found
 
 
-SECONDS_TO_STOP = 2.0
-"""Seconds in which a worker must exit after it was told to; then it is killed."""
+STOP_TIMEOUT = 2.0
+"""Seconds that a worker has to exit after the request to stop; then it is killed."""
 
-LAST_WORDS = 4096
-"""Bytes of the end of standard error that a sentence is looked for in."""
+STDERR_TAIL_BYTES = 4096
+"""Bytes at the end of standard error that are searched for the cause of an exit."""
 
 
 @dataclass(frozen=True)
 class WorkerProgram:
-    """An executable that speaks the protocol.
+    """The command that starts a worker, and its build.
 
-    `build` is the SHA-256 of its sources in hexadecimal, which the worker must report if it is `compared`;
-    otherwise any identity that distinguishes it from others.
+    If the build is `compared`, `build` is the SHA-256 of the sources in hexadecimal, and the worker must have
+    the same one. Otherwise it is any text that distinguishes the executable from others.
     """
 
     command: tuple[str, ...]
@@ -122,20 +123,20 @@ class WorkerProgram:
 
     @property
     def expected_build(self) -> bytes:
-        """The build in the shared memory's header, 32 bytes."""
+        """The build to write into the shared memory's header, 32 bytes."""
         return bytes.fromhex(self.build) if self.compared else NO_BUILD
 
     def not_started(self, error: OSError) -> StorageError:
-        """Return the error if the system refuses to start it."""
+        """Return the error to raise if the system refuses to start the worker."""
         spoilt = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.EISDIR)
-        mend = "; build it with `anespec worker build --again`" if spoilt and self.compared else ""
-        return StorageError(f"{self.command[0]}: the worker cannot be started ({error.strerror}){mend}")
+        fix = "; build it with `anespec worker build --again`" if spoilt and self.compared else ""
+        return StorageError(f"{self.command[0]}: the worker cannot be started ({error.strerror}){fix}")
 
 
 class WorkerLostError(Exception):
-    """A worker died, hangs, or says what cannot be understood: its states are gone.
+    """A worker died, hangs, or gave an invalid answer; its states are lost.
 
-    `text` is what coreml_errors knows of it: its last line and how it ended.
+    `text` describes the cause for coreml_errors: the worker's last line and how it ended.
     """
 
     def __init__(self, message: str, text: str | None = None) -> None:
@@ -145,7 +146,7 @@ class WorkerLostError(Exception):
 
 @dataclass(eq=False)  # not frozen, since Python adds tracebacks to errors
 class Refusal(Exception):  # noqa: N818 (an answer like others)
-    """A worker's answer that it could not do something; it goes on."""
+    """A worker's answer that a request failed. The worker itself continues."""
 
     kind: str
     domain: str | None
@@ -155,13 +156,13 @@ class Refusal(Exception):  # noqa: N818 (an answer like others)
 
 
 class WorkerProcess:
-    """A worker and the socket to it. Replies come in the order of requests, and carry their numbers."""
+    """A worker and the socket to it. Replies arrive in the order of requests, with their numbers."""
 
     def __init__(self, program: WorkerProgram, shared: SharedMemory) -> None:
-        """Start one; it holds nothing yet.
+        """Start a worker that holds no stages yet.
 
         Raises:
-            StorageError: a process, or what it needs, cannot be made.
+            StorageError: the process, its socket or its file for standard error cannot be created.
         """
         self.busy = False
         self._asked = 0
@@ -173,7 +174,7 @@ class WorkerProcess:
                     self._words: BinaryIO = tempfile.TemporaryFile(prefix="anespec-worker-")  # noqa: SIM115
                     undo.callback(self._words.close)
                     command = [*program.command, "serve", "--socket", str(its.fileno())]
-                    # A session of its own keeps a terminal's ^C from it.
+                    # In its own session, so that a terminal's ^C does not reach it.
                     self._process = subprocess.Popen(
                         [*command, "--arena", str(shared.descriptor)],
                         stdin=subprocess.DEVNULL,
@@ -192,38 +193,38 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs: it was neither stopped from here nor died."""
+        """Whether the process is running."""
         return self.end.alive and self._process.poll() is None
 
     def send(self, operation: str, fields: Mapping[str, Any], seconds: float) -> None:
-        """Ask for something; `reply` must follow before anything else is asked.
+        """Send a request; the caller must call `reply` before the next request.
 
         Raises:
-            WorkerLostError: it is not there any more.
+            WorkerLostError: the worker ended, or did not read the request within `seconds`.
         """
         self._asked += 1
         try:
             self._connection.send({"id": self._asked, "op": operation, **fields}, seconds)
         except TimeoutError:
-            what = f"does not listen to {operation} for {seconds:g} s"
+            what = f"did not read the request {operation} for {seconds:g} s"
             raise self._lost(what, no_answer(seconds)) from None
         except OSError:
             raise self._lost(None) from None
         except FramingError as error:
-            raise AnespecError(f"the worker cannot be asked: {error}") from None
+            raise AnespecError(f"a request cannot be sent to the worker: {error}") from None
         self.busy = True
 
     def reply(self, seconds: float) -> dict[str, Any]:
         """Return the answer to the last request; late answers to abandoned requests are skipped.
 
         Raises:
-            WorkerLostError: it died, gave no answer in that time, or one that is none.
-            Refusal: it could not do it.
+            WorkerLostError: the worker died, gave no answer within `seconds`, or an invalid one.
+            Refusal: the request failed.
         """
         try:
             while (answer := self._connection.receive(seconds)).get("id") != self._asked:
@@ -235,32 +236,32 @@ class WorkerProcess:
         except (EOFError, OSError):
             raise self._lost(None) from None
         except FramingError as error:
-            raise self._lost(f"gave an answer that cannot be read ({error})") from None
+            raise self._lost(f"gave an answer that cannot be parsed ({error})") from None
         self.busy = False
         if answer.get("ok") is True:
             return answer
         raise _refusal(answer)
 
     def ask(self, operation: str, fields: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Send a request and wait for its answer; raises as both do."""
+        """Send a request and return its answer; raises like `send` and `reply`."""
         self.send(operation, fields, seconds)
         return self.reply(seconds)
 
     def stop(self) -> None:
-        """Have it end by itself where it has nothing to do, and end it in any case."""
+        """Ask an idle worker to exit; kill it if it does not, or if it is busy."""
         if self.alive and not self.busy:
             with contextlib.suppress(WorkerLostError, Refusal):
-                self.ask("stop", {}, SECONDS_TO_STOP)
+                self.ask("stop", {}, STOP_TIMEOUT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(SECONDS_TO_STOP)
+                    self._process.wait(STOP_TIMEOUT)
         self.end()
 
     def _lost(self, what: str | None, text: str | None = None) -> WorkerLostError:
-        """End it, and say how it ended by itself where nothing else is known of it."""
+        """Kill the worker; return the error, which says how the worker ended if `what` is None."""
         if what is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(SECONDS_TO_STOP)
-            code, words = self._process.poll(), _last_words(self._words)
+                self._process.wait(STOP_TIMEOUT)
+            code, words = self._process.poll(), _last_stderr_line(self._words)
             what = _ending(code, words)
             if code is not None and code < 0:
                 text = f"{words}\n{ended_by(-code)}".strip()
@@ -269,7 +270,7 @@ class WorkerProcess:
 
 
 def _end(process: "subprocess.Popen[bytes]", connection: Connection, words: BinaryIO) -> None:
-    """Kill a process and leave nothing of it behind."""
+    """Kill a process, and close its socket and its standard error."""
     process.kill()
     process.wait()
     connection.close()
@@ -287,12 +288,14 @@ def _ending(code: int | None, words: str) -> str:
     return f"died of {signal_name(-code)}{said}"
 
 
-def _last_words(words: BinaryIO) -> str:
-    """The last line that a worker wrote to standard error, for a sentence; a colon never ends it."""
+def _last_stderr_line(words: BinaryIO) -> str:
+    """Return the last line of a worker's standard error, for use within an error message."""
     if words.closed:
         return ""
     size = os.fstat(words.fileno()).st_size
-    content = os.pread(words.fileno(), LAST_WORDS, max(0, size - LAST_WORDS)).decode("utf-8", "replace")
+    content = os.pread(words.fileno(), STDERR_TAIL_BYTES, max(0, size - STDERR_TAIL_BYTES)).decode(
+        "utf-8", "replace"
+    )
     return last_line(content)
 
 

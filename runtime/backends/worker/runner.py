@@ -1,4 +1,4 @@
-"""One shard by itself in a worker, as the golden gate looks at it."""
+"""Run one shard alone in a worker, for the golden gate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,24 +20,25 @@ from anespec.runtime.backends.worker.worker_pool import WorkerPool
 
 @dataclass(frozen=True)
 class WorkerOutputs:
-    """The places of a pass's outputs in the shared memory, by name."""
+    """The outputs of a pass, which are arrays in shared memory, by name."""
 
     places: dict[str, Tensor]
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of an output; see Outputs."""
+        """Return a copy of an output; see Outputs."""
         return self.places[name].copy()
 
     def lane(self, name: str, lane: int) -> Channels:
-        """One lane of an output; see Outputs."""
+        """Return one lane of an output; see Outputs."""
         return row_of(self.places[name], lane)
 
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """The counts of a worker since it loaded: milliseconds of predictions, and bytes.
+    """The counters of a worker since it loaded.
 
-    `copied` are the bytes of outputs that Core ML did not write to the requested memory.
+    `milliseconds` is the time of all predictions. `copied` is the number of bytes of outputs that Core ML did
+    not write to the requested memory.
     """
 
     milliseconds: float
@@ -46,7 +47,7 @@ class WorkerStats:
 
 
 class WorkerRunner:
-    """A ShardRunner over a worker that holds one stage. Where it dies, its states are zeros again."""
+    """A ShardRunner over a worker that holds one stage. If the worker dies, its states are zeros again."""
 
     takes_homes = False
     partial_spans = False
@@ -54,7 +55,7 @@ class WorkerRunner:
     def __init__(
         self, stage: Stage, manifest: Manifest, program: WorkerProgram, limits: WorkerLimits
     ) -> None:
-        """Start the worker; raises AnespecError where it cannot load the shard."""
+        """Start the worker; raise AnespecError if it cannot load the shard."""
         self._stage = stage
         self._write_inputs = [pool.write_input for pool in manifest.pools]
         parts = memory_parts([stage], manifest.hyperparameters.vocabulary)
@@ -70,7 +71,7 @@ class WorkerRunner:
 
     @property
     def starts(self) -> Mapping[str, StartTimes]:
-        """What starting the stage took, by the path of its compiled shard."""
+        """The start times of the stage, by the path of its compiled shard."""
         return self._workers.starts
 
     def start(self, inputs: Inputs) -> None:
@@ -98,8 +99,8 @@ class WorkerRunner:
         """Run the pass; see ShardRunner.
 
         Raises:
-            StateLostError: the worker died; it was started again.
-            AnespecError: the shard fails.
+            StateLostError: the worker died and was started again.
+            AnespecError: Core ML fails in the shard.
         """
         self._workers.ask(0, "run", {"stage": 0, "rows": self._rows, "homes": self._homes})
         return WorkerOutputs({port.name: self._place(port) for port in self._stage.outputs})
@@ -111,7 +112,7 @@ class WorkerRunner:
         return {port.name: outputs.tensor(port.name) for port in self._stage.outputs}
 
     def read_state(self, name: str) -> Tensor:
-        """A copy of a state; see ShardRunner."""
+        """Return a copy of a state; see ShardRunner."""
         return self.read_slots(name, 0, self._state_shape(name)[2])
 
     def write_state(self, name: str, value: Tensor) -> None:
@@ -119,19 +120,22 @@ class WorkerRunner:
         self.write_slots(name, 0, value)
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
-        """A copy of some slots of a state; see ShardRunner."""
+        """Return a copy of some slots of a state; see ShardRunner."""
         pool, index = self._position(name)
         return self._slots.export(pool, first, count)[index]
 
     def write_slots(self, name: str, first: int, value: Tensor) -> None:
-        """Replace some slots of a state; see ShardRunner. A worker takes those of the whole pool."""
+        """Replace some slots of a state; see ShardRunner.
+
+        A worker takes slots of all states of a pool, so those of the other states are read first.
+        """
         pool, index = self._position(name)
         values = self._slots.export(pool, first, value.shape[2])
         values[index] = np.asarray(value, np.float16)
         self._slots.import_(pool, first, values)
 
     def stats(self) -> WorkerStats:
-        """Return the worker's counts since it loaded; raises like `finish`."""
+        """Return the worker's counters; raises like `finish`."""
         told = self._workers.ask(0, "stats", {})
         return WorkerStats(sum(told["stages"]), told["copied"], told["resident_bytes"])
 
@@ -148,6 +152,6 @@ class WorkerRunner:
         return next(state.shape for state in self._stage.held if state.name == name)
 
     def _position(self, name: str) -> tuple[int, int]:
-        """The number of a state's pool, and its place among the states of that."""
+        """Return the index of a state's pool, and the state's index among the states of that pool."""
         pool = next(state.pool for state in self._stage.held if state.name == name)
         return pool, [state.name for state in self._stage.held if state.pool == pool].index(name)

@@ -1,7 +1,7 @@
-"""The memory that this process and its workers share: a header, a table of named parts, and the parts.
+"""Allocate the memory that this process shares with its workers: a header, a table of named parts, the parts.
 
-Everything is little-endian. A tensor is contiguous in C order, fp16 or int32; one that depends on T exists
-once per width, under the name that `at_width` gives it.
+All numbers are little-endian. A tensor is contiguous in C order, fp16 or int32. A tensor whose shape depends
+on T has one part for each width, named by `at_width`.
 """
 
 import errno
@@ -25,13 +25,13 @@ from anespec.system.formatting import bytes_text, quoted
 MAGIC = b"ANESPECA"
 PROTOCOL = 1
 ALIGNMENT = 1 << 14
-"""A page of memory on Apple's processors."""
+"""The alignment of parts in bytes: a memory page on Apple's processors."""
 
 _HEADER = struct.Struct("<8sIIQ32sQII")
 _ENTRY = struct.Struct("<64sQQ")
 HEADER_BYTES = 4096
 NO_BUILD = bytes(32)
-"""In place of the build of a worker that is not to be compared."""
+"""The header's build if the worker's build is not compared."""
 
 NAME_BYTES = 64
 FP16, INT32 = np.dtype("<f2"), np.dtype("<i4")
@@ -40,30 +40,30 @@ Shape = tuple[int, ...]
 
 
 def at_width(name: str, width: int) -> str:
-    """The name of a tensor that depends on T, as it is for passes over `width` rows."""
+    """Return the name of the part that holds a tensor of `width` rows."""
     return f"{name}@{width}"
 
 
 class SharedMemory:
-    """A file without a name, mapped; it goes when the last process that has it open does.
+    """A mapped file without a name, which the system frees when the last process closes it.
 
-    Its room is taken at once: a write to a page for which none is left would kill the process.
+    Its disk space is allocated at once: to write a page without space would kill the process.
     """
 
     def __init__(
         self, parts: Mapping[str, Shape], build: bytes = NO_BUILD, integers: Collection[str] = ()
     ) -> None:
-        """Make room for zeros of these shapes; those named `integers` are int32.
+        """Allocate parts of these shapes, filled with zeros: int32 if named in `integers`, else fp16.
 
         Raises:
             ArtifactError: a name is too long for the table.
-            StorageError: the file system refuses, or has no room.
+            StorageError: the file cannot be created or mapped, or there is no space for it.
         """
         for name in parts:
             if len(name.encode()) > NAME_BYTES:
                 raise ArtifactError(
-                    f"the name {quoted(name)} is longer than the {NAME_BYTES} bytes that the worker's arena "
-                    "has for it; convert the model again"
+                    f"the name {quoted(name)} is longer than the {NAME_BYTES} bytes of a name in the memory "
+                    "that is shared with the worker; convert the model again"
                 )
         self._parts: dict[str, tuple[int, Shape]] = {}
         end = _aligned(HEADER_BYTES + _ENTRY.size * len(parts))
@@ -77,7 +77,7 @@ class SharedMemory:
         except (OSError, ValueError) as error:
             self._file.close()
             raise StorageError(
-                f"no memory of {bytes_text(end)} can be shared with a worker ({error})"
+                f"cannot map {bytes_text(end)} of memory to share with a worker ({error})"
             ) from error
         self.close = finalize(self, _release, self._file, self._memory)
         _HEADER.pack_into(
@@ -90,20 +90,19 @@ class SharedMemory:
 
     @property
     def descriptor(self) -> int:
-        """The open file, for a worker to inherit."""
+        """The file descriptor, which a worker inherits."""
         return self._file.fileno()
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
 
     def tensor(self, name: str) -> NDArray[np.float16]:
-        """A part itself, in its shape: what is written to it, workers see. Good until the shared memory
-        closes."""
+        """Return an fp16 part as an array over the shared memory, valid until `close`."""
         offset, shape = self._parts[name]
         return np.frombuffer(self._memory, FP16, prod(shape), offset).reshape(shape)
 
     def integers(self, name: str) -> NDArray[np.int32]:
-        """A part of int32 itself; see `tensor`."""
+        """Return an int32 part as an array over the shared memory; see `tensor`."""
         offset, shape = self._parts[name]
         return np.frombuffer(self._memory, INT32, prod(shape), offset).reshape(shape)
 
@@ -132,9 +131,9 @@ def _nameless_file(size: int) -> BinaryIO:
 
 
 def _take_room(descriptor: int, size: int) -> None:
-    """See to it that there is room for a whole file, which is empty; raises OSError where there is not."""
+    """Allocate disk space for an empty file of `size` bytes; raise OSError if there is not enough."""
     if sys.platform == "darwin":
-        # Nothing that Python has takes room there; what is free now is all that can be known.
+        # Python has no call that allocates space on this system, so only the free space is checked.
         disk = os.fstatvfs(descriptor)
         if disk.f_bavail * disk.f_frsize < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -144,6 +143,6 @@ def _take_room(descriptor: int, size: int) -> None:
 
 def _release(file: BinaryIO, memory: mmap.mmap) -> None:
     file.close()
-    # Somebody may still have a tensor; the memory goes with it.
+    # A caller may still hold a tensor; the memory is then freed with it.
     with suppress(BufferError):
         memory.close()

@@ -1,6 +1,6 @@
-"""Assign shards to workers: the bytes of weights on the Neural Engine are limited for each process.
+"""Assign shards to workers, since the Neural Engine limits the bytes of weights of one process.
 
-About 3 GB, measured by two projects (ane-book Exp. 26, smpanaro; grade B).
+Two projects measured a limit of about 3 GB (ane-book Exp. 26, smpanaro; grade B).
 """
 
 from collections.abc import Sequence
@@ -10,14 +10,16 @@ from typing import Literal
 from anespec.system.machine import machine_memory
 
 ComputeUnits = Literal["cpuOnly", "cpuAndNeuralEngine"]
-"""Where Core ML may run a shard, by its own names."""
+"""The processors on which Core ML may run a shard, by Core ML's names."""
 
 Loading = Literal["together", "in-turn"]
 """Whether several workers load their shards at the same time or one after another."""
 
-LEAST_TOGETHER = 16_000_000_000
-"""Bytes of a machine's memory from which workers load together: on an iPhone that took 97 s, and 71 s in turn
-(CoreML-LLM, grade B)."""
+TOGETHER_MEMORY = 16_000_000_000
+"""Bytes of memory from which a machine's workers load at the same time.
+
+On an iPhone loading together took 97 s, and in turn 71 s (CoreML-LLM, grade B).
+"""
 
 BUDGET = 3_000_000_000
 PASS_SECONDS = 600.0
@@ -25,11 +27,12 @@ PASS_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """The limits of workers: bytes of weights in each, seconds of a pass (or another request) and of loading.
+    """The limits of worker processes, and how they load.
 
-    Specialising one shard for the Neural Engine took up to 133 s (ane-book Exp. 26, grade B), at its first
-    load or its first pass. `units` are where Core ML may run shards; a `loading` of None follows from the
-    machine's memory.
+    `budget` is the bytes of weights in one worker. `pass_seconds` is the timeout of a pass and of any other
+    request but loading, `load_seconds` that of loading: others saw Core ML take up to 133 s to specialise one
+    shard for the Neural Engine, at its first load or its first pass (ane-book Exp. 26, grade B). `units` are
+    the processors that Core ML may use. A `loading` of None is chosen by the machine's memory.
     """
 
     budget: int = BUDGET
@@ -45,15 +48,15 @@ class WorkerLimits:
 
 
 def usual_loading(memory: int) -> Loading:
-    """How workers load on a machine of so many bytes of memory."""
-    return "together" if memory >= LEAST_TOGETHER else "in-turn"
+    """Return how workers load by default on a machine with `memory` bytes."""
+    return "together" if memory >= TOGETHER_MEMORY else "in-turn"
 
 
 def shared_out(sizes: Sequence[int], budget: int) -> tuple[range, ...]:
-    """Consecutive stages of these sizes, dealt to as few workers as go within the budget: one range each.
+    """Divide consecutive stages of these sizes among as few workers as the budget allows; one range each.
 
-    A stage that alone is larger has a worker for itself; one of no size goes with the stage before it. Stages
-    stay in order, so a pass goes through each worker once.
+    A stage larger than the budget gets a worker of its own. A stage of size 0 goes to the worker of the stage
+    before it. Stages stay in order, so a pass visits each worker once.
     """
     workers: list[range] = []
     held = 0

@@ -1,4 +1,4 @@
-"""K/V bits in and out of workers, piece by piece through the shared memory's `slots`."""
+"""Copy K/V bits into and out of workers, in pieces through the part `slots` of the shared memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ from anespec.runtime.backends.worker.worker_pool import WorkerPool
 
 @dataclass(frozen=True)
 class HeldBy:
-    """The states of one pool that worker number `worker` holds, in the order that it moves them."""
+    """The states of one pool that the worker with index `worker` holds, in the order of transfers."""
 
     worker: int
     states: tuple[StageState, ...]
 
     @property
     def slot_items(self) -> int:
-        """Numbers of one slot of all of them."""
+        """The number of fp16 values in one slot of all these states."""
         return sum(state.slot_bytes for state in self.states) // 2
 
 
 class SlotTransfer:
-    """Moves slots of a pool's states, all workers' one after another."""
+    """Copies slots of a pool's states, one worker after another."""
 
     def __init__(self, workers: WorkerPool, shared: SharedMemory) -> None:
         self._workers = workers
         self._buffer = shared.tensor(SLOTS)
 
     def holders(self, pool: int) -> list[HeldBy]:
-        """The stages that hold states of pool number `pool`, in order."""
+        """Return the workers that hold states of pool number `pool`, with those states, in order."""
         held = [
             HeldBy(worker, tuple(s for stage in share for s in stage.held if s.pool == pool))
             for worker, share in enumerate(self._workers.shares)
@@ -47,7 +47,7 @@ class SlotTransfer:
             self._workers.ask(holder.worker, "copy_slots", fields)
 
     def export(self, pool: int, first: int, count: int) -> list[NDArray[np.float16]]:
-        """Copies of consecutive slots, an array [n, n_kv, count, head_dim] per state."""
+        """Return copies of consecutive slots, an array [n, n_kv, count, head_dim] for each state."""
         found: list[NDArray[np.float16]] = []
         for holder in self.holders(pool):
             values = [_empty(state, count) for state in holder.states]
@@ -72,16 +72,15 @@ class SlotTransfer:
                     holder.worker, "import", {"pool": pool, "first": first + begin, "count": size}
                 )
         if left:
-            raise ValueError(f"{len(left)} arrays more than the pool has states")
+            raise ValueError(f"there are {len(left)} more arrays than states in the pool")
 
     def _pieces(self, holder: HeldBy, count: int) -> list[tuple[int, int]]:
-        """Return the beginnings of the pieces that go through the buffer one after another, and their numbers
-        of slots."""
+        """Return the first slot and the number of slots of each piece that fits the buffer."""
         most = self._buffer.size // holder.slot_items
         return [(begin, min(most, count - begin)) for begin in range(0, count, most)]
 
     def _cut(self, holder: HeldBy, count: int) -> list[NDArray[np.float16]]:
-        """The buffer as arrays of so many slots of each state."""
+        """Return the buffer divided into one array of `count` slots for each state."""
         cut, begin = [], 0
         for state in holder.states:
             shape = _of_slots(state, count)

@@ -1,6 +1,7 @@
 """Translate a manifest for a worker: stages, and the parts of the shared memory that they use.
 
-A worker knows no manifest, only paths, names and shapes; these are the message `load`, field by field.
+A worker does not read the manifest. The message `load` gives it paths, names and shapes; the classes here
+have the fields of that message.
 """
 
 from collections import defaultdict
@@ -31,15 +32,15 @@ from anespec.system.formatting import quoted
 
 LOGITS = "logits"
 SLOTS = "slots"
-"""The parts that belong to no tensor of a shard: rows of logits, and K/V on its way in or out."""
+"""The two parts that are no tensor of a shard: rows of logits, and the buffer for copies of K/V slots."""
 
 TRANSFER_BYTES = 1 << 23
-"""Of `slots`, unless a single slot takes more."""
+"""Bytes of the part `slots`; more only if a single slot needs more."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of a stage, and its part of the shared memory; a dimension of None is T."""
+    """An input or output of a stage, and the name of its part (`buffer`); a dimension of None is T."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -47,15 +48,15 @@ class Port:
     dtype: Literal["fp16", "int32"] = "fp16"
 
     def part(self, width: int) -> str:
-        """The name of its part of the shared memory in passes over `width` rows."""
+        """Return the name of its part of the shared memory in passes over `width` rows."""
         return at_width(self.buffer, width) if None in self.shape else self.buffer
 
 
 @dataclass(frozen=True)
 class StageFunction:
-    """One function of a shard, and the widths that are run with it; None where a package names none.
+    """A function of a shard, and the widths that it runs; `name` is None if the package names no function.
 
-    `layout` is that of its channel tensors; the ports have their shapes as declared.
+    `layout` is that of its channel tensors. The stage's ports have the declared shapes nevertheless.
     """
 
     name: str | None
@@ -65,7 +66,7 @@ class StageFunction:
 
 @dataclass(frozen=True)
 class StageState:
-    """A K or V state in pool number `pool`."""
+    """A K or V state in the pool with index `pool`."""
 
     name: str
     shape: Shape
@@ -88,9 +89,9 @@ class StageCache(StageState):
 
 @dataclass(frozen=True)
 class Stage:
-    """One shard as a worker runs it. `bytes` are those of its weights, about, which its functions share.
+    """A shard as a worker runs it. `bytes` is about the size of its weights, which its functions share.
 
-    The kind `best` is a head through its functions that find the best tokens; its weights are the head's.
+    The kind `best` runs a head shard's functions that find the best tokens; it shares the head's weights.
     """
 
     path: str
@@ -105,20 +106,20 @@ class Stage:
 
     @property
     def held(self) -> tuple[StageState, ...]:
-        """States and caches, in the order that slots are moved."""
+        """States and caches, in the order in which slots are copied."""
         return (*self.states, *self.caches)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The numbers of rows that it runs on, by function."""
+        """The widths that the stage runs, function by function."""
         return tuple(width for function in self.functions for width in function.rows)
 
 
 def stages_of(manifest: Manifest, shards: Sequence[Shard], compiled: Mapping[str, Path]) -> tuple[Stage, ...]:
-    """The stages of these shards, in the order that a pass goes through them.
+    """Return the stages of these shards, in the order in which a pass runs them.
 
-    `compiled` has the compiled shards by the shards' own paths. Hidden states lie in `hidden.0`, what the
-    first layer shard takes, to `hidden.N`, what all heads take.
+    `compiled` has the compiled shards by the shards' own paths. The parts `hidden.0`, the input of the first
+    layer shard, to `hidden.N`, the input of all heads, hold the hidden states.
     """
     return tuple(_stage(manifest, shard, str(compiled[shard.path])) for shard in shards)
 
@@ -145,14 +146,15 @@ def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
         ),
         states=tuple(state for state in states if not isinstance(state, StageCache)),
         caches=tuple(state for state in states if isinstance(state, StageCache)),
-        # A package of several functions was seen to hold its weights once for each (grade B). So a head that
-        # also finds the best token counts twice; its stage of the kind `best`, in the same worker, does not.
+        # Others saw a package of several functions hold its weights once for each function (grade B). So a
+        # head that also finds the best token counts twice, and its stage of the kind `best`, in the same
+        # worker, counts as 0.
         bytes=0 if is_best else len(manifest.ways_through(shard)) * shard.bytes,
     )
 
 
 def _functions(manifest: Manifest, shard: Shard) -> tuple[StageFunction, ...]:
-    """Each function with the widths that run with it; a package of one names none."""
+    """Return each function with its widths; the only function of a package has no name."""
     widths = manifest.widths_of(shard)
     return tuple(
         StageFunction(
@@ -175,7 +177,7 @@ def _port(spec: TensorSpec, buffer: str) -> Port:
 
 
 def integer_parts(stages: Iterable[Stage]) -> frozenset[str]:
-    """The parts of shared memory that are int32."""
+    """Return the names of the parts of shared memory that are int32."""
     return frozenset(
         port.part(width)
         for stage in stages
@@ -189,11 +191,11 @@ def integer_parts(stages: Iterable[Stage]) -> frozenset[str]:
 def first_pass_inputs(
     shared: SharedMemory, stages: Iterable[Stage], written_by: Collection[str]
 ) -> Iterator[None]:
-    """Have row t of a pass write slot t within the block, as first passes do that no tokens stand for.
+    """Set the inputs of first passes, which run without tokens: within the block, row t writes slot t.
 
-    `written_by` are the inputs that say which slots rows write: one-hot, or as integers [T]. Zeros, which an
-    arena begins with, are no pass that any backend has to run. Behind the block is what stood there before:
-    whoever writes a pass's inputs knows it.
+    `written_by` are the inputs for the slots that rows write, one-hot or as integers [T]. Shared memory
+    starts as zeros, and a write mask of zeros is no valid pass. After the block the inputs are restored,
+    since PassInputs assumes that only its own calls change them.
     """
     ports = {
         (port.part(width), port.dtype)
@@ -215,10 +217,10 @@ def first_pass_inputs(
 
 
 def memory_parts(stages: Iterable[Stage], vocabulary: int) -> dict[str, Shape]:
-    """The parts of shared memory for these stages, which all their workers share.
+    """Return the shapes of the parts of shared memory that these stages need, by name.
 
     Raises:
-        ArtifactError: two tensors want one part in different shapes.
+        ArtifactError: two tensors need the same part in different shapes.
     """
     shapes: dict[str, tuple[int | None, ...]] = {}
     widths: dict[str, set[int]] = defaultdict(set)

@@ -1,4 +1,4 @@
-"""The verifier of an artifact whose shards run in workers."""
+"""The Verifier whose shards run in workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ from anespec.runtime.passes import (
 from anespec.runtime.sampling.row_logits import best_candidate, best_of_slices
 from anespec.system.errors import AnespecError, ArtifactError
 
-# Merge the workers' results for their slices of the vocabulary into those of the whole row (see
-# row_logits).
+# Each worker returns results for its slices of the vocabulary; they are merged into those of the whole row
+# (see row_logits).
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SliceRow:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Self:
-        """One of a reply's rows; KeyError, TypeError or ValueError where it is none."""
+        """Parse a row of a reply; raise KeyError, TypeError or ValueError if it is invalid."""
         best = reply.get("best")
         return cls(
             best=None if best is None else _candidate(best),
@@ -58,7 +58,7 @@ def merged(slices: Sequence[SliceRow], need: LogitsRequest, logits: Logits | Non
     """Merge the results of all slices for one row, in the vocabulary's order.
 
     Raises:
-        ValueError: a slice lacks what is needed, or nobody has a token that was chosen.
+        ValueError: a slice lacks a requested result, or no slice has a chosen token.
     """
     return RowLogits(
         logits=logits if need.logits else None,
@@ -76,7 +76,7 @@ def _best(found: Sequence[Candidate | None]) -> Candidate:
 
 
 def _top(found: Sequence[Candidate], count: int) -> tuple[Candidate, ...]:
-    """The largest, each slice's in order: so the sort leaves the lower token first on ties."""
+    """Return the largest logits. Slices are in order, so a stable sort puts the lower token first on ties."""
     order = np.argsort([-candidate.logit for candidate in found], kind="stable")[:count]
     return tuple(found[index] for index in order)
 
@@ -97,9 +97,9 @@ def _logit(bits: Any) -> float:
 
 @dataclass(frozen=True)
 class HeadPass:
-    """The runs of the heads in a pass: rows a run, and the pass's lane for each row of all runs.
+    """The runs of the heads in a pass: the rows of each run, and the pass's lane for every row of all runs.
 
-    `finds_best`: the heads return the best tokens alone, which one run leaves in the shared memory.
+    With `finds_best` the heads return only the best tokens, in shared memory.
     """
 
     rows: int
@@ -107,15 +107,15 @@ class HeadPass:
     finds_best: bool
 
     def message(self) -> Mapping[str, Any]:
-        """Return it as a worker takes it."""
+        """Return the fields of the message to a worker."""
         return {"rows": self.rows, "lanes": list(self.lanes)} | ({"best": True} if self.finds_best else {})
 
 
 class WorkerVerifier:
-    """A Verifier (see runtime.passes) over workers that share shared memory with this process.
+    """A Verifier (see runtime.passes) over workers that share memory with this process.
 
-    Rope rows, masks and embeddings are written straight into it; of logits, only what is wanted comes back.
-    The head runs on the rows that it runs on in an ArtifactVerifier.
+    Rope rows, masks and embeddings are written directly to the shared memory. Only the requested logits come
+    back. The heads run on the same rows as in an ArtifactVerifier.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class WorkerVerifier:
         """Start the workers.
 
         Raises:
-            AnespecError: a shard cannot be loaded, or there is no room to share memory.
+            AnespecError: a shard cannot be loaded, or memory to share cannot be allocated.
         """
         self.manifest = manifest
         self.embedding = embedding
@@ -153,21 +153,21 @@ class WorkerVerifier:
 
     @property
     def shape(self) -> VerifierShape:
-        """Sizes, from the manifest."""
+        """The sizes; see Verifier."""
         return self._shape
 
     @property
     def starts(self) -> Mapping[str, StartTimes]:
-        """What starting each stage took, by the path of its compiled shard."""
+        """The start times of each stage, by the path of its compiled shard."""
         return self.workers.starts
 
     def submit(self, plan: PassPlan) -> None:
         """Begin a pass in the first worker; see Verifier.
 
         Raises:
-            StateLostError: a worker was lost, and replaced.
-            ArtifactError: a row stands outside its pool or the context, or its embedding is no number; no
-                function takes so many rows.
+            StateLostError: a worker was lost and has been replaced.
+            ArtifactError: a row is outside its pool or the context, its embedding is not finite, or the
+                shards have no function for this number of rows.
             AnespecError: a lost worker cannot be replaced.
         """
         rows, _ = planned_inputs(plan, self.manifest, self.embedding, self.pass_inputs)
@@ -195,8 +195,8 @@ class WorkerVerifier:
         """Return the results of the pass; see Verifier.
 
         Raises:
-            StateLostError: a worker was lost, and replaced.
-            AnespecError: a shard fails, or a lost worker cannot be replaced.
+            StateLostError: a worker was lost and has been replaced.
+            AnespecError: Core ML fails in a shard, or a lost worker cannot be replaced.
         """
         begun, self._pass = self._pass, None
         if begun is None:
@@ -220,13 +220,13 @@ class WorkerVerifier:
             }
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
             raise AnespecError(
-                f"the worker gave an answer that makes no sense ({error!r}); build it again with "
+                f"the worker gave an invalid answer ({error!r}); build it again with "
                 "`anespec worker build --again`"
             ) from error
 
     def _head_pass(self, plan: PassPlan) -> HeadPass:
         runs = head_runs(plan, self.manifest)
-        # Best tokens lie in the shared memory until the next run of the heads, so there may be no other.
+        # Each run of the heads overwrites the best tokens in shared memory, so only one run is possible.
         finds_best = bool(self._best) and plan.wants_best_alone and len(runs) == 1
         return HeadPass(len(runs[0]), [lane for lanes in runs for lane in lanes], finds_best)
 
@@ -243,11 +243,11 @@ class WorkerVerifier:
         return self._logits[index].copy() if need.logits else None
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
-        """Copy K/V bits between slots, within the workers; see Verifier."""
+        """Copy K/V bits from slots to other slots of the pool, within the workers; see Verifier."""
         self._slots.copy(pool, source, target, count)
 
     def export_slots(self, pool: int, first: int, count: int) -> list[Tensor]:
-        """K/V bits of consecutive slots; see Verifier."""
+        """Return the K/V bits of consecutive slots; see Verifier."""
         return self._slots.export(pool, first, count)
 
     def import_slots(self, pool: int, first: int, values: Sequence[Tensor]) -> None:
@@ -260,7 +260,7 @@ class WorkerVerifier:
         self._release()
 
     def _release(self) -> None:
-        # Whoever keeps the verifier is to keep nothing of the shared memory.
+        # A reference to the closed verifier must not keep the shared memory alive.
         for holder in ("pass_inputs", "_logits", "_slots"):
             self.__dict__.pop(holder, None)
         self.shared.close()
@@ -268,7 +268,10 @@ class WorkerVerifier:
 
 
 def input_places(shared: SharedMemory, stages: Sequence[Stage], width: int) -> dict[str, Tensor | Homes]:
-    """Return the places of a pass's inputs, except for hidden states that another stage returns."""
+    """Return the arrays in shared memory for the inputs of a pass of this width, by name.
+
+    Hidden states that are another stage's output are left out.
+    """
     given = {port.buffer for stage in stages for port in stage.outputs}
     places: dict[str, Tensor | Homes] = {}
     for port in (port for stage in stages for port in stage.inputs if port.buffer not in given):
@@ -278,5 +281,5 @@ def input_places(shared: SharedMemory, stages: Sequence[Stage], width: int) -> d
 
 
 def _rows(reply: Reply) -> dict[int, SliceRow]:
-    """By lane."""
+    """Parse the rows of a reply, by lane."""
     return {row["lane"]: SliceRow.of(row) for row in reply["rows"]}

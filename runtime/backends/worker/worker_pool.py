@@ -1,9 +1,8 @@
-"""The workers of one artifact, each with its stages, over one arena: used like a single worker, and replaced
-when they die.
+"""Run passes through all workers of an artifact, and replace workers that die.
 
-A pass goes through all of them, one after another. If a worker dies or hangs, its states are lost, and those
-of the others no longer match: it is started again, all states are reset to zeros, and the caller gets
-StateLostError.
+Each worker holds some stages; all use one shared memory. A pass runs in one worker after another. If a worker
+dies or hangs, its states are lost, and those of the others no longer match them. It is then started again,
+all states are reset to zeros, and the caller gets StateLostError.
 """
 
 import logging
@@ -29,8 +28,8 @@ from anespec.system.errors import AnespecError, ArtifactError
 
 _log = logging.getLogger(__name__)
 
-MOST_STARTS = 3
-"""Times that a worker may die during its start; beyond that, another restart does not help."""
+MAX_STARTS = 3
+"""The number of times that a worker is started before the pool gives up."""
 
 Reply = Mapping[str, Any]
 
@@ -45,7 +44,7 @@ class ShardRefusedError(ArtifactError):
 
 
 class LoadLostError(WorkerLostError):
-    """A worker was lost while it loaded `stages`, these paths."""
+    """A worker was lost while it loaded `stages`, paths of compiled shards."""
 
     def __init__(self, lost: WorkerLostError, stages: Sequence[str]) -> None:
         super().__init__(str(lost), lost.text)
@@ -53,18 +52,18 @@ class LoadLostError(WorkerLostError):
 
 
 class WorkersDieError(AnespecError):
-    """A worker is lost again and again while it gets ready; `lost` is the last loss."""
+    """A worker was lost at every start; `lost` is the last loss."""
 
     def __init__(self, lost: WorkerLostError | None) -> None:
         super().__init__(
-            f"{lost}, {MOST_STARTS} times in a row while it got ready; free memory, give each worker less "
-            "(--worker-budget), or run on another backend (--backend openvino)"
+            f"{lost}, {MAX_STARTS} times in a row while it started; free memory, give each worker fewer "
+            "weights (--worker-budget), or use another backend (--backend openvino)"
         )
         self.lost = lost
 
 
 class WorkerPool:
-    """All workers that together hold the stages of an artifact."""
+    """The workers that together hold all stages of an artifact."""
 
     def __init__(
         self,
@@ -74,11 +73,11 @@ class WorkerPool:
         manifest: Manifest,
         limits: WorkerLimits,
     ) -> None:
-        """Start the workers and have them load.
+        """Start the workers and load the stages in them.
 
         Raises:
             ShardRefusedError: Core ML cannot load a shard.
-            WorkersDieError: a worker dies again and again.
+            WorkersDieError: a worker was lost at every start.
         """
         self._program = program
         self._shared = shared
@@ -95,13 +94,13 @@ class WorkerPool:
                 "reshape_hint": manifest.reshape_hint,
                 "first_passes": True,
                 "vocabulary": manifest.hyperparameters.vocabulary,
-                "stages": [_as_told(stage) for stage in share],
+                "stages": [_load_fields(stage) for stage in share],
             }
             for share in self.shares
         ]
         self._workers: list[WorkerProcess | None] = [None] * len(self.shares)
         self.starts: dict[str, StartTimes] = {}
-        """What starting each stage took in the process that holds it, by path."""
+        """The start times of each stage in the process that holds it, by path."""
         self._pass: Mapping[str, Any] | None = None
         try:
             self._restore(None)
@@ -111,23 +110,25 @@ class WorkerPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes' numbers, in the order of the stages."""
+        """The process ids, in the order of the stages."""
         return tuple(worker.pid for worker in self._workers if worker is not None)
 
     def begin_pass(self, fields: Mapping[str, Any]) -> None:
-        """Have the first worker begin a pass.
+        """Begin a pass in the first worker.
 
         Raises:
             StateLostError: a worker was lost; all are ready again, with states of zeros.
-            AnespecError: and cannot be replaced.
+            AnespecError: a worker was lost and cannot be replaced.
         """
         with self._replacing():
             self._worker(0).send("pass", fields, self._limits.pass_seconds)
             self._pass = fields
 
     def finish_pass(self) -> list[Reply]:
-        """Wait for the first worker, then pass the data on to each of the others; return their answers in
-        order."""
+        """Wait for the first worker, then run the pass in each of the others; return all replies in order.
+
+        Raises like `begin_pass`.
+        """
         fields, self._pass = self._pass, None
         if fields is None:
             raise AnespecError("no pass was begun")
@@ -139,7 +140,7 @@ class WorkerPool:
         return replies
 
     def ask(self, index: int, operation: str, fields: Mapping[str, Any]) -> Reply:
-        """Ask one worker; raises like `finish_pass`."""
+        """Send a request to one worker and return its reply; raises like `begin_pass`."""
         with self._replacing():
             return self._worker(index).ask(operation, fields, self._limits.pass_seconds)
 
@@ -153,20 +154,20 @@ class WorkerPool:
     def _worker(self, index: int) -> WorkerProcess:
         worker = self._workers[index]
         if worker is None:
-            raise WorkerLostError("the worker could not be started before")
+            raise WorkerLostError("the worker could not be started after it was lost")
         return worker
 
     @contextmanager
     def _replacing(self) -> Iterator[None]:
         """If a worker or its states are lost within the block, replace it and raise StateLostError.
 
-        A worker in which Core ML failed is replaced, too: a new process fixes that.
+        A worker in which Core ML failed is replaced, too, since a new process fixes the error.
         """
         try:
             yield
         except WorkerLostError as lost:
             self._pass = None
-            _log.info("%s; it is started again", lost)
+            _log.info("%s; starting it again", lost)
             self._restore(lost)
             raise StateLostError(f"{lost}; it was started again") from lost
         except Refusal as refusal:
@@ -175,7 +176,7 @@ class WorkerPool:
                 raise failure from None
             self._pass = None
             self._end_holder_of(failure.stage)
-            _log.info("%s; the worker is started again", failure)
+            _log.info("%s; starting the worker again", failure)
             self._restore(WorkerLostError(str(failure)))
             raise StateLostError(str(failure)) from None
 
@@ -188,10 +189,10 @@ class WorkerPool:
         """Start the workers that are missing or dead, and set all states to zeros.
 
         Raises:
-            ShardRefusedError: one cannot load a shard.
-            WorkersDieError: one dies again and again.
+            ShardRefusedError: Core ML cannot load a shard.
+            WorkersDieError: a worker was lost at every start.
         """
-        for _ in range(MOST_STARTS):
+        for _ in range(MAX_STARTS):
             try:
                 self._start_missing()
                 return
@@ -202,11 +203,12 @@ class WorkerPool:
         raise WorkersDieError(lost)
 
     def _start_missing(self) -> None:
-        """Start all missing workers and have them load; then states and caches are set to zeros.
+        """Start the missing workers and load their stages, then set all states and caches to zeros.
 
         Raises:
-            WorkerLostError: one died, a LoadLostError where it was loading; it is missing now.
-            Refusal: one cannot load, and is ended.
+            LoadLostError: a worker died while it loaded; it is missing again.
+            WorkerLostError: a worker died otherwise; it is missing again.
+            Refusal: a worker could not load; it has been ended.
         """
         for index, worker in enumerate(self._workers):
             if worker is not None and not worker.alive:
@@ -220,13 +222,13 @@ class WorkerPool:
             for worker in () if is_first else filter(None, self._workers):
                 worker.ask("reset", {}, self._limits.pass_seconds)
         except BaseException:
-            # Whoever has not answered yet might do so to another question.
+            # A worker that has not replied yet might reply later, during another request.
             for worker in begun:
                 worker.end()
             raise
 
     def _load_missing(self, begun: list[WorkerProcess]) -> None:
-        """Start all missing workers, each of which is appended to `begun`, and have them load."""
+        """Start the missing workers and load their stages; append each started worker to `begun`."""
         for index, worker in enumerate(self._workers):
             if worker is None:
                 begun.append(WorkerProcess(self._program, self._shared))
@@ -253,13 +255,13 @@ class WorkerPool:
 
 
 def _spoils(failure: ShardRefusedError) -> bool:
-    """Return whether Core ML's error in a pass makes the states unusable."""
+    """Return whether Core ML's error in a pass leaves the states unusable."""
     known = known_error(failure.text)
     return known is not None and known.spoils
 
 
 def _start_of(told: Mapping[str, Any]) -> StartTimes:
-    """What a reply to `load` says of one stage."""
+    """Parse the start times of one stage in a reply to `load`."""
     passes = (
         FirstPass(rows=each["rows"], seconds=each["milliseconds"] / 1000)
         for each in told.get("first_passes", ())
@@ -267,8 +269,8 @@ def _start_of(told: Mapping[str, Any]) -> StartTimes:
     return StartTimes(load_seconds=told["seconds"], passes=tuple(passes))
 
 
-def _as_told(stage: Stage) -> dict[str, Any]:
-    """A stage as the message `load` has it."""
+def _load_fields(stage: Stage) -> dict[str, Any]:
+    """Return the fields of a stage in the message `load`."""
     told = asdict(stage)
     del told["bytes"]
     return told
@@ -278,4 +280,4 @@ def _failure(refusal: Refusal) -> AnespecError:
     code = "" if refusal.code is None else f" ({refusal.domain or 'code'} {refusal.code})"
     if refusal.kind in ("load", "predict"):
         return ShardRefusedError(refusal.stage or "the shard", f"{refusal.text}{code}")
-    return AnespecError(f"the worker cannot go on: {refusal.text}{code}; report it with the model's name")
+    return AnespecError(f"the worker failed: {refusal.text}{code}; report this with the model's name")

@@ -186,7 +186,7 @@ def test_heads_of_other_widths_are_refused(root: Path, cut: tuple[int, int]) -> 
 
 def test_an_embedding_of_fewer_tokens_is_refused(root: Path) -> None:
     edit_manifest(root, lambda facts: widths(facts, 20, 40))
-    with pytest.raises(ArtifactError, match="has 40 rows, but the manifest says a vocabulary of 60"):
+    with pytest.raises(ArtifactError, match="has 40 rows, but the vocabulary of the manifest has 60 tokens"):
         open_embedding(Artifact(root))
 
 

@@ -108,16 +108,16 @@ def other_state(model: Any) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Any], object], str]] = {
-    "other weights": (other_weights, "is another graph than 'rows_4'"),
-    "another number": (other_number, "is another graph than 'rows_4'"),
-    "another operation": (other_operation, "is another graph than 'rows_4'"),
-    "one operation less": (one_operation_less, "is another graph than 'rows_4'"),
+    "other weights": (other_weights, "and 'rows_4' are different graphs"),
+    "another number": (other_number, "and 'rows_4' are different graphs"),
+    "another operation": (other_operation, "and 'rows_4' are different graphs"),
+    "one operation less": (one_operation_less, "and 'rows_4' are different graphs"),
     "a missing function": (lambda model: model.mlProgram.functions.pop("rows_16"), "has the functions"),
     "a renamed function": (rename, "has the functions 'rows_32' and 'rows_4'"),
     "one function more": (one_more, "has the functions"),
     "another default": (other_default, "its default function is 'rows_16', not 'rows_4'"),
-    "other rows": (other_rows, "which no T explains"),
-    "another state": (other_state, "which no T explains"),
+    "other rows": (other_rows, ", at no T"),
+    "another state": (other_state, ", at no T"),
 }
 
 
@@ -149,6 +149,6 @@ def test_only_the_functions_widths_run(whole: Path, backend: str) -> None:
     logits = [run_rows(verifier, rows_for(verifier, tokens, 0), width) for width in (4, 16)]
     np.testing.assert_allclose(logits[0].astype(float), logits[1].astype(float), atol=0.02)
     for width in (5, 8, 32):
-        with pytest.raises(ArtifactError, match=f"no function of the shards runs passes of {width} rows"):
+        with pytest.raises(ArtifactError, match=f"the shards have no function for passes of {width} rows"):
             run_rows(verifier, rows_for(verifier, tokens, 0), width)
     verifier.close()

@@ -100,7 +100,7 @@ def test_weights_that_were_cut_short_are_an_error_and_not_the_processes_end(
             os.truncate(file, 100)
         home = SlotMapping.of(verifier.shape)
         rows = chain_rows(home, 0, 0, RowKind.PROMPT, range(1, verifier.shape.block + 1))
-        with pytest.raises(ArtifactError, match="cut short while they were in use"):
+        with pytest.raises(ArtifactError, match="truncated while they were in use"):
             run_pass(verifier, whole_plan(verifier.shape, rows))
     finally:
         verifier.close()

@@ -141,7 +141,7 @@ def test_a_masked_slot_weighs_nothing_in_fp16(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("position", [-1, 64])
 def test_positions_outside_the_context_are_refused(manifest: Manifest, position: int) -> None:
-    with pytest.raises(ArtifactError, match=rf"positions \[{position}\] leave the context of 64"):
+    with pytest.raises(ArtifactError, match=rf"positions \[{position}\] are outside the context of 64"):
         PassInputs(manifest).of([row(position, 0, range(1))], hidden(1))
 
 
@@ -149,7 +149,7 @@ def test_positions_outside_the_context_are_refused(manifest: Manifest, position:
     ("slot", "visible"), [(-1, range(1)), (SLOTS, range(1)), (0, range(-2, 1)), (0, range(SLOTS + 1))]
 )
 def test_slots_outside_the_pool_are_refused(manifest: Manifest, slot: int, visible: range) -> None:
-    with pytest.raises(ArtifactError, match=rf"leave the pool 'global' of {SLOTS}"):
+    with pytest.raises(ArtifactError, match=rf"are outside the {SLOTS} slots of the pool 'global'"):
         PassInputs(manifest).of([row(0, slot, visible)], hidden(1))
 
 

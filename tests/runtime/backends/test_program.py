@@ -97,14 +97,16 @@ def test_a_model_file_outside_the_package_is_not_read(package: Path, place: str)
     (package / "Manifest.json").write_text(
         json.dumps({"rootModelIdentifier": "a", "itemInfoEntries": entries})
     )
-    with pytest.raises(ArtifactError, match=r"layers\.mlpackage: is not a readable .* is no file inside it"):
+    with pytest.raises(
+        ArtifactError, match=r"layers\.mlpackage: is not a readable .* is not a file inside it"
+    ):
         load_program(package)
 
 
 def test_a_package_manifest_that_is_no_file_is_not_read(package: Path) -> None:
     (package / "Manifest.json").unlink()
     os.mkfifo(package / "Manifest.json")
-    with pytest.raises(ArtifactError, match=r"is no file inside it"):
+    with pytest.raises(ArtifactError, match=r"is not a file inside it"):
         load_program(package)
 
 
@@ -136,7 +138,7 @@ def test_missing_weights_are_named(package: Path) -> None:
 def test_weights_that_are_no_file_are_not_waited_for(package: Path) -> None:
     (package / WEIGHTS).unlink()
     os.mkfifo(package / WEIGHTS)
-    with pytest.raises(ArtifactError, match=r"weight\.bin is no file"):
+    with pytest.raises(ArtifactError, match=r"weight\.bin are not a file"):
         load_program(package)
 
 
@@ -307,13 +309,13 @@ def scale_in_blocks_that_do_not_fit(block: Any) -> None:
         (name_a_constant_twice, "is defined twice"),
         (have_no_outputs, r"has the outputs \[\]"),
         (have_an_output_twice, r"has the outputs \['hidden', 'hidden'\]"),
-        (have_an_output_that_nothing_makes, "nothing makes its output 'nowhere'"),
-        (have_an_input_for_an_output, "nothing makes its output 'x'"),
-        (take_what_nothing_makes, "silu .* takes 'nowhere', which is no value at that point"),
-        (take_what_comes_later, "silu .* takes 'hidden', which is no value at that point"),
+        (have_an_output_that_nothing_makes, "no operation computes its output 'nowhere'"),
+        (have_an_input_for_an_output, "no operation computes its output 'x'"),
+        (take_what_nothing_makes, "silu .* takes 'nowhere', which has no value at that point"),
+        (take_what_comes_later, "silu .* takes 'hidden', which has no value at that point"),
         (take_no_value, "silu .* lacks its input 'x'"),
         (take_two_values, "silu .* has several values for its input 'x'"),
-        (read_a_state_that_is_none, "is of a state 'x' that the shard does not have"),
+        (read_a_state_that_is_none, "uses a state 'x' that the shard does not have"),
         (reduce_a_huge_axis, "reduce_max .* has the axes"),
         (reduce_an_axis_twice, "reduce_max .* has the axes"),
         (reshape_to_a_huge_shape, "reshape .* makes"),
@@ -360,7 +362,9 @@ def test_a_value_of_needless_size_is_refused(package: Path) -> None:
             source = f"{source}_squared"
 
     edit(package, square)
-    with pytest.raises(ArtifactError, match=r"layers\.mlpackage: mul \S+ makes a value of the needless size"):
+    with pytest.raises(
+        ArtifactError, match=r"layers\.mlpackage: mul \S+ makes a value of the excessive shape"
+    ):
         load_program(package)
 
 

@@ -145,7 +145,7 @@ def test_slots_beyond_the_span_keep_their_bits_and_can_be_copied(verifier: Verif
 def test_a_slot_beyond_the_span_is_refused(verifier: Verifier) -> None:
     rows = tuple(rows_for(verifier, [1], 300))
     small = tuple(verifier.shape.span_steps(pool)[0] for pool in range(len(verifier.shape.pools)))
-    with pytest.raises(ArtifactError, match="leave the pool"):
+    with pytest.raises(ArtifactError, match="are outside the"):
         verifier.submit(PassPlan(rows, 4, small, {}))
 
 

@@ -133,7 +133,7 @@ def test_what_starting_takes_is_told(made: dict[Target, Path], tmp_path: Path) -
         remember(place, Outcome(first=slow, last=quick))
     (start,) = found()
     assert start.level is Level.OK
-    assert "; the last one since loading" in start.text
+    assert "; the latest one loading" in start.text
 
 
 def test_verdicts_of_other_circumstances_are_told(made: dict[Target, Path], tmp_path: Path) -> None:

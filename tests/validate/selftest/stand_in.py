@@ -249,7 +249,7 @@ class StandInDevice:
     def worker(self, say: Callable[[str], None]) -> WorkerProgram:
         """The one that WORKER names: over its own stand-in for Core ML, with its own faults."""
         if not (path := os.environ.get("WORKER")):
-            raise NotHereError("the worker is built with Swift, which is not here")
+            raise NotHereError("Swift, which builds the worker, is not installed")
         say("1 of 1")
         return WorkerProgram((path,), "by hand", compared=False)
 

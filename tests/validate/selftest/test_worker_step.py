@@ -171,7 +171,7 @@ def test_without_swift_the_step_says_so(folder: Path, monkeypatch: pytest.Monkey
     assert said([record], "worker")["one shard"][0].startswith("not here: not here: the worker is built with")
 
     def absent(*_: object) -> None:
-        raise MissingPackageError("the worker is built with Swift, which is not here; install Xcode")
+        raise MissingPackageError("Swift, which builds the worker, is not installed; install Xcode")
 
     monkeypatch.setattr(device_module, "build_worker", absent)
     with pytest.raises(NotHereError, match="install Xcode"):

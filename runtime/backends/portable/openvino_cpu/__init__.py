@@ -1,1 +1,1 @@
-"""The fast portable library: OpenVINO on the CPU."""
+"""Run programs with OpenVINO on the CPU, the fast portable library."""

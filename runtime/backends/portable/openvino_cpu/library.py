@@ -1,9 +1,9 @@
-"""Import OpenVINO without its telemetry; the modules next to this one import its names from here.
+"""Import OpenVINO without its telemetry; the other modules of this folder import its names from here.
 
-`import openvino` alone counts the use in ~/intel, and forks a process that reports it to Google Analytics
-and that the interpreter waits for at its end. Where the package `openvino_telemetry` is absent, OpenVINO
-puts a stub of its own in its place, so it is absent while OpenVINO is imported. A program that has imported
-OpenVINO before has made that choice itself.
+A plain `import openvino` counts the use in ~/intel, and forks a process that reports it to Google Analytics;
+the interpreter waits for that process when it exits. If the package `openvino_telemetry` is missing, OpenVINO
+uses a stub instead, so the package is hidden during the import. A program that imported OpenVINO before has
+chosen itself.
 """
 
 import contextlib
@@ -30,18 +30,16 @@ from anespec.manifests.channel_layout import (
 from anespec.runtime.backends.portable.mil_package import Packed
 from anespec.system.errors import ArtifactError
 
-# Keep weights in memory once.
-#
-# A library that rearranges weights when it first multiplies with them can read them where their file is
-# mapped: nothing is copied for it before, and no page of the file is needed after. Linux counts such pages as
-# the process's memory until they are released. Releasing them is free: a page that is read again is mapped
-# again.
+# Weights are kept in memory only once. A library that rearranges weights at the first product can read them
+# from the mapped file: they need not be copied before, and the pages of the file are not needed afterwards.
+# Linux counts these pages as the process's memory until they are released. To release them is free: a page
+# that is read again is mapped again.
 
 ALIGNMENT = 64
-"""Bytes of the widest register; a library may read no constant that begins elsewhere."""
+"""Bytes of the widest register; a library may be unable to read constants with another alignment."""
 
 SECONDS_BETWEEN_RELEASES = 0.02
-"""At the speed of memory a hundred megabytes are read in it."""
+"""Seconds between two releases; at the speed of memory some 100 MB are read in this time."""
 
 
 def is_shareable(values: NDArray[Any]) -> bool:
@@ -50,42 +48,43 @@ def is_shareable(values: NDArray[Any]) -> bool:
 
 
 def shared_view(values: NDArray[Any]) -> NDArray[Any]:
-    """The same bytes as an array that calls itself writable, for a library that takes no other.
+    """Return an array over the same bytes that is marked as writable, for a library that takes no other.
 
-    It does not keep `values` alive. A write to a file that is mapped for reading ends the process.
+    It does not keep `values` alive. To write to it ends the process if the bytes are a file mapped for
+    reading.
     """
     memory = (ctypes.c_uint8 * values.nbytes).from_address(values.ctypes.data)
     return np.ctypeslib.as_array(memory).view(values.dtype).reshape(values.shape)
 
 
 class MappedWeights:
-    """The weight files that constants are mapped from."""
+    """The weight files in which constants are mapped."""
 
     def __init__(self, constants: Iterable[NDArray[Any] | Packed | str]) -> None:
-        """Find the files; constants that are not mapped have none."""
+        """Find the mapped files of `constants`."""
         found = (_mapping(value) for value in constants)
         self._files = {id(file): file for file in found if file is not None}
 
     def release(self) -> None:
-        """Give back the memory of all pages that were read; nothing where the system cannot."""
+        """Release the memory of all pages that were read, if the system can."""
         if hasattr(mmap, "MADV_DONTNEED"):
             for file in self._files.values():
                 file.madvise(mmap.MADV_DONTNEED)
 
     def require_whole(self, source: str) -> None:
-        """Raise ArtifactError, naming the `source`, where a file was cut short.
+        """Raise ArtifactError about `source` if a weight file was truncated.
 
-        To be asked before each pass: a library may still read a weight, as for a pass of a new width, and
-        reading behind the end of a file that is mapped ends the process (SIGBUS).
+        Call it before each pass: a library may still read a weight, for example at a new width, and to read
+        beyond the end of a mapped file ends the process (SIGBUS).
         """
         if any(file.size() < len(file) for file in self._files.values()):
             raise ArtifactError(
-                f"{source}: its weights were cut short while they were in use; convert the model again"
+                f"{source}: its weights were truncated while they were in use; convert the model again"
             )
 
     @contextmanager
     def released_meanwhile(self) -> Iterator[None]:
-        """Release again and again while something reads all weights, so that it never holds them all."""
+        """Release pages repeatedly during the block, which reads all weights, to limit its memory."""
         done = threading.Event()
 
         def keep_releasing() -> None:
@@ -103,7 +102,7 @@ class MappedWeights:
 
 
 def _mapping(value: NDArray[Any] | Packed | str) -> mmap.mmap | None:
-    """The mapped file that a constant is a part of."""
+    """Return the mapping of the file that holds a constant; None if it is not mapped."""
     below: object = value.data if isinstance(value, Packed) else value
     while isinstance(below, np.ndarray):
         below = below.base
@@ -115,11 +114,11 @@ REPORTER = "openvino_telemetry"
 
 @contextlib.contextmanager
 def _absent(package: str) -> Iterator[None]:
-    """Let imports of a package fail that is not yet imported."""
+    """Make the import of a package fail in this block, unless it has been imported before."""
     if package in sys.modules:
         yield
         return
-    sys.modules[package] = None  # type: ignore[assignment]  # how the import system is told: absent
+    sys.modules[package] = None  # type: ignore[assignment]  # the import system's mark for a missing package
     try:
         yield
     finally:
@@ -154,17 +153,16 @@ __all__ = [
 ]
 
 
-# Values in OpenVINO's terms, and the layout that its CPU kernels like.
+# Channel tensors are kept in the layout that OpenVINO's CPU kernels prefer.
 #
-# In the block graph's channel tensors the T rows are innermost. With T = 4, elementwise kernels would
-# work four numbers at a time and every projection would be wrapped in transposes, so such a value is
-# kept as rows [1, T, C] from one projection to the next and turned back only where an operation needs
-# the graph's own layout.
+# In the graph's channel tensors the T rows are innermost. With T = 4, elementwise kernels would process four
+# numbers at a time, and every projection would need transposes. So such a value is kept as rows [1, T, C]
+# from one projection to the next, and transposed back only if an operation needs the graph's own layout.
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A channel tensor of the program, of this layout there, that is laid out as [1, T, C]."""
+    """A channel tensor laid out as rows [1, T, C]; `layout` is its layout in the program."""
 
     output: Output
     layout: ChannelLayout
@@ -174,15 +172,15 @@ Value: TypeAlias = Output | Rows
 
 
 def constant(values: Any, kind: type | None = None) -> Output:
-    """A constant; fp16 becomes f32, the value type of the table."""
+    """Return a constant; fp16 becomes f32, the type of all values of the table."""
     array = np.asarray(values.unpacked() if isinstance(values, Packed) else values, dtype=kind)
     return opset15.constant(array.astype(np.float32) if array.dtype == np.float16 else array).output(0)
 
 
 def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output:
-    """Return an integer constant in another shape; four-bit numbers stay packed.
+    """Return an integer constant in the given shape; four-bit numbers stay packed.
 
-    If possible it is not copied, so `values` must live as long as the object that uses the constant.
+    It is not copied if possible, so `values` must outlive every user of the constant.
     """
     if not isinstance(values, Packed):
         return _in_place(values.reshape(shape), shape, Type(values.dtype))
@@ -194,24 +192,24 @@ def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output
 
 
 def _in_place(stored: NDArray[Any], shape: Sequence[int], kind: Type) -> Output:
-    """A constant of what is stored, copied only where it cannot be shared."""
+    """Return a constant over the stored bytes, copied only if OpenVINO cannot read them in place."""
     does_share = is_shareable(stored)
     tensor = Tensor(shared_view(stored) if does_share else np.ascontiguousarray(stored), list(shape), kind)
     return op.Constant(tensor, shared_memory=does_share).output(0)
 
 
 def integers(values: Sequence[int]) -> Output:
-    """An int64 constant of axes or sizes."""
+    """Return an int64 constant of axes or sizes."""
     return constant(list(values), np.int64)
 
 
 def out(node: Node) -> Output:
-    """The only output of a node."""
+    """Return the only output of a node."""
     return node.output(0)
 
 
 def planar(value: Value) -> Output:
-    """The value in the graph's own layout."""
+    """Return the value in the graph's own layout."""
     if isinstance(value, Rows):
         channels = opset15.transpose(value.output, integers([0, 2, 1]))
         return out(opset15.unsqueeze(channels, integers([value.layout.single_axis])))
@@ -219,7 +217,7 @@ def planar(value: Value) -> Output:
 
 
 def rows(value: Value) -> Rows:
-    """Return a channel tensor in rows; constants [1, C, 1, 1] are turned when the model is built."""
+    """Return a channel tensor as rows; constants [1, C, 1, 1] are transposed when the model is built."""
     if isinstance(value, Rows):
         return value
     layout = layout_of(shape_of(value)) or DECLARED
@@ -237,7 +235,7 @@ def shape_of(value: Output) -> tuple[int | None, ...]:
 
 
 def elementwise(make: Callable[..., Node], *operands: Value) -> Value:
-    """Apply an elementwise operation: in rows if any operand is in rows, else unchanged."""
+    """Apply an elementwise operation. The result is in rows if an operand is in rows."""
     layout = next((operand.layout for operand in operands if isinstance(operand, Rows)), None)
     if layout is None:
         return out(make(*operands))
@@ -246,7 +244,7 @@ def elementwise(make: Callable[..., Node], *operands: Value) -> Value:
 
 
 def reduce(make: Callable[..., Node], x: Value, axes: Sequence[int], keep_dims: bool) -> Value:
-    """Apply a reduction; over the channels of rows it stays in rows."""
+    """Apply a reduction. A reduction of rows over their channels stays in rows."""
     if isinstance(x, Rows) and list(axes) == [CHANNELS_AXIS] and keep_dims:
         return Rows(out(make(x.output, integers([2]), True)), x.layout)
     return out(make(planar(x), integers(axes), keep_dims))

@@ -1,4 +1,4 @@
-"""An OpenVINO model of a program: its states are variables of as many slots as a pass looks at."""
+"""Build the OpenVINO model of a program. Its states are variables with as many slots as a pass reads."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ from anespec.runtime.backends.portable.spans import STATE_AXIS, SlotAxes
 LIBRARY = "OpenVINO"
 
 SLOTS_OF, LANES_OF = "slots of ", "lanes of "
-"""The prefix of a write mask's name: the inputs that replace the mask."""
+"""Prefixes to a write mask's name: the names of the two inputs that replace the mask."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots that lanes write, and whose rows they are; each i32 [T]."""
+    """The slots to write, and the lanes whose rows go there; each i32 [T]."""
 
     slots: Output
     lanes: Output
@@ -42,14 +42,14 @@ class Slots:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model, and the layouts that the program has for those outputs that it returns as rows [1, T, C]."""
+    """A model. `in_rows` are the outputs that it returns as rows [1, T, C], with the program's layouts."""
 
     model: Model
     in_rows: Mapping[str, ChannelLayout]
 
 
 class _Values(Mapping[str, Value]):
-    """Values by name, as far as nodes were made; a constant becomes one when it is first asked for."""
+    """The values that have nodes, by name. A constant gets its node at the first access."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -68,13 +68,13 @@ class _Values(Mapping[str, Value]):
 
 
 class _Parameters:
-    """The model's parameters, made one after the other."""
+    """The model's parameters, in order."""
 
     def __init__(self) -> None:
         self.nodes: list[op.Parameter] = []
 
     def add(self, name: str, shape: tuple[int | None, ...], kind: Type = Type.f32) -> Output:
-        """One that is addressed by `name`; a None dimension may vary."""
+        """Add a parameter with this name and return its output; a dimension of None may vary."""
         size = PartialShape([-1 if dimension is None else dimension for dimension in shape])
         parameter = opset15.parameter(size, kind, name)
         out(parameter).set_names({name})
@@ -83,14 +83,14 @@ class _Parameters:
 
 
 def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> BuiltModel:
-    """An OpenVINO model of `program`, whose slot writes are fused and which is pruned.
+    """Build the OpenVINO model of `program`, whose slot writes are fused and which is pruned.
 
-    `axes` are the reshapes that follow the number of slots; None where that is always the same.
-    With `in_place`, a variable is assigned what was read from it: OpenVINO then keeps one buffer for
-    it, and the scatter that is the buffer's only other reader works in that buffer.
+    `axes` are the reshapes to adapt to the number of slots; None if that number is fixed. With `in_place`, a
+    variable is assigned the value that was read from it: OpenVINO then keeps one buffer for it, and the
+    scatter, the only other reader of the buffer, works in place.
 
     Raises:
-        ArtifactError: an operation is not in the table.
+        ArtifactError: the table lacks an operation.
     """
     known = _Values(program)
     parameters = _Parameters()
@@ -141,7 +141,7 @@ def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> Buil
 
 
 def _variable(name: str, shape: tuple[int, ...], stretches: bool) -> Node:
-    """A state of zeros; one that `stretches` has any number of slots, one at first."""
+    """Return a variable of zeros. If it `stretches`, it may have any number of slots, one at first."""
     if not stretches:
         return opset15.read_value(
             constant(np.zeros(shape, np.float32)), name, Type.f32, PartialShape(list(shape))

@@ -1,4 +1,4 @@
-"""Runs a program with OpenVINO on the CPU; states are variables of one compiled model."""
+"""Run a program with OpenVINO on the CPU. Its states are variables of one compiled model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,51 +35,54 @@ PROBE = np.float16(7)
 PROBED_SLOTS = 64
 
 ACTIVATIONS_PER_SCALE = 128
-"""Channels of a row that are rounded to int8 with one scale. With the library's 32 a pass over 8 rows took
-1.5 times as long, one over 4 rows 1.2 times; a product's error on random rows is 0.7 % instead of 0.56 %."""
+"""The number of a row's channels that are rounded to int8 with one scale.
+
+With OpenVINO's default of 32 a pass over 8 rows took 1.5 times as long, and a pass over 4 rows 1.2 times. A
+product's error on random rows is 0.7 % instead of 0.56 %.
+"""
 
 BYTES_OF_A_STATES_NUMBER = 4
-"""f32, in the variable."""
+"""Bytes of one number of a state: variables are f32."""
 
 
 @cache
 def _core() -> Core:
-    """The process's one Core: with it go the CPU plugin's code and threads, so no model outlives it."""
+    """Return the process's only Core, which must outlive all models: freeing it unloads the CPU plugin."""
     return Core()
 
 
 @dataclass(frozen=True)
 class SharedOutputs:
-    """Views of the request's own memory; some channel tensors are rows [1, T, C] there."""
+    """The results of a pass, views of the request's memory; those in `in_rows` are rows [1, T, C]."""
 
     values: Mapping[str, NDArray[np.float32]]
     in_rows: Mapping[str, ChannelLayout]
 
     def tensor(self, name: str) -> Tensor:
-        """A copy of an output; see Outputs."""
+        """Return a copy of an output; see Outputs."""
         value = to_fp16(self.values[name])
         layout = self.in_rows.get(name)
         return value if layout is None else np.ascontiguousarray(from_rows(value[0], layout))
 
     def lane(self, name: str, lane: int) -> Channels:
-        """One lane of an output; see Outputs."""
+        """Return one lane of an output; see Outputs."""
         value = self.values[name]
         return value[0, lane] if name in self.in_rows else row_of(value, lane)
 
 
 class OpenVINORunner:
-    """A ShardRunner over OpenVINO's CPU plugin, computing in f32 with int8 weights left compressed.
+    """A ShardRunner over OpenVINO's CPU plugin, which computes in f32 and keeps int8 weights compressed.
 
-    A state's slots are scattered into in place, so that a pass moves T rows and not the whole state.
-    OpenVINO gives no promise of that, so it is probed once at the start; where the probe fails, the
-    model is compiled again with a whole copy of every state per pass.
+    A pass scatters its T rows into the states in place, and does not copy whole states. OpenVINO does not
+    guarantee this, so the constructor tests it. If the test fails, the model is compiled again so that every
+    pass copies each state.
     """
 
     def __init__(self, program: Program, threads: int, pools: tuple[PoolNames, ...] = ()) -> None:
-        """Compile. Without `pools` every pass looks at all slots.
+        """Compile the program. Without `pools` every pass attends to all slots.
 
         Raises:
-            ArtifactError: an operation is not in the table, or OpenVINO refuses the program.
+            ArtifactError: the table lacks an operation, or OpenVINO refuses the program.
         """
         in_use = with_spans(program, pools, [pool.used for pool in pools])
         require_room_for_states(in_use, BYTES_OF_A_STATES_NUMBER)
@@ -94,7 +97,7 @@ class OpenVINORunner:
         self._weights = MappedWeights(self.program.constants.values())
         with refusing(program.source, LIBRARY), self._weights.released_meanwhile():
             self._compile(in_place=True)
-            # The first pass makes OpenVINO rearrange the weights for itself, and read them for the last time.
+            # In the first pass OpenVINO rearranges the weights into memory of its own.
             if not self.program.states:
                 self._warm()
             elif not self._writes_in_place():
@@ -102,12 +105,12 @@ class OpenVINORunner:
 
     @property
     def takes_homes(self) -> bool:
-        """Whether no operation reads a write mask as such; see ShardRunner."""
+        """Whether slot numbers can replace all write masks; see ShardRunner."""
         return bool(self.masks) and not self.whole_masks
 
     @property
     def partial_spans(self) -> bool:
-        """Whether all shapes can follow; see ShardRunner."""
+        """Whether all shapes can be adapted to spans; see ShardRunner."""
         return self.axes is not None
 
     def _compile(self, in_place: bool) -> None:
@@ -134,9 +137,9 @@ class OpenVINORunner:
         self.run(self._ones(self.program))
 
     def _ones(self, program: Program) -> dict[str, Tensor | Homes]:
-        """Inputs of one row, or of as many as the program takes, of which the first writes slot 0.
+        """Return inputs of one row, or of the fixed T of the program; the first row writes slot 0.
 
-        Where rows are written side by side, all of them write.
+        If a pass writes consecutive slots, every row writes one.
         """
         inputs: dict[str, Tensor | Homes] = {
             name: np.ones([size or 1 for size in shape], np.float16) for name, shape in program.inputs.items()
@@ -150,7 +153,7 @@ class OpenVINORunner:
         return inputs
 
     def _writes_in_place(self) -> bool:
-        """Return whether a write to the first slots of marked states (few slots) changes those alone."""
+        """Return whether a pass that writes the first slots of marked states changes only those slots."""
         probe = self.program
         if self.axes is not None:
             probe = with_spans(probe, self.pools, [min(pool.slots, PROBED_SLOTS) for pool in self.pools])
@@ -172,7 +175,7 @@ class OpenVINORunner:
 
         Raises:
             ValueError: a write mask breaks its contract (see slot_writes).
-            ArtifactError: OpenVINO fails, or the weights' files were cut short.
+            ArtifactError: OpenVINO fails, or a weight file was truncated.
         """
         self._weights.require_whole(self.program.source)
         given: dict[str, NDArray[Any]] = {}
@@ -221,7 +224,7 @@ class OpenVINORunner:
         return {name: outputs.tensor(name) for name in self.program.outputs}
 
     def read_state(self, name: str) -> Tensor:
-        """A copy of a state; see ShardRunner."""
+        """Return a copy of a state; see ShardRunner."""
         return self.read_slots(name, 0, self.states.slots(self.entries[name][0]))
 
     def write_state(self, name: str, value: Tensor) -> None:
@@ -229,7 +232,7 @@ class OpenVINORunner:
         self.write_slots(name, 0, value)
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
-        """A copy of some slots of a state; see ShardRunner."""
+        """Return a copy of some slots of a state; see ShardRunner."""
         parts = [self.states.read(entry, first, count) for entry in self.entries[name]]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
@@ -240,7 +243,7 @@ class OpenVINORunner:
             self.states.write(entry, first, part)
 
     def close(self) -> None:
-        """Release the compiled model, after everything that was made of it."""
+        """Release the compiled model, after the objects that use it."""
         del self.states
         del self.request
         del self.compiled

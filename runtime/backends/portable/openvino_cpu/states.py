@@ -1,4 +1,4 @@
-"""K/V states as OpenVINO's variables, which are as long as the span that a pass looks at."""
+"""Keep K/V states in OpenVINO's variables, which have as many slots as the span of a pass."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,25 +13,25 @@ from anespec.runtime.backends.portable.openvino_cpu.library import Tensor as Sha
 from anespec.runtime.backends.portable.program import Operation, Program
 from anespec.runtime.backends.runner import PoolNames, Tensor
 
-# States of several entries as a state for each entry, where a program treats its entries apart.
+# A state with several entries is split into one state for each entry, if the program treats entries apart.
 #
-# A packed state is read whole, sliced by layer, and written back whole with one entry replaced. For a library
-# that has states of any number, the same program with a state per entry moves an entry where the packed one
-# moves all of them. No number changes. A write with a slice_update that replaces everything is a plain write.
+# A packed state is read whole, sliced by layer, and written back whole with one entry replaced. If a library
+# allows any number of states, the split program copies one entry instead of all. The numbers are the same. A
+# slice_update that replaces a whole entry becomes a plain write.
 
 
 @dataclass(frozen=True)
 class StateEntries:
     """A program, and the new states that replace each state of the original program.
 
-    A state that is kept whole maps to itself; otherwise the first axis of each new state is 1.
+    A state that is not split maps to itself. Otherwise the first axis of each new state is 1.
     """
 
     program: Program
     entries: Mapping[str, tuple[str, ...]]
 
     def pools(self, pools: tuple[PoolNames, ...]) -> tuple[PoolNames, ...]:
-        """The pools with the names of this program's states; what is no state of it keeps its own."""
+        """Return the pools with the names of the new states; other names stay."""
         return tuple(
             replace(
                 pool,
@@ -42,7 +42,7 @@ class StateEntries:
 
 
 def split_states(program: Program) -> StateEntries:
-    """`program` with a state per entry for every state whose entries it treats apart.
+    """Return `program` with a state for each entry of every state whose entries it treats apart.
 
     Raises:
         ArtifactError: the bounds of a slice of a state are unsound.
@@ -67,7 +67,7 @@ def _entry(state: str, entry: int) -> str:
 
 @dataclass(frozen=True)
 class _Read:
-    """The value of a read_state: its position, and the number of earlier writes of the state."""
+    """The value of a read_state: the operation's index, and the number of earlier writes of the state."""
 
     at: int
     writes: int
@@ -75,7 +75,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Update:
-    """A slice_update of a state's value: its position, the entry, and the new value."""
+    """A slice_update of a state's value: the operation's index, the entry, and the new value."""
 
     read: _Read
     at: int
@@ -84,7 +84,7 @@ class _Update:
 
 
 def _uses(program: Program, state: str) -> Mapping[int, tuple[Operation, ...]] | None:
-    """Return the replacements of operations, with one state per entry; None if that is not possible."""
+    """Return the operations that replace others when `state` is split, by index; None if it cannot be."""
     shape, alone = program.states[state], program.states[state][0] == 1
     reads: dict[str, _Read] = {}
     updates: dict[str, _Update] = {}
@@ -127,7 +127,7 @@ def _uses(program: Program, state: str) -> Mapping[int, tuple[Operation, ...]] |
 def _entry_of(
     op: Operation, program: Program, shape: tuple[int, ...], reads: Mapping[str, _Read]
 ) -> int | None:
-    """The entry that a slice of a state takes or replaces whole; None where it is anything else."""
+    """Return the entry that a slice of a state reads or replaces as a whole; None for other slices."""
     others = [name for key, names in op.inputs.items() if key != "x" for name in names]
     if op.kind not in ("slice_by_index", "slice_update") or any(name in reads for name in others):
         return None
@@ -142,18 +142,18 @@ def _entry_of(
 class States:
     """The states of one request.
 
-    Slots beyond a variable's own stand in fp16 arrays in their place; as long as nothing was ever written
-    there, they take no memory. Every value was rounded to fp16 when written, so none changes on the way.
+    A variable holds a state's first slots. The others are kept in fp16 arrays, whose pages take no memory
+    until they are written. Values are rounded to fp16 when they are written, so to move them changes none.
     """
 
     def __init__(self, request: InferRequest, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """States of zeros, each with a variable of no slots at all until it is `stretched`."""
+        """Make states of zeros; their variables have no slots until `stretch`."""
         self._variables: dict[str, Any] = {state.name: state for state in request.query_state()}
         self._beyond = {name: np.zeros(shape, np.float16) for name, shape in shapes.items()}
         self._spans = dict.fromkeys(shapes, 0)
 
     def stretch(self, name: str, span: int) -> None:
-        """Make a state's variable hold its first `span` slots, which costs a copy where it held others."""
+        """Make a state's variable hold its first `span` slots; costs a copy if it held another number."""
         before = self._spans[name]
         if before == span:
             return
@@ -169,7 +169,7 @@ class States:
         self._spans[name] = span
 
     def read(self, name: str, first: int, count: int) -> Tensor:
-        """A copy of some slots."""
+        """Return a copy of `count` slots from `first` on, fp16."""
         inside = max(0, min(self._spans[name], first + count) - first)
         found = self._beyond[name][:, :, first : first + count].copy()
         if inside:
@@ -179,8 +179,8 @@ class States:
     def write(self, name: str, first: int, value: Tensor) -> None:
         """Replace slots from `first` on.
 
-        OpenVINO hands out a view of the variable's own memory, which is written through; should it
-        ever hand out a copy, the whole variable is written back.
+        OpenVINO returns a view of the variable's memory, so writing to it is enough. If it ever returns a
+        copy, the whole variable is written back.
         """
         inside = max(0, min(self._spans[name], first + value.shape[2]) - first)
         self._beyond[name][:, :, first + inside : first + value.shape[2]] = value[:, :, inside:]
@@ -191,7 +191,7 @@ class States:
                 self._variables[name].state = SharedTensor(held)
 
     def slots(self, name: str) -> int:
-        """How many slots a state has."""
+        """Return the number of slots of a state."""
         return self._beyond[name].shape[2]
 
     def _held(self, name: str) -> NDArray[np.float32]:
@@ -200,6 +200,6 @@ class States:
 
 
 def to_fp16(values: NDArray[np.float32]) -> Tensor:
-    """A copy in fp16. What is beyond its range becomes infinite, which the gates and the sampler find."""
+    """Return a copy in fp16. Values beyond its range become infinite; the gates and the sampler find them."""
     with np.errstate(over="ignore"):
         return values.astype(np.float16)

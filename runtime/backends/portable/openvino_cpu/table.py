@@ -1,6 +1,6 @@
-"""MIL operations as OpenVINO nodes: the fast portable library.
+"""Lower MIL operations to OpenVINO nodes.
 
-Values are f32. Integer weights stay as they are with their scales: the CPU plugin fuses
+Values are f32. Integer weights stay integers with their scales: the CPU plugin fuses
 Constant -> Convert -> [Subtract ->] Multiply -> [Reshape ->] Convert -> MatMul into one product over
 compressed weights.
 """
@@ -55,7 +55,7 @@ def _matmul(a: Arguments[Value]) -> Value:
 
 
 def _conv(a: Arguments[Value]) -> Value:
-    """A 1x1 convolution over a channel tensor is a product of [1, T, in] rows with the weight's rows."""
+    """Lower a 1x1 convolution over a channel tensor to a product of rows [1, T, in] with weight rows."""
     a.require_pointwise_conv()
     weight = planar(a.value("weight"))
     if weight.get_partial_shape().rank.get_length() == 4:
@@ -66,10 +66,10 @@ def _conv(a: Arguments[Value]) -> Value:
 
 
 def _dequantise(a: Arguments[Value]) -> Value:
-    """The weight of a 1x1 convolution, its two last axes dropped: (out, in), blocks along the second.
+    """Lower the weight of a 1x1 convolution to (out, in), with blocks along the second axis.
 
-    With an offset all is f32, which alone holds it. The plugin keeps the integers as they are in either
-    case, but only without an offset does it multiply them with activations rounded to int8.
+    With an offset the result is f32, since fp16 cannot hold all values. The plugin keeps the integers in
+    either case, but only without an offset does it multiply them with activations rounded to int8.
     """
     data, scale = a.stored("data"), a.array("scale")
     out_channels, in_channels = data.shape[:2]
@@ -93,7 +93,7 @@ def _dequantise(a: Arguments[Value]) -> Value:
 
 
 def _look_up(a: Arguments[Value]) -> Value:
-    """The weight of a 1x1 convolution, (out, in). The plugin has no palettes, so it is f32 from here on."""
+    """Lower a 1x1 convolution's weight with a palette to f32 (out, in), since the plugin has no palettes."""
     a.require_channel_palettes()
     indices, palettes = a.array("indices"), a.array("lut")
     groups = indices.reshape(len(palettes), -1)
@@ -108,7 +108,10 @@ def _rsqrt(a: Arguments[Value]) -> Value:
 
 
 def _rms_norm(a: Arguments[Value]) -> Value:
-    """In the form that the plugin makes one kernel of, with the weight that follows; the axis is the last."""
+    """Lower to the form that the plugin fuses into one kernel, with the weight that follows.
+
+    The axis is always the last.
+    """
     x, one = a.value("x"), constant(1.0, np.float32)
     mean = reduce(opset15.reduce_mean, elementwise(opset15.multiply, x, x), a.integers("axes"), True)
     epsilon = constant(a.array("epsilon"), np.float32)
@@ -131,16 +134,16 @@ def _split(a: Arguments[Value]) -> tuple[Value, ...]:
 
 
 def slot_write(a: Arguments[Value], slots: Output, lanes: Output) -> Output:
-    """Scatter rows, rounded to fp16: that of lane `lanes[t]` into slot `slots[t]`.
+    """Scatter rows, rounded to fp16: the row of lane `lanes[t]` into slot `slots[t]`.
 
-    Lanes that write nothing repeat one that does, so that T is the only size that changes.
+    A lane that writes no slot repeats the write of another lane, so that all sizes but T are fixed.
     """
     new = opset15.gather(_round_to_fp16(planar(a.value("new"))), lanes, constant(2, np.int64))
     return out(opset15.scatter_update(planar(a.value("state")), slots, new, constant(2, np.int64)))
 
 
 def follow_slots(a: Arguments[Value], axis: SlotAxis) -> Value:
-    """A reshape that takes the number of slots off its input."""
+    """Lower a reshape so that it takes the number of slots from its input."""
     x, shape = planar(a.value("x")), a.integers("shape")
     if axis.before == axis.after:
         shape[axis.after] = 0
@@ -152,11 +155,12 @@ def follow_slots(a: Arguments[Value], axis: SlotAxis) -> Value:
 
 
 def _round_to_fp16(x: Output) -> Output:
-    """Round f32 to fp16's grid by arithmetic: the plugin drops a pair of conversions as having no effect.
+    """Round f32 to fp16's grid by arithmetic, since the plugin removes a pair of conversions.
 
     Veltkamp's splitting (T. J. Dekker, "A floating-point technique for extending the available precision",
-    1971): with m = (2^13 + 1) x, m - (m - x) is x rounded to 11 bits. Below fp16's smallest normal number
-    m stays that number's, so the grid does too. What is beyond fp16's range stays so.
+    1971): with m = (2^13 + 1) x, m - (m - x) is x rounded to 11 bits. For x below fp16's smallest normal
+    number, m is that of the smallest normal number, which gives the grid of subnormals. Values beyond fp16's
+    range stay as they are.
     """
     size = opset15.maximum(opset15.abs(x), constant(FP16_SMALLEST_NORMAL, np.float32))
     signed = opset15.multiply(size, opset15.sign(x))
@@ -170,7 +174,7 @@ def _cast(a: Arguments[Value]) -> Value:
 
 
 def _comparison(make: Callable[[Output, Output], Node]) -> Lowering:
-    """Of numbers as fp16 holds them: what differs in f32 alone is equal there."""
+    """Compare numbers rounded to fp16: two f32 values that round to the same one are equal."""
 
     def compared(x: Output, y: Output) -> Node:
         return make(_round_to_fp16(x), _round_to_fp16(y))

@@ -1,1 +1,1 @@
-"""The reference library: torch, operation by operation."""
+"""Run programs with torch, operation by operation: the reference library."""

@@ -1,4 +1,4 @@
-"""Runs a program with torch, operation by operation."""
+"""Run a program with torch, operation by operation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,8 +22,11 @@ from anespec.system.machine import machine_memory
 LIBRARY = "torch"
 
 SHARE_FOR_WIDENED = 1 / 4
-"""Weights are kept in fp32 while they take no more of this machine's memory: widening them in every pass is
-most of its time (0.51 of 0.72 s for two layers of Phi-4-mini and 32k tokens, two threads)."""
+"""The largest fraction of this machine's memory for weights in fp32; larger weights stay fp16.
+
+To widen weights in every pass is most of its time: 0.51 of 0.72 s for two layers of Phi-4-mini and 32k
+tokens, with two threads.
+"""
 
 NO_SPANS: Mapping[str, int] = MappingProxyType({})
 
@@ -35,28 +38,28 @@ class TorchOutputs:
     values: Mapping[str, Tensor]
 
     def tensor(self, name: str) -> Tensor:
-        """An output, which nothing else holds; see Outputs."""
+        """Return an output, of which there is no other reference; see Outputs."""
         return self.values[name]
 
     def lane(self, name: str, lane: int) -> Channels:
-        """One lane of an output; see Outputs."""
+        """Return one lane of an output; see Outputs."""
         return row_of(self.values[name], lane)
 
 
 class TorchRunner:
-    """A ShardRunner over torch. Weights are dequantised once, to fp16; they are kept as fp32 where that fits.
+    """A ShardRunner over torch. Weights are dequantised once, to fp16, and kept as fp32 if these fit.
 
-    The table multiplies in fp32 either way, so that no bit depends on it.
+    The table multiplies in fp32 in both cases, so the results have the same bits.
     """
 
     takes_homes = False
-    """The reference multiplies with the masks, as Core ML does."""
+    """False: the reference multiplies with the masks, as Core ML does."""
 
     def __init__(self, program: Program, threads: int, pools: tuple[PoolNames, ...] = ()) -> None:
-        """Prepare constants and states. Without `pools` every pass looks at all slots.
+        """Prepare constants and states. Without `pools` every pass attends to all slots.
 
         Raises:
-            ArtifactError: an operation is not in the table, or torch refuses the program.
+            ArtifactError: the table lacks an operation, or torch refuses the program.
         """
         torch.set_num_threads(threads)
         require_room_for_states(program, torch.float16.itemsize)
@@ -68,7 +71,7 @@ class TorchRunner:
 
     @property
     def partial_spans(self) -> bool:
-        """Whether all shapes can follow; see ShardRunner."""
+        """Whether all shapes can be adapted to spans; see ShardRunner."""
         return self.axes is not None
 
     def _prepare(self, program: Program) -> None:
@@ -103,11 +106,11 @@ class TorchRunner:
                 self.constants[name] = self.constants[name].float()
 
     def start(self, inputs: Inputs) -> None:
-        """Note what `finish` is to run; see ShardRunner."""
+        """Keep the inputs for `finish`; see ShardRunner."""
         self._inputs = inputs
 
     def finish(self) -> Outputs:
-        """Execute; see ShardRunner.
+        """Execute the pass; see ShardRunner.
 
         Raises:
             ArtifactError: torch fails.
@@ -161,11 +164,11 @@ class TorchRunner:
             known[name] = self.settled(value)
 
     def settled(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a constant, input or result as this backend rounds it."""
+        """Return a constant, input or result as this runner rounds it; here unchanged."""
         return value
 
     def _read(self, name: str, spans: Mapping[str, int]) -> torch.Tensor:
-        """A state's slots in the span; a copy where it is a part, which is written in place."""
+        """Return a state's slots in the span: the state itself, or a copy if the span is shorter."""
         state = self.states[name]
         span = spans.get(name, state.shape[STATE_AXIS])
         return state if span == state.shape[STATE_AXIS] else state[:, :, :span].clone()
@@ -178,7 +181,7 @@ class TorchRunner:
             state[:, :, : value.shape[STATE_AXIS]] = value
 
     def read_state(self, name: str) -> Tensor:
-        """A copy of a state; see ShardRunner."""
+        """Return a copy of a state; see ShardRunner."""
         value: Tensor = self.states[name].numpy().copy()
         return value
 
@@ -187,7 +190,7 @@ class TorchRunner:
         self.states[name] = torch.from_numpy(np.array(value, dtype=np.float16))
 
     def read_slots(self, name: str, first: int, count: int) -> Tensor:
-        """A copy of some slots of a state; see ShardRunner."""
+        """Return a copy of some slots of a state; see ShardRunner."""
         value: Tensor = self.states[name][:, :, first : first + count].numpy().copy()
         return value
 
@@ -197,7 +200,7 @@ class TorchRunner:
         state[:, :, first : first + value.shape[2]] = torch.from_numpy(np.array(value, dtype=np.float16))
 
     def close(self) -> None:
-        """Release memory."""
+        """Release the constants and states."""
         self.operations.clear()
         self.states.clear()
         self.constants.clear()
@@ -207,20 +210,20 @@ def _tensor(value: NDArray[Any] | Packed) -> torch.Tensor:
     return torch.from_numpy(value.unpacked() if isinstance(value, Packed) else np.array(value))
 
 
-# Torch, with fp16's subnormal numbers flushed to zero: what a Neural Engine may do with them.
+# FlushingRunner flushes fp16's subnormal numbers to zero, as a Neural Engine may do.
 
 LARGEST_SUBNORMAL = 1023 * 2.0**-24
 
 
 class FlushingRunner(TorchRunner):
-    """A TorchRunner to which every fp16 number below 2^-14 is zero.
+    """A TorchRunner that flushes every fp16 number below 2^-14 to zero.
 
-    Constants, inputs, what is read of states, and the result of every operation are flushed; the sums inside
-    an operation are fp32, as they are in the reference.
+    It flushes constants, inputs, values of states, and the result of every operation. The sums inside an
+    operation are fp32, as in the reference.
     """
 
     def settled(self, value: torch.Tensor) -> torch.Tensor:
-        """The same without subnormal numbers; what is not fp16 has none."""
+        """Return `value` with subnormal fp16 numbers flushed to zero; other types stay."""
         if value.dtype is not torch.float16:
             return value
         return torch.nn.functional.hardshrink(value, LARGEST_SUBNORMAL)

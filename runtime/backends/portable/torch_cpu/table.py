@@ -1,12 +1,12 @@
-"""MIL operations in torch: the reference. Every result is rounded to fp16; sums run in fp32.
+"""Lower MIL operations to torch, as the reference: results are rounded to fp16, sums are computed in fp32.
 
-Values are fp16 tensors. Elementwise operations on them compute in fp32 and round once; matrix
-products, sums and softmax are widened here explicitly, since torch's own fp16 products need not be.
+Values are fp16 tensors. torch computes elementwise operations on them in fp32 and rounds once. Matrix
+products, sums and softmax are widened to fp32 here, since torch may compute fp16 products in fp16.
 
-Sums are so made that a row's does not depend on its lane. torch's kernels take lanes by four and add up what
-is left over in another order: found at T = 5, 6, 7, 9, 10 and 11 for products (two threads), and at many T
-for sums over channels with T innermost. Such differences show in one row of some thousand once they are
-rounded to fp16, so that no gate finds them for sure.
+The bits of a row's sum must not depend on its lane. torch's kernels process four lanes at a time, and add up
+the remaining lanes in another order: found at T = 5, 6, 7, 9, 10 and 11 for products (two threads), and at
+many T for sums over channels with T innermost. Rounded to fp16, such a difference shows in one of some
+thousand rows, so a gate may miss it.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ def _unary(function: Callable[[Tensor], Tensor]) -> Lowering:
 
 
 def _reduce(function: Callable[..., Tensor]) -> Lowering:
-    """With what is added up innermost, where each sum is made by itself."""
+    """Make a reduction that moves the reduced axes innermost, where each row is summed by itself."""
 
     def reduced(a: Arguments[Tensor]) -> Tensor:
         x, axes = a.value("x").float(), a.integers("axes")
@@ -43,7 +43,7 @@ def _reduce(function: Callable[..., Tensor]) -> Lowering:
 
 
 def by_fours(x: Tensor) -> Tensor:
-    """Rows [..., T, n] with rows of zeros up to a multiple of four, where there are more than four."""
+    """Pad more than four rows [..., T, n] with rows of zeros to a multiple of four."""
     rows = x.shape[-2]
     return torch.nn.functional.pad(x, (0, 0, 0, -rows % LANES_TOGETHER)) if rows > LANES_TOGETHER else x
 
@@ -56,7 +56,7 @@ def _matmul(a: Arguments[Tensor]) -> Tensor:
 
 
 def _conv(a: Arguments[Tensor]) -> Tensor:
-    """A 1x1 convolution is a matrix product over the channels of each row."""
+    """Compute a 1x1 convolution as a matrix product over the channels of each row."""
     a.require_pointwise_conv()
     x, weight = a.value("x"), a.value("weight")
     rows = x[0].flatten(1).transpose(0, 1).float()
@@ -66,7 +66,7 @@ def _conv(a: Arguments[Tensor]) -> Tensor:
 
 
 def _dequantise(a: Arguments[Tensor]) -> Tensor:
-    """scale * (data - offset), where a scale and an offset serve a whole block."""
+    """Return scale * (data - offset); each block has one scale and one offset."""
     data = a.value("data").float()
     if a.has("offset"):
         data -= _per_element(a.value("offset"), data)
@@ -74,7 +74,7 @@ def _dequantise(a: Arguments[Tensor]) -> Tensor:
 
 
 def _per_element(values: Tensor, data: Tensor) -> Tensor:
-    """One number for every block of `data`, repeated until the shapes can be broadcast; fp32."""
+    """Repeat the number of every block of `data` so that the shapes can be broadcast; fp32."""
     for axis, (size, blocks) in enumerate(zip(data.shape, values.shape, strict=True)):
         if blocks not in (1, size):
             values = values.repeat_interleave(size // blocks, dim=axis)
@@ -82,7 +82,7 @@ def _per_element(values: Tensor, data: Tensor) -> Tensor:
 
 
 def _look_up(a: Arguments[Tensor]) -> Tensor:
-    """Palettes of single numbers, shared by groups along the first axis."""
+    """Return the weight that indices select from palettes, which groups along the first axis share."""
     a.require_channel_palettes()
     indices, palettes = a.value("indices"), a.value("lut").flatten(1)
     groups = indices.reshape(len(palettes), -1).long()

@@ -24,7 +24,7 @@ from anespec.runtime.backends.coreml.backend import CoreMLBackend
 from anespec.runtime.backends.coreml.library import ComputeUnits
 from anespec.runtime.backends.coreml.load_probe import LoadProbe, Outcome, TriedPass
 from anespec.runtime.backends.coreml.memory import remember, remembered
-from anespec.runtime.backends.coreml.probing import NONSENSE, run_probes
+from anespec.runtime.backends.coreml.probing import INVALID_ANSWER, run_probes
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
 
@@ -190,7 +190,7 @@ def test_what_may_pass_is_tried_again_and_what_lasts_is_remembered(
     with pytest.raises(ArtifactError, match=r"\(ANECCompile\(\) FAILED, 11\)"):
         opened(artifact, LightCoreML())
     plan_faults(monkeypatch)
-    with pytest.raises(ArtifactError, match="it was so before; to try again remove") as failure:
+    with pytest.raises(ArtifactError, match="in an earlier load probe; to try again remove") as failure:
         opened(artifact, LightCoreML())
     Path(str(failure.value).rpartition("remove ")[2].rstrip(")")).unlink()
     opened(artifact, LightCoreML()).close()
@@ -303,7 +303,7 @@ def probe(passes: int = 1) -> LoadProbe:
 def test_an_answer_that_is_none_does_not_keep_a_start_waiting(said: str) -> None:
     command = child(f"sys.stdout.buffer.write({said} + b'\\n')\nsys.stdout.flush()\ntime.sleep(600)")
     (outcome,) = run_probes([probe()], command=command, seconds=SECONDS)
-    assert outcome == Outcome(error=NONSENSE, by_itself=True)
+    assert outcome == Outcome(error=INVALID_ANSWER, by_itself=True)
 
 
 def test_a_process_that_does_not_listen_is_given_up() -> None:

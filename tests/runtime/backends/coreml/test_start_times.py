@@ -100,7 +100,7 @@ def test_a_start_is_measured_in_the_first_process_and_in_the_one_that_runs(
     assert starts.last is not None
     assert starts.last.seconds == shards * (1 if shares else 246)
     assert starts.is_long is not shares
-    said = "reuses what the first one left" if shares else "takes as long as the first one"
+    said = "reused the first one's work" if shares else "took as long as the first one"
     assert sum(said in line for line in caplog.messages) == shards
 
 
@@ -131,4 +131,4 @@ def test_starts_are_told_in_words() -> None:
     assert added_up([]) is None
     told = str(Starts(one, StartTimes(load_seconds=2.0)))
     assert told.startswith("the first process took loading 1.0 s, first passes 2 min 13 s (4 rows) and 1 min")
-    assert told.endswith("; the last one since loading 2.0 s")
+    assert told.endswith("; the latest one loading 2.0 s")

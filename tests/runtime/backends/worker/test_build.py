@@ -103,7 +103,7 @@ def test_the_installed_sources_are_those_of_the_repository() -> None:
             "Swift version 5.10 (swift-5.10-RELEASE)",
             "the worker needs Swift 6.0 or newer, this is 5.10; install",
         ),
-        ("xcrun: error: invalid active developer path", "names no version .xcrun: error: invalid active"),
+        ("xcrun: error: invalid active developer path", "prints no version .xcrun: error: invalid active"),
     ],
 )
 def test_a_swift_that_cannot_do_it_is_said(
@@ -114,7 +114,9 @@ def test_a_swift_that_cannot_do_it_is_said(
 
 
 def test_no_swift_is_said(sources: WorkerSources) -> None:
-    with pytest.raises(MissingPackageError, match="is built with Swift, which is not here; install Xcode"):
+    with pytest.raises(
+        MissingPackageError, match="Swift, which builds the worker, is not installed; install Xcode"
+    ):
         build_worker(print, sources, swift="/nowhere/swift")
 
 
@@ -159,11 +161,11 @@ def test_an_interrupt_ends_the_compilers_too_and_leaves_nothing(
 def test_swift_that_says_nothing_is_one_sentence(
     sources: WorkerSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(build, "VERSION_TIMEOUT", 0.2)
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\nexec sleep 60\n")
     silent.chmod(0o755)
-    with pytest.raises(MissingPackageError, match=r"says nothing for 0\.2 s; install"):
+    with pytest.raises(MissingPackageError, match=r"gave no answer for 0\.2 s; install"):
         build_worker(lambda _: None, sources, swift=str(silent))
 
 
@@ -171,7 +173,7 @@ def test_a_version_that_is_no_text_is_one_sentence(sources: WorkerSources, tmp_p
     odd = tmp_path / "odd"
     odd.write_text("#!/bin/sh\nprintf '\\377\\376'\n")
     odd.chmod(0o755)
-    with pytest.raises(MissingPackageError, match="names no version"):
+    with pytest.raises(MissingPackageError, match="prints no version"):
         build_worker(lambda _: None, sources, swift=str(odd))
 
 
@@ -220,7 +222,7 @@ def test_two_builds_may_remove_what_a_killed_one_left(
 
 def test_a_full_disk_is_what_the_sentence_says(sources: WorkerSources, tmp_path: Path) -> None:
     says = 'echo "error: Invalid manifest"\necho "LLVM ERROR: IO failure: No space left on device"\nexit 1\n'
-    with pytest.raises(StorageError, match="has no room to build the worker in; make some"):
+    with pytest.raises(StorageError, match="too full to build the worker; free some space"):
         build_worker(lambda _: None, sources, swift=swift(tmp_path, says))
 
 

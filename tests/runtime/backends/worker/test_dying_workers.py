@@ -166,7 +166,7 @@ HURRIED = WorkerLimits(budget=EACH_ALONE, pass_seconds=0.5, load_seconds=20)
 REASONS = {
     "die": "the worker was killed; it was started again",
     "hang": "the worker gave no answer for 0.5 s and was ended; it was started again",
-    "nonsense": "the worker gave an answer that cannot be read (a message of 4294967295 bytes is "
+    "nonsense": "the worker gave an answer that cannot be parsed (a message of 4294967295 bytes is "
     "announced); it was started again",
 }
 

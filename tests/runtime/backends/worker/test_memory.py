@@ -79,7 +79,7 @@ def test_a_shard_that_workers_die_of_is_found_named_and_not_tried_again(
     assert note.name.endswith(".worker-by hand.json")
     with pytest.MonkeyPatch.context() as patch:
         nobody_starts(patch)
-        with pytest.raises(ArtifactError, match="it was so before; to try again remove") as again:
+        with pytest.raises(ArtifactError, match="in an earlier load probe; to try again remove") as again:
             ours.open(artifact, 1)
     assert str(again.value).startswith(str(first.value))
     faults.write_text("[]")
@@ -97,7 +97,7 @@ def test_another_build_and_another_compilation_try_again(
     faults.write_text("[]")
     newer = WorkerProgram(swift_worker.command, "built again", compared=False)
     backend(newer).open(artifact, 1).close()
-    with pytest.raises(ArtifactError, match="it was so before"):
+    with pytest.raises(ArtifactError, match="in an earlier load probe"):
         backend(swift_worker).open(artifact, 1)
     backend(swift_worker).open_again(artifact, 1).close()
     assert not notes(artifact)
@@ -134,7 +134,7 @@ def test_what_starting_takes_is_kept_and_the_worker_that_met_a_shard_runs_it(
     ours = backend(swift_worker)
     assert ours.starts(artifact) is None
     with caplog.at_level("INFO"), closing(ours.open(artifact, 1)) as verifier:
-        assert sum("the process that met it first runs it" in line for line in caplog.messages) == len(
+        assert sum("first loaded by the process that runs it" in line for line in caplog.messages) == len(
             artifact.manifest.shards
         )
         assert not any(state.any() for state in states(verifier))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from anespec.convert.planning.shard_limits import PROCESS_BYTES
 from anespec.runtime.backends.worker.commands import WorkerCompiler
 from anespec.runtime.backends.worker.process import (
-    LARGEST,
+    MAX_MESSAGE_BYTES,
     Connection,
     FramingError,
     WorkerProcess,
@@ -80,10 +80,10 @@ def test_a_message_may_come_in_pieces_and_a_reading_be_begun_again() -> None:
     ("sent", "said"),
     [
         (struct.pack("<I", 0), "a message of 0 bytes"),
-        (struct.pack("<I", LARGEST + 1), f"a message of {LARGEST + 1} bytes"),
-        (struct.pack("<I", 3) + b"{]}", "a message is no JSON"),
-        (struct.pack("<I", 2) + b"[]", "a message is no object"),
-        (struct.pack("<I", 4) + b'"\xff\xff"', "a message is no JSON"),
+        (struct.pack("<I", MAX_MESSAGE_BYTES + 1), f"a message of {MAX_MESSAGE_BYTES + 1} bytes"),
+        (struct.pack("<I", 3) + b"{]}", "a message is not JSON"),
+        (struct.pack("<I", 2) + b"[]", "a message is not a JSON object"),
+        (struct.pack("<I", 4) + b'"\xff\xff"', "a message is not JSON"),
     ],
 )
 def test_what_is_no_message_is_refused(sent: bytes, said: str) -> None:

@@ -133,7 +133,7 @@ def test_slots_are_copied_exported_and_imported(
 
 def test_a_row_outside_the_context_is_refused_before_a_worker_is_asked(verifier: WorkerVerifier) -> None:
     plan = whole_plan(verifier.shape, rows_for(verifier, PROMPT[:4], 61))
-    with pytest.raises(ArtifactError, match="leave the context of 64"):
+    with pytest.raises(ArtifactError, match="are outside the context of 64"):
         verifier.submit(plan)
     run_tokens(verifier, PROMPT)
 
@@ -175,5 +175,5 @@ def test_the_arena_s_parts_are_those_of_the_widths_that_run(verifier: WorkerVeri
 
 
 def test_a_width_that_no_function_takes_is_refused(verifier: WorkerVerifier) -> None:
-    with pytest.raises(ArtifactError, match="no function of the shards runs passes of 129 rows"):
+    with pytest.raises(ArtifactError, match="the shards have no function for passes of 129 rows"):
         verifier.submit(PassPlan(tuple(rows_for(verifier, PROMPT[:4], 0)), 129, (128,), {}))
