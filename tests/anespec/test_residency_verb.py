@@ -113,7 +113,7 @@ def test_residency_runs_first_of_all_gates(artifact: Path) -> None:
 def test_a_rule_is_explained() -> None:
     outcome = run("validate", "--explain", "small-shard")
     assert outcome.code == 0
-    for word in ("grade     B", "source", "looks at", "verdict   fail", "mend", "--topology"):
+    for word in ("grade     B", "source", "looks at", "verdict   fail", "fix", "--topology"):
         assert word in outcome.out
     (fact,) = run("validate", "--explain", "small-shard", "--json").json["rules"]
     assert fact["severity"] == "fail"

@@ -79,7 +79,7 @@ def written(embedded: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Wri
     artifact = Artifact(shutil.copytree(embedded.root, tmp_path_factory.mktemp("written") / "copy"))
     allow_speculation(artifact)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "MOST_TOKENS", 12)
+        patch.setattr(process, "MAX_TOKENS", 12)
         return write(artifact)
 
 
@@ -131,7 +131,7 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
 
 
 def test_without_leave_nothing_is_drafted(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "MOST_TOKENS", 4)
+    monkeypatch.setattr(process, "MAX_TOKENS", 4)
     allow_speculation(artifact, unequal=1)
     for text in write(artifact).texts:
         assert text.drafted is None
@@ -165,7 +165,7 @@ def test_where_the_reference_parts_its_own_text_goes_on_from_there(
     assert passage.reference.own[:first] == passage.pieces[:first]
     assert passage.reference.own[first] == passage.parting.text
     assert len(passage.reference.own) <= len(passage.pieces)
-    monkeypatch.setattr(run_module, "SMALL_MODEL", 0)
+    monkeypatch.setattr(run_module, "MAX_WEIGHTS_TO_GENERATE", 0)
     reading = sample_run(artifact, EMBEDDED, TORCH, 1, silent).passages[0].reference
     assert reading is not None
     assert reading.own is None
@@ -197,7 +197,7 @@ def test_samples_are_printed_before_a_library_could_crash_as_it_closes(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
-    monkeypatch.setattr(process, "MOST_TOKENS", 2)
+    monkeypatch.setattr(process, "MAX_TOKENS", 2)
     monkeypatch.setattr(ArtifactVerifier, "close", lambda self: pytest.fail("closed before it was printed"))
     monkeypatch.setattr(child_answer, "end_with_parent", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
@@ -228,19 +228,19 @@ def test_what_hinders_the_other_process_is_told_in_a_sentence(artifact: Artifact
 def test_nothing_is_timed_before_a_continuation_as_long(
     embedded: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "MOST_TOKENS", 4)
+    monkeypatch.setattr(process, "MAX_TOKENS", 4)
     asked: list[tuple[int, float]] = []
     run = process._continue
 
     def noted(
-        engine: Engine, request: Request, most_seconds: float = process.MOST_SECONDS
+        engine: Engine, request: Request, max_seconds: float = process.MAX_SECONDS
     ) -> tuple[tuple[int, ...], Generation]:
-        asked.append((request.max_tokens, most_seconds))
-        return run(engine, request, most_seconds)
+        asked.append((request.max_tokens, max_seconds))
+        return run(engine, request, max_seconds)
 
     monkeypatch.setattr(process, "_continue", noted)
     write(embedded)
-    each = [(4, process.WARMING_SECONDS), (4, process.MOST_SECONDS)]
+    each = [(4, process.WARM_UP_SECONDS), (4, process.MAX_SECONDS)]
     assert asked == each * len(SAMPLE_PROMPTS)
 
 

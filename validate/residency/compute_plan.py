@@ -1,9 +1,9 @@
-"""Core ML's plan of an artifact: where it would run every operation of the packages as they are shipped.
+"""Get Core ML's plan of an artifact: the device of every operation of the packages.
 
-Core ML can end the process that asks it, so no plan is made in this one: the native worker is asked where it
-was built, which plans with the hint that shards are loaded with, and else coremltools in a child process,
-which knows no hints. The worker is not built for a plan: that takes a minute, and Swift. macOS only, and not
-run on a Mac by this project yet.
+Core ML can crash the process that asks it, so plans are made in other processes. The native worker is used if
+it was built; it plans with the reshape hint that shards are loaded with. Otherwise coremltools runs in a
+child process, without hints. The worker is not built for a plan, since that takes a minute and Swift. macOS
+only; this project has not run it on a Mac yet.
 """
 
 from typing import Protocol
@@ -23,24 +23,25 @@ from anespec.validate.residency.worker_plan import WorkerPlans
 
 
 class PlanMaker(Protocol):
-    """Who asks Core ML for plans."""
+    """Asks Core ML for plans."""
 
     def circumstances(self, artifact: Artifact) -> RunEnvironment:
-        """Where a plan that it makes of an artifact here holds."""
+        """Return the environment in which its plans of an artifact hold."""
         ...
 
     def plan(self, artifact: Artifact, shard: Shard) -> ShardComputePlan:
-        """The plan of one shard for each of its functions; what Core ML refuses or dies of is its refusal.
+        """Return the plan of one shard for each of its functions; a shard that Core ML refuses or crashes on
+        has a refusal.
 
         Raises:
             ArtifactError: the shard is missing or damaged.
-            AnespecError: Core ML cannot be asked, whatever the shard.
+            AnespecError: Core ML gives no plans at all here.
         """
         ...
 
 
 def neural_engine() -> PlanMaker | None:
-    """The way to Core ML's plans where this machine has a Neural Engine, else None."""
+    """Return what makes Core ML's plans if this machine has a Neural Engine, else None."""
     if not has_neural_engine():
         return None
     program = built_worker()
@@ -48,11 +49,11 @@ def neural_engine() -> PlanMaker | None:
 
 
 def measure_plan(artifact: Artifact, coreml: PlanMaker, progress: StepReport) -> Plan:
-    """Ask Core ML for the plan of every shard; one that it refuses or dies of is kept as its refusal.
+    """Ask Core ML for the plan of every shard; a shard that it refuses or crashes on has a refusal.
 
     Raises:
         ArtifactError: a shard is missing or damaged.
-        AnespecError: Core ML cannot be asked.
+        AnespecError: Core ML gives no plans at all here.
     """
     shards = []
     for shard in artifact.manifest.shards:
@@ -67,19 +68,21 @@ def measure_plan(artifact: Artifact, coreml: PlanMaker, progress: StepReport) ->
 
 
 def plan_caveats(manifest: Manifest, verdict: ResidencyVerdict) -> tuple[str, ...]:
-    """What a range's plan leaves open: other widths than its default, and the hint that shards are loaded
-    with, where it was asked without."""
+    """Return what the plan of a range leaves open.
+
+    It covers the default width only, and it may have been made without the hint that shards are loaded with.
+    """
     if verdict.source is PlanSource.PREDICTED or manifest.shapes is not Shapes.RANGE:
         return ()
     others = [str(width) for width in manifest.widths if width != manifest.default_rows]
     planned = counted(manifest.default_rows, "row")
     caveats = [
-        f"the plan is of passes over {planned}, the default shape, and says nothing of passes over "
-        f"{listed(others)}; their times do (anespec selftest)"
+        f"the plan covers passes of {planned}, the default shape, and not passes of {listed(others)}; "
+        "their times show where they run (anespec selftest)"
     ]
     if verdict.circumstances.backend == COREMLTOOLS and manifest.reshape_hint is not ReshapeHint.NONE:
         caveats.append(
-            "the plan was asked through coremltools, which knows no hint for shapes that vary, since no "
-            "worker was built; `anespec worker build`, then `validate --gate residency`, asks with the hint"
+            "the plan was made without the reshape hint, since coremltools has none and no worker was built; "
+            "to plan with it, run `anespec worker build`, then `validate --gate residency`"
         )
     return tuple(caveats)

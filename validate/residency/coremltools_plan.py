@@ -1,8 +1,7 @@
-"""Core ML's own plan of a shard through coremltools, in this process, which Core ML may end. macOS only.
+"""Read Core ML's plan of a shard through coremltools, in this process, which Core ML may crash. macOS only.
 
-Everything that needs Core ML is two calls into coremltools 9, `compile` and `load_plan`; the rest runs
-anywhere. coremltools asks for plans without the hints that a model is loaded with. None of it was run on a
-Mac by this project yet.
+Only two calls into coremltools 9 need Core ML, `compile` and `load_plan`; the rest runs anywhere. coremltools
+plans without the hints that a model is loaded with. This project has not run any of it on a Mac yet.
 """
 
 import contextlib
@@ -40,7 +39,7 @@ from anespec.validate.residency.shard_view import (
 )
 
 COREMLTOOLS = "coreml"
-"""Who is named in the circumstances of a plan that was asked so."""
+"""The backend named in the environment of such a plan."""
 
 _DEVICES: Mapping[str, Device] = {
     NEURAL_ENGINE: Device.ANE,
@@ -50,7 +49,7 @@ _DEVICES: Mapping[str, Device] = {
 
 
 class NamedValueType(Protocol):
-    """MLModelStructureProgramNamedValueType; its type is opaque, so shapes come from the package."""
+    """MLModelStructureProgramNamedValueType. Its type is opaque, so shapes come from the package."""
 
     @property
     def name(self) -> str: ...
@@ -106,7 +105,7 @@ class ComputePlan(Protocol):
 
 
 class PlanningTools(CoreMLTools):
-    """A PlanMaker (see compute_plan) by coremltools 9."""
+    """A PlanMaker (see compute_plan) that uses coremltools 9."""
 
     def circumstances(self, artifact: Artifact) -> RunEnvironment:
         """See PlanMaker."""
@@ -123,9 +122,10 @@ class PlanningTools(CoreMLTools):
         return measure_shard(artifact.manifest, shard, artifact.shard_path(shard), self)
 
     def plan_compiled(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
-        """The plan of the default function of a shard that is compiled already.
+        """Return the plan of the default function of a compiled shard.
 
-        Another path would be specialised anew: the system's cache is keyed by path (coremltools#2549).
+        A copy at another path would be specialised again, since the system's cache is keyed by path
+        (coremltools#2549).
         """
         manifest = artifact.manifest
         function = manifest.functions_of(shard)[0]
@@ -135,12 +135,12 @@ class PlanningTools(CoreMLTools):
         try:
             planned = one_function(read_plan(self.load_plan(compiled), view), function.name)
         except Exception as error:
-            # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+            # Core ML raises RuntimeError, ValueError and plain Exception.
             return refused(shard, error_sentence(str(error)))
         return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=(planned,))
 
     def load_plan(self, compiled: Path) -> ComputePlan:
-        """Needs macOS."""
+        """Load the plan of a compiled model. Needs macOS."""
         ct = coremltools()
         plan: ComputePlan = ct.models.compute_plan.MLComputePlan.load_from_path(
             str(compiled), compute_units=ct.ComputeUnit.CPU_AND_NE
@@ -149,10 +149,10 @@ class PlanningTools(CoreMLTools):
 
 
 def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: PlanningTools) -> ShardComputePlan:
-    """The plan of one shard as it is shipped, for each of its functions, compiled in a temporary folder.
+    """Return the plan of one shard for each of its functions, compiled in a temporary folder.
 
-    A plan is of the default function, as coremltools asks for it. So for another one a package is compiled
-    that differs in the name of its default function alone and shares the weight file.
+    coremltools plans only the default function. So for another function a package is compiled that differs
+    only in the name of its default function and shares the weight file.
     """
     view = view_declared(manifest, shard, package)
     if (reason := other_default(view)) is not None:
@@ -168,18 +168,18 @@ def measure_shard(manifest: Manifest, shard: Shard, package: Path, coreml: Plann
                 plan = coreml.load_plan(coreml.compile(asked, folder / f"{number}.mlmodelc"))
                 planned.append(one_function(read_plan(plan, view), function.name))
             except Exception as error:
-                # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+                # Core ML raises RuntimeError, ValueError and plain Exception.
                 return refused(shard, error_sentence(str(error)))
     return ShardComputePlan(shard=shard.path, sha256=shard.sha256, functions=tuple(planned))
 
 
 def refused(shard: Shard, sentence: str) -> ShardComputePlan:
-    """No plan, for that reason."""
+    """Return a plan that consists of a refusal."""
     return ShardComputePlan(shard=shard.path, sha256=shard.sha256, refusal=sentence)
 
 
 def one_function(plans: Sequence[FunctionPlan], name: str) -> FunctionPlan:
-    """The plan of that name; raises ValueError where there is none."""
+    """Return the plan of that function; raises ValueError if there is none."""
     for plan in plans:
         if plan.name == name:
             return plan
@@ -187,8 +187,10 @@ def one_function(plans: Sequence[FunctionPlan], name: str) -> FunctionPlan:
 
 
 def other_default(view: ShardView) -> str | None:
-    """Why a plan would be of another shape than the manifest says: a range's is of its default; None where it
-    is not."""
+    """Return why a plan would be for another shape than the manifest's, or None.
+
+    A range is planned at its default shape, which must be the manifest's.
+    """
     defaults = (size for function in view.functions for f in function.features for size in f.varying_defaults)
     other = next((size for size in defaults if size != view.default_rows), None)
     if other is None:
@@ -197,14 +199,14 @@ def other_default(view: ShardView) -> str | None:
 
 
 def copy_with_default(package: Path, function: str, destination: Path) -> None:
-    """A package whose default function is another, sharing the weight files with the original."""
+    """Copy a package with another default function; the copy shares the weight files."""
     model, _ = read_model(package)
     model.description.defaultFunctionName = function
     model_file = root_model(package)
 
     def share(source: str, target: str) -> None:
         if Path(source) != model_file:
-            # Another file system's, or another user's, files cannot be linked.
+            # Files of another file system or another user cannot be linked.
             with contextlib.suppress(OSError):
                 os.link(source, target)
                 return
@@ -215,9 +217,9 @@ def copy_with_default(package: Path, function: str, destination: Path) -> None:
 
 
 def read_plan(plan: ComputePlan, view: ShardView) -> tuple[FunctionPlan, ...]:
-    """Every operation of every function, nested blocks too, constants left out.
+    """Return the operations of every function, including nested blocks, without constants.
 
-    `view` is of the package that was compiled; shapes come from there, since a plan has none.
+    `view` is of the compiled package and gives the shapes, which a plan lacks.
 
     Raises:
         ValueError: the compiled model is not an ML program.
@@ -265,12 +267,12 @@ def _walk(block: StructureBlock) -> Iterator[StructureOperation]:
 
 
 def _kind(operation: StructureOperation) -> str:
-    """`ios18.conv` is a conv."""
+    """Return the kind without its opset: `ios18.conv` is a conv."""
     return operation.operator_name.rpartition(".")[2]
 
 
 def _name(operation: StructureOperation) -> str:
-    """The first output; what writes a state has none and is named after the state."""
+    """Return the name of the first output; a write to a state has none and is named after the state."""
     if operation.outputs:
         return operation.outputs[0].name
     bindings = operation.inputs["input"].bindings if "input" in operation.inputs else ()

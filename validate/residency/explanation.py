@@ -1,21 +1,16 @@
-"""A rule of the residency gate, explained: its fact, grade and source, what it looks at, and the fix."""
+"""Explain a rule of the residency gate: its fact, grade, source, what it checks, and the fix."""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from anespec.validate.residency.rule import Rule
 from anespec.validate.residency.rules import PRACTICES, RULES, Practice, find_rule
-
-if TYPE_CHECKING:
-    pass
-
 
 ALL = "all"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One rule, or one practice, whose last three fields are None."""
+    """The explanation of one rule, or of a practice, whose last three fields are None."""
 
     id: str
     grade: str
@@ -26,11 +21,11 @@ class Explanation:
     mend: str | None = None
 
     def facts(self) -> dict[str, str | None]:
-        """What --json says."""
+        """Return the object for --json."""
         return asdict(self)
 
     def text(self, brief: bool = False) -> str:
-        """Some lines, or one."""
+        """Return the explanation as several lines, or in one line if `brief`."""
         if brief:
             return f"{self.id} ({self.severity or 'practice'}, grade {self.grade}): {self.fact}"
         lines = [f"{self.id}: {self.fact}", f"  grade     {self.grade}", f"  source    {self.source}"]
@@ -38,13 +33,13 @@ class Explanation:
             lines += [
                 f"  looks at  {self.looks_at}",
                 f"  verdict   {self.severity}",
-                f"  mend      {self.mend}",
+                f"  fix       {self.mend}",
             ]
         return "\n".join(lines)
 
 
 def explained(name: str) -> tuple[Explanation, ...]:
-    """The rule called `name`, or every one.
+    """Return the explanation of the rule called `name`, or of all rules for `all`.
 
     Raises:
         RequestError: there is no such rule.

@@ -23,7 +23,7 @@ from anespec.validate.residency.shard_view import view_artifact
 
 
 def residency_verdict(plan: Plan, findings: Iterable[RuleFinding]) -> ResidencyVerdict:
-    """Count a plan, and keep what the rules found beside it."""
+    """Return the counts of a plan with the findings of the rules."""
     return ResidencyVerdict(
         circumstances=plan.circumstances,
         source=plan.source,
@@ -34,15 +34,15 @@ def residency_verdict(plan: Plan, findings: Iterable[RuleFinding]) -> ResidencyV
 
 
 def decides(verdict: ResidencyVerdict, prediction_decides: bool) -> bool:
-    """Whether a failed verdict fails the run: a plan's does, a prediction's only where that is asked for."""
+    """Return whether a failed verdict fails the run: a plan's does, a prediction's only if requested."""
     return prediction_decides or verdict.source is not PlanSource.PREDICTED
 
 
 def require_residency(verdict: ResidencyVerdict) -> None:
-    """Do nothing where the verdict passed.
+    """Require that the verdict passed.
 
     Raises:
-        ResidencyGateError: naming the first shard that is not on the Neural Engine, and why.
+        ResidencyGateError: a shard is not on the Neural Engine; the message names the first, and why.
     """
     if verdict.passed:
         return
@@ -52,7 +52,7 @@ def require_residency(verdict: ResidencyVerdict) -> None:
     raise ResidencyGateError(
         f"the residency gate fails ({verdict.source}): {len(verdict.off_ane)} of {len(verdict.shards)} "
         f"shards are not on the Neural Engine; first {first.shard}: {_reason(first)}; `anespec validate` "
-        "lists the mends"
+        "lists the fixes"
     )
 
 
@@ -72,13 +72,13 @@ def residency_gate(
     replay: Path | None = None,
     record: Path | None = None,
 ) -> ResidencyVerdict:
-    """Run the residency gate and record its verdict in gates/residency.json; a failed one does not raise.
+    """Run the residency gate and record its verdict in gates/residency.json; a failed verdict does not raise.
 
-    The plan is the one in `replay`, or Core ML's where `coreml` is given and the artifact is for the
-    Neural Engine, or else predicted by the rules. Core ML's is also written to `record`, if given.
+    The plan is the one in `replay`; or Core ML's, if `coreml` is given and the artifact is for the Neural
+    Engine; or else the rules' prediction. Core ML's plan is also written to `record`, if given.
 
     Raises:
-        RequestError: `replay` is no plan of this artifact, or there is nothing to record.
+        RequestError: `replay` is not a plan of this artifact, or there is no plan to record.
         ArtifactError: a shard is missing or damaged.
         StorageError: the verdict or the plan cannot be written.
     """
@@ -95,7 +95,7 @@ def residency_gate(
     if record is not None and plan.source is not PlanSource.MEASURED:
         raise RequestError(
             f"there is no plan to record in {record}: only Core ML makes one, on a Mac with a Neural Engine, "
-            "of an artifact for --target mac"
+            "for an artifact of --target mac"
         )
     verdict = residency_verdict(plan, prediction.findings)
     artifact.record_verdict(ResidencyFile, verdict)

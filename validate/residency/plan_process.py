@@ -1,9 +1,9 @@
-"""The plan of one shard through coremltools, in a process of its own, since Core ML may end whoever asks.
+"""Plan one shard through coremltools in a process of its own, since Core ML may crash it.
 
     python -P -m anespec.validate.residency.plan_process ARTIFACT SHARD
 
-SHARD is a path in the manifest; a ShardComputePlan is printed as JSON. It lives as long as its standard
-input, a pipe from whoever started it. Not run on a Mac yet.
+SHARD is a path in the manifest; a ShardComputePlan is printed as JSON. The process ends when its standard
+input, a pipe from its parent, closes. Not run on a Mac yet.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ MODULE = "anespec.validate.residency.plan_process"
 
 @dataclass(frozen=True)
 class ChildPlans:
-    """A PlanMaker (see compute_plan): one process a shard. `module` is what that runs."""
+    """A PlanMaker (see compute_plan) that runs `module` in one process per shard."""
 
     module: str = MODULE
     seconds: float = PROBE_TIMEOUT
@@ -46,7 +46,7 @@ class ChildPlans:
         except ChildLostError as lost:
             return refused(shard, error_sentence(lost.text))
         except (AnespecError, ValidationError) as error:
-            raise AnespecError(f"{shard.path}: Core ML cannot be asked for its plan ({error})") from None
+            raise AnespecError(f"{shard.path}: Core ML made no plan of it ({error})") from None
         return plan
 
 

@@ -1,4 +1,4 @@
-"""A plan predicted by the rules: all on the Neural Engine, except where a finding says otherwise."""
+"""Predict a plan by the rules: all operations are on the Neural Engine unless a finding says otherwise."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ class _Ruled:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the rules make of an artifact."""
+    """A predicted plan with the findings of the rules."""
 
     plan: Plan
     findings: tuple[RuleFinding, ...]
 
 
 def rule_circumstances(fingerprint: str) -> RunEnvironment:
-    """A prediction depends on the rules and the artifact alone; machine and threads say nothing."""
+    """Return the environment of a prediction, which depends only on the rules and the artifact."""
     return RunEnvironment(
         backend="rules", library_version=str(RULES_VERSION), machine="any", threads=1, artifact=fingerprint
     )
@@ -45,7 +45,7 @@ def rule_circumstances(fingerprint: str) -> RunEnvironment:
 def predict(
     artifact: ArtifactView, fingerprint: str, block: int, rules: Sequence[Rule] = RULES
 ) -> Prediction:
-    """Check every rule and place every operation by what they found."""
+    """Check every rule, and place every operation by the findings."""
     ruled = [_Ruled(rule, finding) for rule in rules for finding in rule.check(artifact)]
     plan = Plan(
         source=PlanSource.PREDICTED,
@@ -75,7 +75,7 @@ def _shard_compute_plan(shard: ShardView, ruled: Sequence[_Ruled]) -> ShardCompu
 
 
 def _function_plan(function: FunctionView, ruled: Sequence[_Ruled], whole: tuple[str, ...]) -> FunctionPlan:
-    """`whole` are the rules that keep the whole shard off the Neural Engine."""
+    """Return a function's plan; `whole` are the rules that keep the whole shard off the Neural Engine."""
     moved: dict[str, list[_Ruled]] = {}
     for r in ruled:
         for function_name, op_name in r.finding.operations:

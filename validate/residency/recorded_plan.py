@@ -1,4 +1,4 @@
-"""Recorded plans: what Core ML planned on a Mac, kept as JSON, and judged again anywhere."""
+"""Record Core ML's plan on a Mac as JSON, and replay it on any machine."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
     """Read a recorded plan of this artifact.
 
     Raises:
-        RequestError: it is no recorded plan, or of another artifact, of another T or of other functions.
+        RequestError: the file is not a recorded plan, or one of another artifact, T or set of functions.
         StorageError: the file cannot be read.
     """
     try:
@@ -55,7 +55,7 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
         )
     if plan.block != manifest.block:
         raise RequestError(
-            f"{path}: was asked for T = {plan.block}, but this artifact runs {manifest.block} rows; "
+            f"{path}: was made for T = {plan.block}, but this artifact runs {manifest.block} rows; "
             "record it again with --record-plan"
         )
     functions = {shard.path: manifest.package_functions(shard) for shard in manifest.shards}
@@ -71,7 +71,7 @@ def replay_plan(path: Path, artifact: Artifact) -> Plan:
         for name, rows in found_rows.items():
             if rows not in (None, declared.get(name)):
                 raise RequestError(
-                    f"{path}: was asked for {rows} rows of {printable(name)}, which runs "
+                    f"{path}: was made for {rows} rows of {printable(name)}, which runs "
                     f"{declared.get(name)}; record it again with --record-plan"
                 )
     circumstances = plan.circumstances.model_copy(update={"artifact": artifact.fingerprint})

@@ -1,5 +1,4 @@
-"""The definition of a rule: what to check in a package, the source of the fact, and its effect on
-residency."""
+"""Define a rule: what it checks in a package, the source of its fact, and its effect on residency."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,10 +13,10 @@ from anespec.validate.residency.shard_view import ArtifactView, FunctionView, Sh
 
 
 class Effect(IntEnum):
-    """What a finding does to residency; of several in one shard the greatest decides.
+    """The effect of a finding on residency; the greatest of several in one shard decides.
 
-    The planner decides for the CPU before it asks the Neural Engine's compiler, so a shard that it keeps
-    does not meet that compiler's errors; what Core ML itself refuses is refused wherever it would run.
+    The planner chooses the CPU before it runs the Neural Engine's compiler, so a shard kept on the CPU does
+    not meet that compiler's errors. What Core ML itself refuses is refused on every device.
     """
 
     NOTHING = 0
@@ -29,7 +28,7 @@ class Effect(IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a rule found. `operations` are the (function, operation) pairs that are concerned."""
+    """The result of a rule. `operations` are the (function, operation) pairs that it concerns."""
 
     shard: str | None
     subject: str
@@ -42,9 +41,8 @@ class Finding:
 class Rule(ABC):
     """One rule.
 
-    `id` is the name for `--explain`; `looks_at` and `mend` are clauses for people.
-
-    A rule of grade C never fails an artifact.
+    `id` is the name for `--explain`; `looks_at` and `mend`, the fix, are clauses for people. A rule of grade
+    C never fails an artifact.
     """
 
     id: ClassVar[str]
@@ -62,11 +60,11 @@ class Rule(ABC):
 
     @property
     def grade(self) -> str:
-        """The grades in one text."""
+        """Return the grades as one text."""
         return " / ".join(self.grades)
 
     def record(self, finding: Finding) -> RuleFinding:
-        """A finding as a verdict keeps it."""
+        """Return a finding as a verdict stores it."""
         return RuleFinding(
             rule=self.id,
             severity=finding.severity,
@@ -78,7 +76,7 @@ class Rule(ABC):
 
 
 class ShardRule(Rule):
-    """A rule that looks at one shard at a time."""
+    """A rule that checks one shard at a time."""
 
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
         """Yield the findings for each shard."""
@@ -98,7 +96,7 @@ class ShardRule(Rule):
         severity: Severity | None = None,
         operations: tuple[tuple[str, str], ...] = (),
     ) -> Finding:
-        """A finding of this rule. One that only warns, by itself or by its rule, moves nothing."""
+        """Return a finding of this rule; one that only warns has no effect on residency."""
         severity = severity or self.severity
         effect = self.effect if severity is Severity.FAIL else Effect.NOTHING
         return Finding(shard.name, subject, detail, severity, effect, operations)
@@ -111,14 +109,14 @@ class ShardRule(Rule):
         detail: str,
         severity: Severity | None = None,
     ) -> Finding:
-        """A finding at one operation."""
+        """Return a finding at one operation."""
         return self.found(
             shard, function.described(op), detail, severity=severity, operations=((function.name, op.name),)
         )
 
 
 class OperationRule(ShardRule):
-    """A rule that looks at one operation at a time, constants left out."""
+    """A rule that checks one operation at a time, except constants."""
 
     effect = Effect.OPERATIONS
 

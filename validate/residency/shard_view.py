@@ -1,6 +1,6 @@
-"""What a rule looks at: a package's functions with their flexible inputs, and how large its weights are.
+"""What rules check: a package's functions with their flexible inputs, and the size of its weights.
 
-No weight is read, but the scales that a rule asks for.
+Of the weights only scales are read, if a rule needs them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,17 +28,17 @@ from anespec.runtime.backends.portable.program import WeightFiles
 from anespec.system.formatting import shape_text
 
 Stored = Callable[[FileReference], NDArray[Any] | Packed]
-"""Gives a constant of a weight file; ArtifactError where it is damaged."""
+"""Returns a constant of a weight file; raises ArtifactError if the file is damaged."""
 
 DEFAULT_ROWS = 1
-"""T of a range's default shape, where no manifest says otherwise."""
+"""T of a range's default shape, if no manifest says otherwise."""
 
 NO_DEVICE = ("const", "constexpr_")
-"""How kinds begin that a compute plan gives no device: constants and what decompresses them."""
+"""The prefixes of kinds without a device in a compute plan: constants and their decompression."""
 
 
 def has_device(kind: str) -> bool:
-    """Whether an operation of this kind computes; constants do not and stay out of every total."""
+    """Return whether an operation of this kind computes; constants do not, and no total counts them."""
     return not kind.startswith(NO_DEVICE)
 
 
@@ -51,7 +51,7 @@ class Value:
 
 
 class Flexibility(StrEnum):
-    """How an input's shape may vary."""
+    """Whether and how an input's shape may vary."""
 
     FIXED = "fixed"
     RANGE = "range"
@@ -69,7 +69,7 @@ class Feature:
 
     @property
     def varying_defaults(self) -> tuple[int, ...]:
-        """The default sizes of the dimensions that vary."""
+        """Return the default sizes of the dimensions that vary."""
         return tuple(
             size for size, (low, high) in zip(self.default, self.bounds, strict=False) if low != high
         )
@@ -77,7 +77,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class FunctionView:
-    """One function, its inputs as the package describes them, and the T that it runs; None where unknown."""
+    """One function, its inputs as the package describes them, and its T; None if that is unknown."""
 
     function: Function
     features: tuple[Feature, ...]
@@ -85,60 +85,60 @@ class FunctionView:
 
     @property
     def name(self) -> str:
-        """The function's name."""
+        """Return the function's name."""
         return self.function.name
 
     @property
     def types(self) -> Mapping[str, TensorType]:
-        """The types of every value."""
+        """Return the type of every value."""
         return self.function.types
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of what it returns."""
+        """Return the names of the outputs."""
         return self.function.outputs
 
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
-        """What it takes, states left out."""
+        """Return the inputs, without states."""
         return self._values(self.function.inputs)
 
     @cached_property
     def states(self) -> tuple[Value, ...]:
-        """Its states."""
+        """Return the states."""
         return self._values(self.function.states)
 
     @cached_property
     def all_operations(self) -> tuple[Operation, ...]:
-        """Every operation, those of nested blocks after their owner."""
+        """Return every operation, those of nested blocks after their owner."""
         return tuple(_walk(self.function.operations))
 
     @cached_property
     def compute(self) -> tuple[Operation, ...]:
-        """The operations that a device executes."""
+        """Return the operations that a device executes."""
         return tuple(op for op in self.all_operations if has_device(op.kind))
 
     @cached_property
     def producers(self) -> Mapping[str, Operation]:
-        """Which operation makes a value."""
+        """Return the operation that makes each value."""
         return {name: op for op in self.all_operations for name in op.outputs}
 
     def made(self, op: Operation) -> tuple[Value, ...]:
-        """The tensors that an operation makes."""
+        """Return the tensors that an operation makes."""
         return self._values(op.outputs)
 
     def flowing(self, op: Operation) -> tuple[Value, ...]:
-        """The tensors that an operation takes and makes, constants left out."""
+        """Return the inputs and outputs of an operation, without constants."""
         taken = [name for name in op.named_inputs() if name in self.types and not self.is_constant(name)]
         return (*self._values(taken), *self.made(op))
 
     def is_constant(self, name: str) -> bool:
-        """Whether a value is a constant, stored plainly or compressed."""
+        """Return whether a value is a constant, plain or compressed."""
         producer = self.producers.get(name)
         return name in self.function.constants or (producer is not None and not has_device(producer.kind))
 
     def integer(self, op: Operation, key: str, default: int) -> int:
-        """An integer parameter of an operation."""
+        """Return an integer parameter of an operation."""
         for name in op.named_inputs(key)[:1]:
             value = self.function.constants.get(name)
             if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size:
@@ -146,7 +146,7 @@ class FunctionView:
         return default
 
     def described(self, op: Operation) -> str:
-        """An operation for people: its kind, its name and the shapes that it makes."""
+        """Return an operation in words: its kind, its name and the shapes of its outputs."""
         shapes = " ".join(shape_text(value.type.shape) for value in self.made(op))
         return f"{op.kind} {op.name} {shapes}".rstrip()
 
@@ -156,10 +156,10 @@ class FunctionView:
 
 @dataclass(frozen=True)
 class ShardView:
-    """One package. `block` is the T of a decoding pass, and `default_rows` that of a range's default shape;
-    `weight_bytes` are those in weight files.
+    """One package.
 
-    A `stored` of None means that there are no weight files to look into.
+    `block` is the T of a decoding pass, `default_rows` that of a range's default shape. `weight_bytes` counts
+    the weight files. If `stored` is None, no weight file can be read.
     """
 
     name: str
@@ -172,7 +172,7 @@ class ShardView:
     default_rows: int = DEFAULT_ROWS
 
     def numbers(self, function: FunctionView, name: str) -> NDArray[Any] | None:
-        """A constant's plain numbers; None where it has none, or they cannot be looked into.
+        """Return a constant's plain numbers; None if it has none, or they cannot be read.
 
         Raises:
             ArtifactError: the weight file is damaged.
@@ -185,14 +185,14 @@ class ShardView:
 
 @dataclass(frozen=True)
 class ArtifactView:
-    """All shards of an artifact, and what it was built for where that is known."""
+    """All shards of an artifact, and its target if that is known."""
 
     shards: tuple[ShardView, ...]
     target: Target | None = None
 
 
 def view_artifact(artifact: Artifact) -> ArtifactView:
-    """Look at every shard of an artifact.
+    """Return the view of every shard of an artifact.
 
     Raises:
         ArtifactError: a shard is missing, damaged or not an ML program.
@@ -205,7 +205,8 @@ def view_artifact(artifact: Artifact) -> ArtifactView:
 
 
 def view_declared(manifest: Manifest, shard: Shard, package: Path) -> ShardView:
-    """Look at the package of a shard, whose functions the manifest declares; raises like `view_artifact`."""
+    """Return the view of a shard's package with the functions of its manifest; raises like
+    `view_artifact`."""
     read, is_head = read_package(package), isinstance(shard, HeadShard)
     view = _view(read.functions, read.description, shard.path, shard.sha256, manifest.block, is_head)
     rows = {each.name: each.rows or manifest.default_rows for each in manifest.package_functions(shard)}
@@ -218,14 +219,14 @@ def view_declared(manifest: Manifest, shard: Shard, package: Path) -> ShardView:
 
 
 def view_package(package: Path, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:
-    """Look at one package, whose default shape is of one row; raises like `view_artifact`."""
+    """Return the view of one package, whose default shape has one row; raises like `view_artifact`."""
     read = read_package(package)
     view = _view(read.functions, read.description, name, sha256, block, is_head)
     return replace(view, stored=WeightFiles(read).constant)
 
 
 def view_model(model: Any, name: str, sha256: str, block: int, is_head: bool = False) -> ShardView:
-    """Look at a protobuf `Model` that is an ML program."""
+    """Return the view of a protobuf `Model` that is an ML program."""
     return _view(read_functions(model), model.description, name, sha256, block, is_head)
 
 
@@ -250,7 +251,7 @@ def _view(
 
 
 def _described(description: Any, function: str) -> Iterable[Any]:
-    """A function's inputs as described; a package of one function describes them without naming it."""
+    """Return a function's inputs; a package of one function describes them without naming it."""
     named = [part for part in description.functions if part.name == function]
     inputs: Iterable[Any] = named[0].input if named else description.input
     return inputs

@@ -1,7 +1,7 @@
-"""Core ML's own plan of a shard through the native worker, with the hint that shards are loaded with.
+"""Read Core ML's plan of a shard through the native worker, with the hint that shards are loaded with.
 
-Compiling and planning are processes of the worker's, so that Core ML ends nothing else. What is planned is
-the compiled shard that the backend `worker` loads. Never run on a Mac; on Linux plans come from a file.
+The worker compiles and plans in processes of its own, so that Core ML crashes nothing else. It plans the
+compiled shard that the backend `worker` loads. Never run on a Mac; on Linux plans come from a file.
 """
 
 import logging
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WorkerPlans:
-    """A PlanMaker (see compute_plan) by `anespec-worker plan`, each function's within so many seconds."""
+    """A PlanMaker (see compute_plan) that runs `anespec-worker plan`; each function may take `seconds`."""
 
     program: WorkerProgram
     seconds: float = PROBE_TIMEOUT
@@ -56,7 +56,7 @@ class WorkerPlans:
         return self.plan_compiled(artifact, shard, compiled)
 
     def plan_compiled(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
-        """The same of a shard that is compiled already: another path would be specialised anew."""
+        """Return the plan of a compiled shard; a copy at another path would be specialised again."""
         manifest = artifact.manifest
         package = artifact.shard_path(shard)
         view = view_declared(manifest, shard, package)
@@ -71,7 +71,7 @@ class WorkerPlans:
             return refused(shard, error_sentence(str(error)))
         except ValueError as error:
             raise AnespecError(
-                f"{shard.path}: the worker's plan of it makes no sense "
+                f"{shard.path}: the worker's plan of it is not valid "
                 f"({printable(str(error), LONGEST_REASON)}); build it again with "
                 "`anespec worker build --again`"
             ) from None
@@ -80,11 +80,11 @@ class WorkerPlans:
     def _function(
         self, manifest: Manifest, shard: Shard, function: ShardFunction, view: ShardView, compiled: Path
     ) -> FunctionPlan:
-        """One function as it is loaded: asked by its name where a package has several.
+        """Return the plan of one function; it is requested by name if the package has several.
 
         Raises:
-            CommandFailedError: Core ML refuses, ends the worker, or does not answer.
-            ValueError: the answer is no plan of this function.
+            CommandFailedError: Core ML refuses, crashes the worker, or does not answer.
+            ValueError: the answer is not a plan of this function.
         """
         name = manifest.loaded_name(shard, function)
         printed = plan_json(self.program, compiled, name, manifest.reshape_hint, self.seconds)
@@ -93,7 +93,7 @@ class WorkerPlans:
 
 
 def with_shapes(plan: FunctionPlan, view: FunctionView) -> FunctionPlan:
-    """A worker's plan, which has no shapes, with those of the package that was compiled."""
+    """Return a worker's plan, which has no shapes, with those of the compiled package."""
     made = {op.outputs[0]: view.made(op) for op in view.all_operations if op.outputs}
 
     def shaped(operation: PlannedOperation) -> PlannedOperation:

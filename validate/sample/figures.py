@@ -1,5 +1,7 @@
-"""What a sample run records: how fast the artifact generates here, what it wrote, and what the reference
-would have written. It is no gate: nothing here passes or fails, but that drafts must not change the text."""
+"""The record of a sample run: the artifact's speed, its texts, and the reference's choices.
+
+It is not a gate: nothing here passes or fails, except that drafts must not change the text.
+"""
 
 import math
 from typing import Self
@@ -11,7 +13,7 @@ from anespec.manifests.verdicts import Verdict, VerdictFile
 
 
 class Generation(Record):
-    """What it cost to continue a prompt once; tokens and passes are those of RequestStats."""
+    """The cost of continuing a prompt once; tokens and passes are those of RequestStats."""
 
     prompt_seconds: float = Field(ge=0, description="up to the first token")
     passes: Index = Field(description="decode passes, at T = block")
@@ -23,19 +25,19 @@ class Generation(Record):
 
     @property
     def tokens_per_pass(self) -> float:
-        """1 without drafts; 0 where there was no decode pass."""
+        """Return the mean tokens of a pass: 1 without drafts, 0 without decode passes."""
         return self.tokens / self.passes if self.passes else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Of decoding; 0 where there was no decode pass."""
+        """Return the decoding speed; 0 without decode passes."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
 class OtherChoice(Record):
-    """Where the reference, given the artifact's own text so far, would have chosen another token.
+    """A token for which the reference, given the artifact's text so far, would have chosen another one.
 
-    `probability` is what the reference gives to its choice, `chosen_probability` to the artifact's.
+    `probability` is the reference's for its choice, `chosen_probability` for the artifact's token.
     """
 
     index: Index = Field(description="index of the artifact's token among those generated")
@@ -45,16 +47,16 @@ class OtherChoice(Record):
 
     @property
     def margin(self) -> float:
-        """By how many nats the reference prefers its choice."""
+        """Return by how many nats the reference prefers its choice."""
         least = math.ulp(0.0)
         return math.log(max(self.probability, least) / max(self.chosen_probability, least))
 
 
 class ReferenceReading(Record):
-    """The fp32 reference over the artifact's text.
+    """The fp32 reference's choices over the artifact's text.
 
-    `own` is its own greedy continuation, a text per token, as long as the artifact's; None where it was not
-    generated: it equals the artifact's where `others` is empty, and the model is large else.
+    `own` is the reference's greedy continuation, a text per token, as long as the artifact's. It is None if
+    it was not generated: either it equals the artifact's, and `others` is empty, or the model is too large.
     """
 
     others: tuple[OtherChoice, ...]
@@ -64,7 +66,7 @@ class ReferenceReading(Record):
 class Passage(Record):
     """A prompt and its greedy continuation, a text per token.
 
-    `drafted` and `same_text` are None where the exactness gate does not allow speculation here.
+    `drafted` and `same_text` are None if the exactness gate does not allow speculation here.
     """
 
     prompt: str
@@ -72,38 +74,38 @@ class Passage(Record):
     pieces: tuple[str, ...]
     plain: Generation
     drafted: Generation | None
-    same_text: bool | None = Field(description="whether drafts left the text alone, token for token")
-    reference: ReferenceReading | None = Field(description="None where the GGUF was not at hand")
+    same_text: bool | None = Field(description="whether drafts changed no token")
+    reference: ReferenceReading | None = Field(description="None if the GGUF was not available")
 
     @model_validator(mode="after")
     def _indices_are_of_pieces(self) -> Self:
         others = self.reference.others if self.reference is not None else ()
         if any(other.index >= len(self.pieces) for other in others):
-            raise ValueError("the reference must choose at tokens of the text")
+            raise ValueError("a choice of the reference has an index beyond the text")
         return self
 
     @property
     def parting(self) -> OtherChoice | None:
-        """The first token where the reference's text and the artifact's part."""
+        """Return the first token at which the reference chose another one."""
         return self.reference.others[0] if self.reference is not None and self.reference.others else None
 
 
 class SampleRun(Verdict):
-    """What an artifact generates here, and how fast."""
+    """The texts and speeds of an artifact here."""
 
     passages: tuple[Passage, ...] = Field(min_length=1)
     peak_bytes: Index = Field(
-        description="most memory that a process which only loaded the artifact and generated held"
+        description="peak memory of a process that only loaded the artifact and generated"
     )
 
     @property
     def same_text(self) -> bool:
-        """Whether drafts changed no text, as far as any ran."""
+        """Return whether drafts changed no text; true if none ran."""
         return all(passage.same_text is not False for passage in self.passages)
 
     @property
     def speculated(self) -> bool:
-        """Whether drafts ran."""
+        """Return whether drafts ran."""
         return any(passage.drafted is not None for passage in self.passages)
 
 

@@ -1,9 +1,9 @@
-"""Writes samples of an artifact and prints them as JSON. Run as a process of its own, so that the memory it
-holds is that of loading the artifact and generating, and nothing else.
+"""Generate samples of an artifact and print them as JSON.
 
     python -P -m anespec.validate.sample.process OPENING
 
-OPENING is an Opening as JSON. It lives as long as its standard input, a pipe from whoever started it.
+It runs as a process of its own, so that its memory is only that of loading the artifact and generating.
+OPENING is an Opening as JSON. The process ends when its standard input, a pipe from its parent, closes.
 """
 
 import statistics
@@ -32,16 +32,16 @@ from anespec.validate.opening import Opening
 from anespec.validate.sample.figures import Generation
 from anespec.validate.sample.prompts import SAMPLE_PROMPTS
 
-MOST_TOKENS = 48
-MOST_SECONDS = 8.0
-"""Of one continuation's decoding; the pass in which they end is the last."""
+MAX_TOKENS = 48
+MAX_SECONDS = 8.0
+"""The decoding time of one continuation; the pass that exceeds it is the last."""
 
-WARMING_SECONDS = 1.0
-"""The same of the continuation before those that are timed."""
+WARM_UP_SECONDS = 1.0
+"""The decoding time of the continuation before those that are timed."""
 
 
 class ContinuedPrompt(Record):
-    """A prompt continued without drafts, and with drafts where they are allowed (see Passage)."""
+    """A prompt continued without drafts, and with drafts if they are allowed (see Passage)."""
 
     prompt: str
     prompt_ids: tuple[int, ...]
@@ -52,14 +52,14 @@ class ContinuedPrompt(Record):
 
 
 class WrittenSamples(Record):
-    """All samples, and the most memory that the process held."""
+    """All samples, and the peak memory of the process."""
 
     texts: tuple[ContinuedPrompt, ...]
     peak_bytes: int
 
 
 def write_samples(artifact: Artifact, verifier: Verifier, here: RunEnvironment) -> WrittenSamples:
-    """Continue every prompt greedily, as the exactness verdict for `here` allows.
+    """Continue every prompt greedily, with drafts if the exactness verdict for `here` allows them.
 
     Raises:
         AnespecError: the artifact's logits are not numbers, or its vocabulary cannot be read.
@@ -76,19 +76,19 @@ def _write(
 ) -> ContinuedPrompt:
     shape = verifier.shape
     proven = Proven.nothing(shape) if verdict is None else Proven.of(verdict, shape)
-    # Every continuation is to be prefilled from its first token, as if it stood alone.
+    # Without reuse, every continuation is prefilled from its first token.
     engine = Engine(verifier, replace(proven, reuse_prefixes=False), LookupSource())
-    prompt_ids = tuple(tokenizer.encode(prompt)[: max(1, verifier.shape.context - MOST_TOKENS)])
-    # The first pass of each width compiles what it needs, and some more warm caches and clocks up. No speed
-    # is to include that: what runs without drafts runs first, and drafts would look better than they are.
-    _continue(engine, Request(prompt_ids, MOST_TOKENS, speculate=False), WARMING_SECONDS)
-    request = Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids, speculate=False)
+    prompt_ids = tuple(tokenizer.encode(prompt)[: max(1, verifier.shape.context - MAX_TOKENS)])
+    # The first pass of each width compiles, and the next ones warm up caches and clocks. Without this warm-up
+    # the continuation without drafts, which runs first, would be slowed and drafts would look too good.
+    _continue(engine, Request(prompt_ids, MAX_TOKENS, speculate=False), WARM_UP_SECONDS)
+    request = Request(prompt_ids, MAX_TOKENS, end_ids=tokenizer.end_ids, speculate=False)
     ids, plain = _continue(engine, request)
     drafted, same = None, None
     if proven.speculate:
-        request = Request(prompt_ids, MOST_TOKENS, end_ids=tokenizer.end_ids)
+        request = Request(prompt_ids, MAX_TOKENS, end_ids=tokenizer.end_ids)
         again, drafted = _continue(engine, request)
-        # Either may have been ended by the clock; the other then has more.
+        # The time limit may have ended either one early.
         common = min(len(ids), len(again))
         same = ids[:common] == again[:common]
     return ContinuedPrompt(
@@ -97,15 +97,15 @@ def _write(
 
 
 def _continue(
-    engine: Engine, request: Request, most_seconds: float = MOST_SECONDS
+    engine: Engine, request: Request, max_seconds: float = MAX_SECONDS
 ) -> tuple[tuple[int, ...], Generation]:
-    """Run one request on an idle engine, decoding no longer than that: its tokens, and what they cost."""
+    """Run one request on an idle engine for up to `max_seconds` of decoding; return its tokens and cost."""
     number = engine.submit(request)
     ids: list[int] = []
     passes: list[float] = []
     cost = RequestStats(prompt_tokens=len(request.prompt))
     try:
-        while engine.busy and sum(passes) < most_seconds:
+        while engine.busy and sum(passes) < max_seconds:
             began = perf_counter()
             events = engine.step()
             took = perf_counter() - began

@@ -1,4 +1,4 @@
-"""The texts that gates and samples continue."""
+"""The prompts of the gates and of the samples."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ PROMPTS = (
     *SAMPLE_PROMPTS,
     "The year 2024 had 366 days; the 5 % rule (see p. 17) is «ça va»: naïve, 日本語, 🙂.",
 )
-"""Of the gates: beside these a mixture that byte fallback must carry."""
+"""The prompts of the gates: the samples' and a mixture that needs byte fallback."""
 
 
 def prompt_ids(artifact: Artifact, texts: Sequence[str] = PROMPTS) -> list[list[int]]:
-    """The texts as token ids of the artifact's vocabulary."""
+    """Return the texts as token ids of the artifact's vocabulary."""
     with GGUFFile(artifact.tokens_path()) as tokens:
         tokenizer = Tokenizer.from_gguf(tokens)
         return [tokenizer.encode(text) for text in texts]

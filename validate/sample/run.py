@@ -1,5 +1,7 @@
-"""What the report page shows of speed, memory and text: a few dozen tokens of two fixed prompts, written by
-the real engine in a process of its own (process.py), and the fp32 reference's reading of them."""
+"""Generate the report page's samples: a few dozen tokens of two fixed prompts.
+
+The real engine writes them in a process of its own (process.py); then the fp32 reference reads them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,11 +30,11 @@ from anespec.validate.sample.process import ContinuedPrompt, WrittenSamples
 
 SAMPLE_PROCESS = "anespec.validate.sample.process"
 
-SMALL_MODEL = 10_000_000
-"""Weights of a model whose reference writes a text of its own, a whole reading of it per token."""
+MAX_WEIGHTS_TO_GENERATE = 10_000_000
+"""The most weights of a model from which the reference generates; it reads the whole text again per token."""
 
 LONGEST_WAIT = 600.0
-"""For the other process to load and write; more is a machine that swaps."""
+"""The time limit of the other process in seconds; only a machine that swaps takes longer."""
 
 
 def sample_run(
@@ -43,10 +45,10 @@ def sample_run(
     progress: StepReport,
     workers: WorkerLimits | None = None,
 ) -> SampleRun:
-    """Generate, measure and record in gates/sample.json.
+    """Generate samples, measure, and record the result in gates/sample.json.
 
-    Drafts run only where the exactness verdict for here allows it. The reference reads the texts where
-    `source` is given, the GGUF that was converted.
+    Drafts run only if the exactness verdict for this environment allows them. The reference reads the texts
+    if `source`, the GGUF that was converted, is given.
 
     Raises:
         AnespecError: the artifact cannot be loaded here, or its logits are not numbers.
@@ -81,7 +83,7 @@ def sample_run(
 
 
 def _samples(artifact: Artifact, here: RunEnvironment, workers: WorkerLimits | None) -> WrittenSamples:
-    """Let another process write: the memory that it holds is the model's and not the gates'."""
+    """Generate in another process, so that the measured memory is the model's and not the gates'."""
     opening = Opening(
         artifact=str(artifact.root.resolve()),
         backend=here.backend,
@@ -104,11 +106,11 @@ def _read(
     written: Sequence[ContinuedPrompt],
     progress: StepReport,
 ) -> list[ReferenceReading | None]:
-    """What the reference makes of the texts; nothing where there is no source."""
+    """Return the reference's choices over the texts; None for each without a source."""
     if source is None:
         return [None] * len(written)
     with GGUFFile(source) as file:
-        small = sum(file.info(name).elements for name in file.tensors) <= SMALL_MODEL
+        small = sum(file.info(name).elements for name in file.tensors) <= MAX_WEIGHTS_TO_GENERATE
         layers = artifact.manifest.hyperparameters.layers if small else 1
         reference = Reference(file, artifact.manifest.context, resident_layers=layers)
         require_layers(artifact.manifest, reference, source)
@@ -121,7 +123,7 @@ def _read(
             others = _others(log_softmax(reference.logits(rows)), text.ids, tokenizer)
             own = None
             if others and small:
-                progress("the reference writes its own")
+                progress("the reference generates its own text")
                 start = text.ids[: others[0].index]
                 own = _pieces(tokenizer, _own_text(reference, text, start, tokenizer.end_ids))
             readings.append(ReferenceReading(others=others, own=own))
@@ -147,7 +149,7 @@ def _others(
 def _own_text(
     reference: Reference, text: ContinuedPrompt, start: Sequence[int], end_ids: frozenset[int]
 ) -> tuple[int, ...]:
-    """The reference's greedy continuation, `start` of which is known, as long as the artifact's at most."""
+    """Return the reference's greedy continuation after `start`, at most as long as the artifact's."""
     ids = list(start)
     while len(ids) < len(text.ids):
         hidden = reference.hidden_states([(*text.prompt_ids, *ids)])[0]
@@ -159,14 +161,14 @@ def _own_text(
 
 
 def _pieces(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, ...]:
-    """The text that each token completes; a last character that is cut short belongs to the last token."""
+    """Return the text that each token completes; an incomplete last character belongs to the last token."""
     decoder = StreamDecoder(tokenizer, continues=True)
     pieces = [decoder.push(token) for token in ids]
     return (*pieces[:-1], pieces[-1] + decoder.flush()) if pieces else ()
 
 
 def _shown(tokenizer: Tokenizer, token: int) -> str:
-    """A token alone, control tokens by their names."""
+    """Return the text of one token, control tokens by their names."""
     return tokenizer.decode([token], skip_special=False, continues=True)
 
 

@@ -1,1 +1,1 @@
-"""Soak: text by every proven means beside plain text, for hours."""
+"""Soak test: compare text generated with everything that is proven with plain text, for hours."""

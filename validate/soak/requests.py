@@ -1,4 +1,4 @@
-"""What a soak asks for: prompts, some of which go on from others, sampled in every way there is."""
+"""The requests of a soak: prompts, some of which continue others, with all kinds of sampling."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from anespec.runtime.sampling import Grammar, GrammarKind, GrammarTokens, Sampli
 
 
 @dataclass
-class _KnowingSession:
-    """Proposes what is known to come, some of it spoilt."""
+class _OracleSession:
+    """Proposes the known next tokens, some of them replaced by wrong ones."""
 
     known: Sequence[int]
     right: float
@@ -23,7 +23,7 @@ class _KnowingSession:
     wants_top: int = 0
 
     def propose(self, budget: int) -> Draft:
-        """The next tokens, each wrong with a chance of 1 - `right`."""
+        """Return the next tokens, each wrong with probability 1 - `right`."""
         tokens = [
             token if self.rng.random() < self.right else int(self.rng.integers(self.vocabulary))
             for token in self.known[self.done : self.done + int(self.rng.integers(budget + 1))]
@@ -31,16 +31,16 @@ class _KnowingSession:
         return Draft(tuple(tokens), (self.right,) * len(tokens), "knowing")
 
     def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
-        """Go on behind what was committed."""
+        """Skip what was committed."""
         self.done += len(committed)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the session holds nothing."""
 
 
 @dataclass
 class OracleSource:
-    """Drafts from texts that are to come, with errors: some are right at any temperature.
+    """Drafts from the known texts with random errors, so that some drafts are right at any temperature.
 
     The reference of a request is the number of its text.
     """
@@ -55,22 +55,22 @@ class OracleSource:
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> DraftSession:
-        """A session that knows the text."""
+        """Open a session over the text of the request."""
         known = self.texts[reference[0]] if reference else ()
-        return _KnowingSession(known, self.right, self.vocabulary, self.rng)
+        return _OracleSession(known, self.right, self.vocabulary, self.rng)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
-        """One after another."""
+        """Return the draft of each session."""
         return propose_each(asks)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the source holds nothing."""
 
 
-LONGEST_OUTPUT = 96
+MAX_OUTPUT_TOKENS = 96
 
-CONSTRAINED = 0.25
-"""How many of the requests have a grammar."""
+GRAMMAR_SHARE = 0.25
+"""The share of requests with a grammar."""
 
 GRAMMARS = (
     Grammar(kind=GrammarKind.JSON),
@@ -87,7 +87,7 @@ GRAMMARS = (
     Grammar(kind=GrammarKind.GBNF, text='root ::= ("yes, " | "no, " | [a-z]+ " ")+ "indeed"'),
     Grammar(kind=GrammarKind.LARK, text='start: (WORD " ")+ "."\nWORD: /[a-z]{1,9}/'),
 )
-"""Loose ones and ones that force most of their tokens."""
+"""Loose grammars, and ones that force most of their tokens."""
 
 
 def soak_requests(
@@ -98,9 +98,9 @@ def soak_requests(
     count: int,
     grammar_tokens: GrammarTokens | None = None,
 ) -> Iterator[Request]:
-    """Prompts cut from a corpus of tokens, some of which go on from others, sampled in every way there is.
+    """Yield requests with prompts cut from a corpus of tokens; some prompts continue others.
 
-    Some outputs must match a grammar where the vocabulary is known.
+    Sampling varies over all settings. If the vocabulary is known, some outputs must match a grammar.
     """
     earlier: list[int] = []
     for _ in range(count):
@@ -110,8 +110,8 @@ def soak_requests(
         if earlier and rng.random() < 0.4:
             prompt = [*earlier[: int(rng.integers(1, len(earlier) + 1))], *prompt[: shape.context // 4]]
         earlier = prompt[: shape.context - 2]
-        most, sampling = int(rng.integers(1, LONGEST_OUTPUT)), sampling_of(rng, shape.vocabulary)
-        if grammar_tokens is not None and rng.random() < CONSTRAINED:
+        most, sampling = int(rng.integers(1, MAX_OUTPUT_TOKENS)), sampling_of(rng, shape.vocabulary)
+        if grammar_tokens is not None and rng.random() < GRAMMAR_SHARE:
             sampling = sampling.with_changes(grammar=GRAMMARS[int(rng.integers(len(GRAMMARS)))])
         yield Request(
             earlier,
@@ -123,7 +123,7 @@ def soak_requests(
 
 
 def sampling_of(rng: np.random.Generator, vocabulary: int) -> SamplingParameters:
-    """Greedy, or settings at random, each of them often off."""
+    """Return greedy sampling, or random settings of which each is often off."""
     if rng.random() < 0.3:
         return SamplingParameters()
 

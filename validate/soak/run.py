@@ -1,9 +1,9 @@
-"""Text by every means that the gates have proven, against text without any of them: no token may differ.
+"""Compare text generated with everything that the gates have proven with plain text; no token may differ.
 
-A round runs some requests several times on one verifier. Plainly: one after another, in passes as wide as a
-block that look at every slot, without drafts, each from its first token. And with all that is proven: at
-once, with drafts of several sources, in passes of whatever width pays at costs taken at random and of other
-spans, on prefixes of one another, while some are cancelled.
+A round runs the same requests several times on one verifier. The plain run takes one request after another,
+in passes as wide as a block that read every slot, without drafts, each from its first token. The other runs
+use everything that is proven: requests run at once, with drafts of several sources, in passes of any width
+that pays at random costs, with shorter spans, and on prefixes of one another, while some are cancelled.
 """
 
 from collections.abc import Sequence
@@ -25,18 +25,18 @@ from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.errors import AnespecError
 from anespec.validate.soak.requests import OracleSource
 
-CANCELLED = 0.15
-"""How many of the requests are given up half way."""
+CANCELLED_SHARE = 0.15
+"""The share of requests that are cancelled before their end."""
 
-ARRIVING = 0.3
-"""How often another request comes before the next pass."""
+ARRIVAL_CHANCE = 0.3
+"""The probability that another request arrives before the next pass."""
 
 
 class SoakCount(Record):
-    """What rounds compared, and how much of what is proven they made use of.
+    """The counts of rounds: what they compared, and how much they used of what is proven.
 
-    `differing` counts tokens that are other ones than without, or have another logprob; `shared` passes with
-    rows of several sequences.
+    `differing` counts tokens that differ from the plain text, or have another logprob. `shared` counts passes
+    with rows of several sequences.
     """
 
     rounds: Index = 0
@@ -61,7 +61,7 @@ class SoakCount(Record):
         )
 
     def unused(self, proven: Proven, shape: VerifierShape) -> list[str]:
-        """What is proven of a verifier of that shape and was never made use of."""
+        """Return what is proven of a verifier of that shape and was never used."""
         shares = proven.region_independent and not shape.side_by_side
         wanted = {
             "drafts accepted": (proven.speculate, self.accepted),
@@ -77,7 +77,7 @@ class SoakCount(Record):
 
 
 class WatchedVerifier:
-    """A verifier that takes note of its passes."""
+    """A verifier that counts its passes."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -86,11 +86,11 @@ class WatchedVerifier:
 
     @property
     def shape(self) -> VerifierShape:
-        """The verifier's own; see Verifier, as for the rest."""
+        """Return the wrapped verifier's shape; see Verifier for all methods."""
         return self._verifier.shape
 
     def submit(self, plan: PassPlan) -> None:
-        """Begin a pass, and count it."""
+        """Count a pass and start it."""
         shape = self.shape
         regions = {self._map.place(0, row.slots[0].home or 0)[0] for row in plan.rows}
         self.count += SoakCount(
@@ -104,19 +104,19 @@ class WatchedVerifier:
         self._verifier.submit(plan)
 
     def wait(self) -> PassResult:
-        """What the pass found."""
+        """Return the results of the pass."""
         return self._verifier.wait()
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
-        """Pass it on, as all that is no pass."""
+        """Copy slots in the wrapped verifier."""
         self._verifier.copy_slots(pool, source, target, count)
 
     def export_slots(self, pool: int, first: int, count: int) -> Sequence[NDArray[np.float16]]:
-        """The verifier's own K/V."""
+        """Return K/V of the wrapped verifier."""
         return self._verifier.export_slots(pool, first, count)
 
     def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
-        """Pass it on."""
+        """Write K/V to the wrapped verifier."""
         self._verifier.import_slots(pool, first, values)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ def soak_round(
 ) -> SoakCount:
     """Run the requests plainly, then once with each source of drafts, and compare.
 
-    A source of None stands for one that knows what is to come.
+    A source of None stands for an OracleSource over the plain texts.
 
     Raises:
         AnespecError: a request failed.
@@ -150,17 +150,17 @@ def _run(
     source: DraftSource | None,
     rng: np.random.Generator,
 ) -> SoakCount:
-    """The requests by every means that is proven, arriving and leaving by chance."""
+    """Run the requests with everything that is proven; they arrive and are cancelled at random."""
     texts = [[token.id for token in tokens] for tokens in plain]
     watched = WatchedVerifier(verifier)
     guessing = source or OracleSource(texts, verifier.shape.vocabulary, rng)
     engine = Engine(watched, proven, guessing, costs=_some_costs(proven.widths, rng))
-    leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED else None for p in plain]
+    leaving = [int(rng.integers(len(p))) if p and rng.random() < CANCELLED_SHARE else None for p in plain]
     found: list[list[OutputToken]] = [[] for _ in requests]
     numbers: dict[int, int] = {}
     count = SoakCount(requests=len(requests))
     while len(numbers) < len(requests) or engine.busy:
-        if len(numbers) < len(requests) and (not engine.busy or rng.random() < ARRIVING):
+        if len(numbers) < len(requests) and (not engine.busy or rng.random() < ARRIVAL_CHANCE):
             place = len(numbers)
             numbers[engine.submit(replace(requests[place], reference=(place,)))] = place
             continue
@@ -179,7 +179,7 @@ def _run(
 
 
 def _some_costs(widths: Sequence[int], rng: np.random.Generator) -> PassCosts | None:
-    """Costs at random, often such that passes wider than a block pay for drafts, and sometimes none."""
+    """Return random costs, often ones at which wide passes pay for drafts, and sometimes None."""
     if rng.random() < 0.25:
         return None
     grown = np.cumsum(rng.uniform(0, rng.choice([0.0, 0.05, 0.5]), size=len(widths)))
@@ -189,10 +189,10 @@ def _some_costs(widths: Sequence[int], rng: np.random.Generator) -> PassCosts | 
 
 
 def _compared(last: Event, found: Sequence[OutputToken], plain: Sequence[OutputToken]) -> SoakCount:
-    """What a sequence that ended adds; one that was cancelled is to be the beginning of the text."""
+    """Return the counts of a finished sequence; a cancelled one must be a beginning of the plain text."""
     if last.error is not None:
         raise AnespecError(last.error)
-    differing = sum(_said(ours) != _said(theirs) for ours, theirs in zip(found, plain, strict=False))
+    differing = sum(_fields(ours) != _fields(theirs) for ours, theirs in zip(found, plain, strict=False))
     if len(found) > len(plain) or last.finish is not FinishReason.CANCELLED:
         differing += abs(len(found) - len(plain))
     statistics = last.statistics
@@ -206,7 +206,7 @@ def _compared(last: Event, found: Sequence[OutputToken], plain: Sequence[OutputT
     )
 
 
-def _said(token: OutputToken) -> tuple[object, ...]:
+def _fields(token: OutputToken) -> tuple[object, ...]:
     return token.id, token.logprob, token.top
 
 

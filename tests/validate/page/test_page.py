@@ -382,7 +382,7 @@ def test_an_optional_invariance_that_fails_is_not_proven_and_no_failure(bare: Ar
     assert "✗" not in section
     assert "not proven" in section
     assert f"Speculation needs {', '.join(REQUIRED_FOR_SPECULATION)}; the gate passes" in section
-    assert f"optional: {', '.join(OPTIONAL)} buy" in section
+    assert f"optional: {', '.join(OPTIONAL)} allow" in section
     assert "in the quick form, which proves nothing of passes of fewer rows than a block" in section
     shown = io.StringIO()
     console = Console(file=shown, width=200)

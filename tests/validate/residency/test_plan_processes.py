@@ -85,7 +85,7 @@ def test_what_may_pass_is_asked_again_and_what_lasts_is_kept(
 
 
 def test_a_process_that_cannot_ask_is_no_refusal(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AnespecError, match=r"layer_00.*cannot be asked .*the library is not installed"):
+    with pytest.raises(AnespecError, match=r"layer_00.*made no plan of it .*the library is not installed"):
         judged(artifact, monkeypatch, "fail")
 
 
@@ -199,7 +199,7 @@ def test_a_worker_that_hangs_or_says_nonsense_is_told_of(artifact: Artifact) -> 
     assert hanging.refusal is not None
     assert hanging.refusal.startswith("Core ML neither finished nor failed in time")
     for said in ("print('{}')", "print('no JSON')", 'print(\'{"shard": "a", "sha256": "b"}\')'):
-        with pytest.raises(AnespecError, match=r"makes no sense .*anespec worker build --again"):
+        with pytest.raises(AnespecError, match=r"is not valid .*anespec worker build --again"):
             WorkerPlans(program(COMPILES + said)).plan(artifact, shard)
     with pytest.raises(AnespecError, match="has no command plan; build it again"):
         WorkerPlans(program(COMPILES + "sys.exit(64)")).plan(artifact, shard)
@@ -222,7 +222,7 @@ def test_a_plan_of_a_range_says_what_it_leaves_open(artifact: Artifact) -> None:
     static = ranges.model_copy(update={"shapes": Shapes.STATIC})
     verdict = residency_gate(artifact, silent, StandInCoreML(everything_on(Device.ANE)))
     widths, hint = plan_caveats(ranges, verdict)
-    assert "passes over 1 row, the default shape, and says nothing of passes over 4;" in widths
+    assert "passes of 1 row, the default shape, and not passes of 4;" in widths
     assert "`anespec worker build`" in hint
     assert plan_caveats(static, verdict) == ()
     assert plan_caveats(ranges.model_copy(update={"reshape_hint": ReshapeHint.NONE}), verdict) == (widths,)

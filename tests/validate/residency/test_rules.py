@@ -309,7 +309,7 @@ def test_a_fault_moves_the_operations_that_it_names_and_no_others(planted: Healt
 def test_a_refused_shard_says_which_rule_refuses_it(planted: Healthy) -> None:
     (shard,) = judged(planted(plant.state_of_width(270))).plan.shards
     assert shard.operations == ()
-    assert shard.refusal == "state k_0 [1, 4, 256, 270]: width 270 is no multiple of 32 (state-width)"
+    assert shard.refusal == "state k_0 [1, 4, 256, 270]: width 270 is not a multiple of 32 (state-width)"
 
 
 def test_the_planner_decides_before_the_compiler_is_asked(planted: Healthy) -> None:

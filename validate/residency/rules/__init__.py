@@ -1,4 +1,4 @@
-"""Every rule, by subject. Raise RULES_VERSION when a rule judges otherwise."""
+"""All rules, by subject. Raise RULES_VERSION when a rule's judgement changes."""
 
 import difflib
 from collections.abc import Iterable
@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Practice:
-    """Something known that the gate follows rather than checks."""
+    """A known fact that the gate takes into account without checking it."""
 
     id: str
     grade: Grade
@@ -101,10 +101,10 @@ PRACTICES = (
 
 
 def find_rule(name: str, rules: Iterable[Rule | Practice] = (*RULES, *PRACTICES)) -> Rule | Practice:
-    """The rule or practice called `name`.
+    """Return the rule or practice called `name`.
 
     Raises:
-        RequestError: there is none; the sentence names those that are close.
+        RequestError: there is none; the message names similar ones.
     """
     by_name = {rule.id: rule for rule in rules}
     if name in by_name:

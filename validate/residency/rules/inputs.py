@@ -1,4 +1,4 @@
-"""Rules about what goes in: states, and inputs whose shape may vary."""
+"""Rules about inputs: states, and inputs whose shape may vary."""
 
 from collections.abc import Iterator
 
@@ -9,10 +9,8 @@ from anespec.system.formatting import counted, shape_text
 from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardRule
 from anespec.validate.residency.shard_view import ArtifactView, Flexibility, ShardView
 
-# Rules about how K/V are kept: how many states there are, and whether the graph writes them.
-
 IPHONE_STATES = 2
-"""The most states in a shard at which no failure is known on an iPhone."""
+"""The most states of a shard for which no failure is known on an iPhone."""
 
 
 class ManyStates(Rule):
@@ -28,7 +26,7 @@ class ManyStates(Rule):
     mend = "convert with --kv-form packed, which has one state for all layers of a size, or outside"
 
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
-        """What there is to say about each shard, where it is for an iPhone."""
+        """Yield a finding for each shard of an artifact for an iPhone that has too many states."""
         for shard in artifact.shards if artifact.target is Target.IPHONE else ():
             count = max((len(function.states) for function in shard.functions), default=0)
             if count > IPHONE_STATES:
@@ -67,7 +65,7 @@ class StateType(ShardRule):
     looks_at = "every state"
     severity = Severity.FAIL
     effect = Effect.CORE_ML_ERROR
-    mend = "declare the state as fp16 with every dimension given"
+    mend = "declare the state as fp16 with every dimension fixed"
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         for function in shard.functions:
@@ -80,7 +78,7 @@ class StateWidth(ShardRule):
     id = "state-width"
     grades = (Grade.B,)
     source = "coremltools#2631"
-    fact = "A state whose last axis is no multiple of 32 failed on the Neural Engine: 270 did, 256 worked."
+    fact = "A state whose last axis is not a multiple of 32 failed on the Neural Engine: 270 did, 256 worked."
     looks_at = "the last axis of every state"
     severity = Severity.FAIL
     effect = Effect.COMPILER_ERROR
@@ -95,7 +93,7 @@ class StateWidth(ShardRule):
                 width = state.type.shape[-1] if state.type.shape else None
                 if width is not None and width % STATE_WIDTH:
                     subject = f"state {state.name} {shape_text(state.type.shape)}"
-                    yield self.found(shard, subject, f"width {width} is no multiple of {STATE_WIDTH}")
+                    yield self.found(shard, subject, f"width {width} is not a multiple of {STATE_WIDTH}")
 
 
 class RangesBesideState(ShardRule):
@@ -106,7 +104,7 @@ class RangesBesideState(ShardRule):
     looks_at = "the inputs of a function that has states"
     severity = Severity.FAIL
     effect = Effect.CORE_ML_ERROR
-    mend = "give every input that is no state a RangeDim, or none"
+    mend = "give every input except states a RangeDim, or no input"
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         for function in shard.functions:
@@ -176,4 +174,4 @@ class DefaultShape(ShardRule):
                 others = [size for size in feature.varying_defaults if size != MEASURED_DEFAULT]
                 if others:
                     subject = f"input {feature.name} {shape_text(feature.default)}"
-                    yield self.found(shard, subject, f"defaults to T = {others[0]}, which nobody measured")
+                    yield self.found(shard, subject, f"defaults to T = {others[0]}, which was not measured")

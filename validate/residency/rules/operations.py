@@ -61,7 +61,7 @@ class TopK(OperationRule):
     id = "topk"
     grades = (Grade.B,)
     source = "ane-book journals 048, 079"
-    fact = "topk runs on the CPU, and so does a cast of what it gives."
+    fact = "topk runs on the CPU, and so does a cast of its outputs."
     looks_at = "topk, and casts of its outputs"
     severity = Severity.FAIL
     mend = "return the logits and choose outside the graph"
@@ -151,7 +151,7 @@ class WideHead(OperationRule):
     )
     looks_at = "the convolutions of head shards"
     severity = Severity.WARN
-    mend = "convert again: no convolution of a head is built wider"
+    mend = "convert again: this version builds no wider convolution in a head"
 
     def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
         if op.kind != "conv" or not shard.is_head:

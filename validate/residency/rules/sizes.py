@@ -1,4 +1,4 @@
-"""Rules about how large shards are. What was measured are points; between them a rule says so."""
+"""Rules about the size of shards. Only some sizes were measured; between them a rule says so."""
 
 from collections.abc import Iterator
 
@@ -14,8 +14,8 @@ from anespec.validate.residency.rule import Effect, Finding, Grade, Rule, ShardR
 from anespec.validate.residency.shard_view import ArtifactView, ShardView
 
 SMALLEST_RESIDENT_BYTES = 8_900_000
-"""One int8 layer of d=1024, ff=2048, 16/4 heads of 64 (8.9 million weights): on the Neural Engine. The same
-source states a larger floor, by which the planner of shards goes."""
+"""One int8 layer of d=1024, ff=2048, 16/4 heads of 64 (8.9 million weights) ran on the Neural Engine. The
+same source states a larger floor, which the planner of shards uses."""
 
 
 def _megabytes(count: int) -> str:
@@ -37,7 +37,7 @@ class SmallShard(ShardRule):
     effect = Effect.SHARD
     mend = (
         "put more layers in a shard (--topology) or more channels in a head (--head-shards); a model that is "
-        "smaller as a whole stays on the CPU"
+        "smaller than that stays on the CPU"
     )
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
@@ -81,12 +81,12 @@ class Multifunction(ShardRule):
     grades = (Grade.B,)
     source = "anemll-forge; FluidAudio#679, ANEMLL"
     fact = (
-        "The functions of a package share one weight file, and that they share one state was seen to work. "
+        "The functions of a package share one weight file, and were seen to share one state correctly. "
         "One project saw the Neural Engine's memory hold the weights once for each function."
     )
     looks_at = "the functions of a package"
     severity = Severity.WARN
-    mend = "where memory is short, convert with --shapes static or range"
+    mend = "if memory is short, convert with --shapes static or range"
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         if len(shard.functions) > 1:
@@ -102,10 +102,10 @@ class ProcessWeights(Rule):
     fact = "A process can hold about 3 GB of weights on the Neural Engine."
     looks_at = "the weights of all shards together"
     severity = Severity.WARN
-    mend = "share the shards out among worker processes, or choose smaller weights (--weights)"
+    mend = "distribute the shards over worker processes, or choose smaller weights (--weights)"
 
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
-        """One finding about all shards together."""
+        """Yield one finding about all shards together."""
         total = sum(shard.weight_bytes for shard in artifact.shards)
         if total > PROCESS_BYTES:
             detail = "more than the about 3 GB that one process can hold"

@@ -1,4 +1,4 @@
-"""Rules about the tensors that flow: rank, type and size."""
+"""Rules about the inputs and outputs of operations: rank, type and size."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,11 @@ from anespec.validate.residency.rule import Effect, Finding, Grade, OperationRul
 from anespec.validate.residency.shard_view import FunctionView, ShardView
 
 LARGEST_RANK = 5
-TYPES = (ElementType.FP16, ElementType.INT8, ElementType.INT16)
-NARROW = 32
-MOST_NAMED = 4
-WIDE = 16384
-WIDEST = 65536
+ELEMENT_TYPES = (ElementType.FP16, ElementType.INT8, ElementType.INT16)
+MIN_SIZE = 32
+MAX_NAMED = 4
+MAX_DIMENSION_OLD_CHIPS = 16384
+MAX_DIMENSION = 65536
 
 
 class TensorRank(OperationRule):
@@ -22,7 +22,7 @@ class TensorRank(OperationRule):
     grades = (Grade.A,)
     source = "apple/coreai-models, neural_engine_rules"
     fact = "The Neural Engine takes tensors of rank 5 at most."
-    looks_at = "what every operation takes and makes"
+    looks_at = "the inputs and outputs of every operation"
     severity = Severity.FAIL
     mend = "reshape so that no tensor has more than five axes"
 
@@ -36,7 +36,7 @@ class TensorElementType(OperationRule):
     grades = (Grade.A,)
     source = "apple/coreai-models, neural_engine_rules"
     fact = "The Neural Engine computes in fp16, int8 and int16; a tensor of fp32 leaves it."
-    looks_at = "what every operation takes and makes, constants and int32 vectors that bound slices left out"
+    looks_at = "the inputs and outputs of every operation, except constants and int32 slice bounds"
     severity = Severity.FAIL
     mend = "keep the value in fp16, inputs and outputs too"
 
@@ -44,13 +44,13 @@ class TensorElementType(OperationRule):
         others = [
             value
             for value in function.flowing(op)
-            if value.type.element not in TYPES and not _bounds_slices(value.type)
+            if value.type.element not in ELEMENT_TYPES and not _bounds_slices(value.type)
         ]
         return f"{others[0].name} is {others[0].type.element or 'of an unknown type'}" if others else None
 
 
 def _bounds_slices(kind: TensorType) -> bool:
-    """Whether a value is a position or a bound: other projects ship writes at such ones (ANEMLL, grade B)."""
+    """Return whether a value is a position or a bound; other projects ship such writes (ANEMLL, grade B)."""
     return kind.element is ElementType.INT32 and len(kind.shape) <= 1
 
 
@@ -66,7 +66,7 @@ class NarrowLastAxis(ShardRule):
     looks_at = "the shapes of a function's inputs and outputs"
     severity = Severity.WARN
     mend = (
-        "nothing to do for a block of a few rows, which was measured resident with such axes, or try "
+        "none for a block of a few rows, which was measured resident with such axes; or try "
         "--layout rows_last; a prompt's function (--shapes functions) has its rows last"
     )
 
@@ -74,12 +74,14 @@ class NarrowLastAxis(ShardRule):
         for function in shard.functions:
             names = [*(value.name for value in function.inputs), *function.outputs]
             shapes = {name: function.types[name].shape for name in names}
-            narrow = [name for name, shape in shapes.items() if shape and (shape[-1] or shard.block) < NARROW]
+            narrow = [
+                name for name, shape in shapes.items() if shape and (shape[-1] or shard.block) < MIN_SIZE
+            ]
             if narrow:
-                sizes = [f"{name} {shape_text(shapes[name])}" for name in narrow[:MOST_NAMED]]
-                if len(narrow) > MOST_NAMED:
-                    sizes.append(counted(len(narrow) - MOST_NAMED, "other"))
-                yield self.found(shard, listed(sizes), f"less than {NARROW} elements in the last axis")
+                sizes = [f"{name} {shape_text(shapes[name])}" for name in narrow[:MAX_NAMED]]
+                if len(narrow) > MAX_NAMED:
+                    sizes.append(counted(len(narrow) - MAX_NAMED, "other"))
+                yield self.found(shard, listed(sizes), f"less than {MIN_SIZE} elements in the last axis")
 
 
 class WideDimension(ShardRule):
@@ -90,7 +92,7 @@ class WideDimension(ShardRule):
         "Older chips take dimensions up to 16384, newer ones up to 65536: between the two it depends on "
         "the chip."
     )
-    looks_at = "every tensor that flows, and every state"
+    looks_at = "every input and output of an operation, and every state"
     severity = Severity.FAIL
     effect = Effect.OPERATIONS
     mend = "convert with fewer slots (--context, --sequences), or with narrower heads (--head-shards)"
@@ -101,7 +103,7 @@ class WideDimension(ShardRule):
                 widest = max(
                     (size or 0 for value in function.flowing(op) for size in value.type.shape), default=0
                 )
-                if widest > WIDE:
-                    severity = Severity.FAIL if widest > WIDEST else Severity.WARN
+                if widest > MAX_DIMENSION_OLD_CHIPS:
+                    severity = Severity.FAIL if widest > MAX_DIMENSION else Severity.WARN
                     detail = f"a dimension of {widest}"
                     yield self.found_at(shard, function, op, detail, severity)

@@ -1,4 +1,4 @@
-"""Rules about how weights are stored, judged by bits and the shape of scales, never by a name."""
+"""Rules about stored weights, judged by their bits and the shape of their scales, not by a format's name."""
 
 from collections.abc import Iterator
 
@@ -55,12 +55,12 @@ class Int8PerChannel(Rule):
     fact = (
         "Evidence on int8 weights of one scale per output channel is split: fully resident in ane-book (M4 "
         "Max; same operation, types and shape of scales), on the CPU only in stablehlo-coreml#110 (M4). "
-        "Palettes of 256 entries per group of channels are what to fall back to: cosine 0.9975 in "
+        "Palettes of 256 entries per group of channels are the fallback: cosine 0.9975 in "
         "coreai-models#279, which is about Core AI."
     )
     looks_at = "bits and the shape of scales of every compressed weight"
     severity = Severity.WARN
-    mend = "validate on a Mac; where its plan says CPU, convert with --weights lut8"
+    mend = "validate on a Mac; if its plan says CPU, convert with --weights lut8"
 
     def check(self, artifact: ArtifactView) -> Iterator[Finding]:
         weights = sum(
@@ -84,7 +84,7 @@ class FloatOffset(ShardRule):
     )
     looks_at = "the type of the offset of every compressed weight"
     severity = Severity.WARN
-    mend = "convert again: what is written for mac and iphone has no offsets"
+    mend = "convert again: this version writes no offsets for mac and iphone"
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         for function, op in _compressed(shard):
@@ -99,17 +99,17 @@ class NegativeScale(ShardRule):
     grades = (Grade.C,)
     source = "webnn#822"
     fact = (
-        "Core ML's dequantize rejects negative scales; whether what decompresses constants takes them is not "
-        "known."
+        "Core ML's dequantize rejects negative scales; whether its decompression of constants accepts them "
+        "is not known."
     )
     looks_at = "the scales, one per output channel or tensor, of every compressed weight"
     severity = Severity.WARN
-    mend = "convert again: what is written for mac and iphone has none"
+    mend = "convert again: this version writes no negative scales for mac and iphone"
 
     def check_shard(self, shard: ShardView) -> Iterator[Finding]:
         for function, op in _compressed(shard):
             if any(axis > 0 for axis in _grouped_axes(function, op, SCALES)):
-                continue  # Refused as a whole already, and too many to read for one more reason.
+                continue  # Another rule fails this weight already, and its scales are many to read.
             for name in op.named_inputs(*SCALES):
                 scales = shard.numbers(function, name)
                 negative = 0 if scales is None else int((scales < 0).sum())
@@ -165,7 +165,7 @@ class PalettePerRowAndBlock(ShardRule):
 
 
 def _compressed(shard: ShardView) -> Iterator[tuple[FunctionView, Operation]]:
-    """The operations that decompress constants."""
+    """Yield the operations that decompress constants."""
     for function in shard.functions:
         for op in function.all_operations:
             if op.kind.startswith("constexpr_"):
@@ -173,7 +173,7 @@ def _compressed(shard: ShardView) -> Iterator[tuple[FunctionView, Operation]]:
 
 
 def _users_of_blocks(rule: ShardRule, shard: ShardView, bits: int) -> Iterator[Finding]:
-    """The operations that take weights of so many bits with several scales along an input axis."""
+    """Yield findings for operations on weights of these bits with several scales along an input axis."""
     for function in shard.functions:
         blockwise = {
             op.name: op
@@ -189,7 +189,7 @@ def _users_of_blocks(rule: ShardRule, shard: ShardView, bits: int) -> Iterator[F
 
 
 def _data_bits(function: FunctionView, op: Operation) -> int | None:
-    """Bits of a weight that is stored as integers and a scale."""
+    """Return the bits of a weight that is stored as integers and a scale, else None."""
     if not op.kind.startswith("constexpr_") or not op.named_inputs(*SCALES):
         return None
     data = op.named_inputs("data", "quantized_data")
@@ -197,9 +197,10 @@ def _data_bits(function: FunctionView, op: Operation) -> int | None:
 
 
 def _grouped_axes(function: FunctionView, op: Operation, keys: tuple[str, ...]) -> list[int]:
-    """The axes of a compressed weight along which it has several scales or palettes.
+    """Return the axes of a compressed weight along which it has several scales or palettes.
 
-    A palette's shape ends in the number of its entries and their length; one of before iOS 18 is flat.
+    The shape of a palette ends with the number of its entries and their length; palettes older than iOS 18
+    are flat.
     """
     if not op.kind.startswith("constexpr_") or not op.outputs:
         return []
