@@ -1,10 +1,10 @@
-"""From a row of logits to a token, its logprob and those of its rivals.
+"""Sample a token from a row of logits, and report its logprob and those of the likeliest tokens.
 
-The order is that of llama.cpp's default sampler chain: bias, penalties, grammar, top_k, typical_p, top_p,
-min_p, temperature, sample (https://github.com/ggml-org/llama.cpp, common/sampling.cpp). So the filters look
-at the distribution at temperature 1, and each at what the one before it left.
+The steps are in the order of llama.cpp's default sampler chain: bias, penalties, grammar, top_k, typical_p,
+top_p, min_p, temperature, sample (https://github.com/ggml-org/llama.cpp, common/sampling.cpp). So the filters
+use the distribution at temperature 1, and each filter uses the tokens that the one before it left.
 
-The names are found when they are first used: the parameters alone need neither numpy nor a grammar engine.
+Names are imported on first use: the parameters alone need neither numpy nor a grammar engine.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,9 @@
-"""The filters that select the candidate tokens, and the choice of one.
+"""Filter the tokens of a row (top_k, typical_p, top_p, min_p), and pick one.
 
-A filter works on the result of the previous one. At first that is the whole row, of which only the likeliest
-few hundred tokens are looked at: how much the rest weighs is bounded, and summed up only where a result
-depends on it. The result is the same either way, and where one token is likely, which is where drafts come
-true and many rows are sampled, the rest hardly ever matters.
+A filter works on the result of the previous one, the first on the whole row. But only the likeliest few
+hundred tokens are examined at first. The mass of the other tokens is bounded from above, and computed only if
+the result depends on it; the result is the same either way. If one token is likely, the other tokens hardly
+ever matter, and in such rows drafts are right, so many of them are sampled.
 """
 
 import math
@@ -15,12 +15,13 @@ import numpy as np
 from anespec.runtime.sampling.parameters import SamplingParameters
 from anespec.runtime.sampling.ranking import HEAD, Candidates, Float64, LogitRow, Rest, TokenIds, Values
 
-_LEAST_TEMPERATURE = 1e-6
+_MIN_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
 class RemainingTokens:
-    """The remaining tokens of a row: `candidates`, and with `rest` also all less likely tokens."""
+    """The tokens of a row that filters have left: `candidates`, and with `rest` also all less likely
+    tokens."""
 
     row: LogitRow
     candidates: Candidates
@@ -28,11 +29,11 @@ class RemainingTokens:
 
     @classmethod
     def whole(cls, row: LogitRow) -> "RemainingTokens":
-        """All tokens."""
+        """Return all tokens of a row."""
         return cls(row, row.head, rest=len(row.head) == HEAD)
 
     def only(self, candidates: Candidates) -> "RemainingTokens":
-        """These candidates and nothing else."""
+        """Return these candidates alone."""
         return RemainingTokens(self.row, candidates)
 
 
@@ -51,7 +52,8 @@ def filtered(row: LogitRow, parameters: SamplingParameters) -> RemainingTokens:
 
 
 def nucleus(kept: RemainingTokens, share: float) -> RemainingTokens:
-    """The fewest of the likeliest tokens whose probabilities reach `share` of what is left."""
+    """Return the fewest of the likeliest tokens whose probabilities reach `share` of all remaining ones
+    (top_p)."""
     candidates = kept.candidates
     last, _ = _locate(kept, _weights(candidates, 1.0), share, 1.0, "left")
     if last < len(candidates) or not kept.rest:
@@ -62,7 +64,7 @@ def nucleus(kept: RemainingTokens, share: float) -> RemainingTokens:
 
 
 def likely(kept: RemainingTokens, share: float) -> RemainingTokens:
-    """The tokens at least `share` times as likely as the likeliest."""
+    """Return the tokens at least `share` times as likely as the likeliest one (min_p)."""
     logits = kept.candidates.logits
     limit = float(logits[0]) + math.log(share)
     if kept.rest:
@@ -71,10 +73,12 @@ def likely(kept: RemainingTokens, share: float) -> RemainingTokens:
 
 
 def typical(kept: RemainingTokens, share: float) -> RemainingTokens:
-    """The fewest tokens that reach `share`, those first whose information is nearest to the entropy.
+    """Return the fewest tokens that reach `share`, those with information nearest to the entropy first
+    (typical_p).
 
-    A token of logit x has log(mass) - x nats, and the entropy is log(mass) less the mean logit: so nearest
-    is whose logit is nearest to the mean. Of equals the likelier comes first, then the lower id.
+    A token with logit x has an information of log(mass) - x nats, and the entropy is log(mass) less the mean
+    logit. So the nearest token is the one whose logit is nearest to the mean. Among equals the likelier token
+    comes first, then the lower id.
     """
     drops, weights = _drops(kept.candidates), _weights(kept.candidates, 1.0)
     mass, moment = float(weights.sum()), float((weights * drops).sum())
@@ -83,8 +87,8 @@ def typical(kept: RemainingTokens, share: float) -> RemainingTokens:
     more_mass = kept.row.bound_mass(kept.candidates, 1.0)
     if share * (mass + more_mass) < mass:
         more_moment = kept.row.bound_moment(kept.candidates)
-        # Which of two tokens is nearer changes once as the mean moves: what is equal at both ends holds
-        # between.
+        # As the mean moves, the order of two tokens by distance changes at most once. So a result that is
+        # equal at both bounds of the mean holds for every mean between them.
         low = _nearest(drops, weights, moment / (mass + more_mass), share * mass)
         mean = (moment + more_moment) / mass
         high = _nearest(drops, weights, mean, share * (mass + more_mass))
@@ -98,8 +102,8 @@ def typical(kept: RemainingTokens, share: float) -> RemainingTokens:
 
 
 def pick(kept: RemainingTokens, temperature: float, uniform: float) -> int:
-    """The token where the running sum of probabilities exceeds `uniform`, the likeliest first."""
-    temperature = max(temperature, _LEAST_TEMPERATURE)
+    """Return the token at which the running sum of probabilities, likeliest first, exceeds `uniform`."""
+    temperature = max(temperature, _MIN_TEMPERATURE)
     weights = _weights(kept.candidates, temperature)
     index, rest = _locate(kept, weights, uniform, temperature, "right")
     if index < len(weights):
@@ -113,10 +117,10 @@ def pick(kept: RemainingTokens, temperature: float, uniform: float) -> int:
 def _locate(
     kept: RemainingTokens, weights: Float64, share: float, temperature: float, side: Literal["left", "right"]
 ) -> tuple[int, Rest | None]:
-    """The first candidate where the running sum of weights reaches `share` of all that is kept.
+    """Return the first candidate at which the running sum of weights reaches `share` of all remaining tokens.
 
-    One past the last where the rest is needed to reach it, which is then returned too. "left": where the sum
-    is equal or more; "right": where it is more.
+    If only the rest reaches it, return the number of candidates, and the rest. With "left" the sum reaches
+    the share if it is equal or more, with "right" only if it is more.
     """
     sums = np.cumsum(weights)
 
@@ -133,7 +137,7 @@ def _locate(
 
 
 def _fewest(row: LogitRow, values: Values, order: TokenIds, drops: Float64, share: float) -> RemainingTokens:
-    """The fewest tokens that reach `share`, in the order of their values; of equals the lower ids first."""
+    """Return the fewest tokens that reach `share`, in the `order` of their values, then by lower ids."""
     sums = np.cumsum((np.exp(-drops) * values.counts)[order])
     target = share * float(sums[-1])
     end = min(int(np.searchsorted(sums, target)), len(order) - 1)
@@ -145,23 +149,23 @@ def _fewest(row: LogitRow, values: Values, order: TokenIds, drops: Float64, shar
 
 
 def _weights(candidates: Candidates, temperature: float) -> Float64:
-    """exp(logit / temperature), the largest being 1."""
+    """Return exp(logit / temperature), scaled so that the largest is 1."""
     weights: Float64 = np.exp(_drops(candidates) / -temperature)
     return weights
 
 
 def _drops(candidates: Candidates) -> Float64:
-    """Return how far logits are below the largest."""
+    """Return the distance of each logit to the largest one."""
     drops: Float64 = candidates.logits[0] - candidates.logits
     return drops
 
 
 def _nearest(drops: Float64, weights: Float64, mean: float, target: float) -> TokenIds:
-    """The fewest indices whose weights reach `target`, the nearest to `mean` first; all if they do not."""
+    """Return the fewest indices whose weights reach `target`, nearest to `mean` first; all if none do."""
     order = np.argsort(np.abs(drops - mean), kind="stable")
     return order[: int(np.searchsorted(np.cumsum(weights[order]), target)) + 1]
 
 
 def _is_inside(drops: Float64, chosen: TokenIds, mean: float) -> bool:
-    """Whether what was chosen is nearer to the mean than anything that drops further than all of `drops`."""
+    """Return whether all chosen tokens are nearer to the mean than any token below the last candidate."""
     return float(np.abs(drops[chosen] - mean).max()) < float(drops[-1]) - mean

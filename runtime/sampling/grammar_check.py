@@ -1,9 +1,9 @@
-"""The program of the process that tries a grammar before this one trusts it: `python -m` runs it.
+"""Try a grammar in a process of its own (`python -m`), before the main process uses it.
 
-Preparing a grammar is native code that a small text can make run for hours or overflow the stack of, and
-nothing in the same process could end it or survive it. So it is first done here, with little stack, time and
-memory.
-It reads a Grammar as JSON, and writes what is wrong, or the grammar as llguidance takes it.
+Native code prepares a grammar. A small text can make this code run for hours or overflow its stack, and the
+process could neither stop nor survive that. So a grammar is first prepared here, with little stack, time and
+memory. The process reads a Grammar as JSON from standard input, and writes an object: `wrong`, the error, or
+`native`, the grammar in llguidance's form.
 """
 
 import json
@@ -19,23 +19,25 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 
 STACK_BYTES = 1 << 19
-"""As much as a thread has anywhere."""
+"""The smallest stack that a thread has on any supported system."""
 
 WHITE_SPACE = r"( |\n[ \t]{0,40})"
-"""The allowed white space between two tokens of JSON: an indentation, but not the endless one of weak
-models."""
+"""The white space that is allowed between two tokens of JSON: a limited indentation. Weak models would repeat
+white space without end."""
 
 NICENESS = 10
-"""Of the process that checks grammars: passes, which all requests wait for, have precedence."""
+"""The niceness of the process that checks grammars: all requests wait for passes, so passes come first."""
 
-STEPS = 16
-MOST_TOKENS = 1 << 20
+TRIAL_TOKENS = 16
+"""Tokens for which a grammar is followed on trial."""
+
+MAX_SPECIAL_TOKENS = 1 << 20
 
 _TOKEN = re.compile(r"<\[([0-9]{1,7})\]>")
 
 
 def parser_limits() -> LLParserLimits:
-    """The limits on preparing a grammar and on following it for one token."""
+    """Return the limits for preparing a grammar and for following it by one token."""
     return LLParserLimits(
         max_items_in_row=1_000,
         initial_lexer_fuel=1_000_000,
@@ -49,7 +51,7 @@ def parser_limits() -> LLParserLimits:
 
 
 def native_grammar(grammar: Grammar) -> str:
-    """The grammar as llguidance takes it; ValueError where it cannot be translated."""
+    """Return the grammar in llguidance's form; raise ValueError if it cannot be translated."""
     answer = _native_answer(grammar)
     if not grammar.frame:
         return answer
@@ -73,13 +75,13 @@ def _native_answer(grammar: Grammar) -> str:
 
 def _json_grammar(schema: str) -> str:
     if not schema.lstrip().startswith("{"):
-        # A schema may be true or false, too, and then takes no settings.
+        # A schema may also be true or false, which take no settings.
         return grammar_from("json_schema", schema)
     return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": WHITE_SPACE})
 
 
 def main() -> None:
-    """Try the grammar on standard input, within the seconds and bytes of memory that the arguments name."""
+    """Try the grammar on standard input; the arguments are the limits in seconds and bytes of memory."""
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     os.nice(NICENESS)
     for kind, size in (
@@ -87,7 +89,7 @@ def main() -> None:
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),
     ):
-        # macOS refuses some limits; there the parent's patience is what ends this.
+        # macOS refuses some limits; there the parent ends this process after its timeout.
         with suppress(OSError, ValueError):
             resource.setrlimit(kind, (size, size))
     grammar = Grammar.model_validate_json(sys.stdin.buffer.read())
@@ -105,14 +107,14 @@ def _tried(grammar: Grammar) -> dict[str, str]:
     vocabulary = _Bytes(_special_tokens(native))
     tokenizer = LLTokenizer(TokenizerWrapper(vocabulary))
     matcher = LLMatcher(tokenizer, native, log_level=0, limits=parser_limits())
-    for step in range(STEPS):
+    for step in range(TRIAL_TOKENS):
         if matcher.is_error():
             return {"wrong": matcher.get_error()}
         bits = matcher.compute_bitmask()
         ids = range(vocabulary.eos_token_id)
         allowed = next((id for id in ids if bits[id >> 3] >> (id & 7) & 1), None)
         if step == 0 and allowed is None and not matcher.is_accepting():
-            return {"wrong": "no text matches it"}
+            return {"wrong": "no text matches this grammar"}
         if allowed is None or matcher.is_stopped():
             break
         matcher.consume_token(allowed)
@@ -121,11 +123,11 @@ def _tried(grammar: Grammar) -> dict[str, str]:
 
 def _special_tokens(native: str) -> int:
     """Return the vocabulary size that the token ids in the grammar need."""
-    return min(MOST_TOKENS, max((int(id) + 1 for id in _TOKEN.findall(native)), default=0))
+    return min(MAX_SPECIAL_TOKENS, max((int(id) + 1 for id in _TOKEN.findall(native)), default=0))
 
 
 class _Bytes:
-    """A vocabulary of so many special tokens, the 256 bytes and an end, as llguidance reads one."""
+    """A vocabulary for llguidance: `special` special tokens, the 256 bytes, and an end token."""
 
     bos_token_id = None
 

@@ -1,8 +1,8 @@
-"""Grammars over a model's vocabulary, which llguidance follows byte by byte.
+"""Restrict output to a grammar over a model's vocabulary; llguidance follows the grammar byte by byte.
 
-Why a grammar's text is the same with and without speculation: what is allowed, what is forced and whether the
-output is finished depend on the grammar and the tokens before alone. Forced tokens are queued when the first
-of them is due and taken in that order, however many of them a pass runs; nothing is sampled in their place.
+The text is the same with and without speculation, for two reasons. The allowed tokens, the forced tokens and
+the end of the output depend only on the grammar and the tokens before. And forced tokens are queued when the
+first of them is due and committed in this order, however many of them a pass runs; none is sampled.
 """
 
 import json
@@ -25,61 +25,62 @@ from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_env
 from anespec.system.errors import AnespecError, GrammarError
 from anespec.system.formatting import LONGEST_REASON, printable
 
-# Limit the time of following a grammar.
+# The time of following a grammar is limited.
 #
-# Masks and parsing happen between two passes, which every sequence waits for. A grammar that a text matches
-# in very many ways makes them take longer with every token: with llguidance's own limits seconds for one. So
-# the processor time of an output's grammar is counted, and an output that takes too much is ended. Checking
-# drafts is not counted, since an answer must not depend on them; it is skipped if the grammar is slow. The
-# time of all of a tenant's outputs beyond the usual is also counted together: otherwise a tenant could delay
-# all others by sending one such grammar after another.
+# Masks are computed and tokens parsed between two passes, and every sequence waits for that. If a text
+# matches a grammar in very many ways, this takes longer with every token: with llguidance's own limits
+# seconds for one token. So the processor time of each output's grammar is counted, and an output that takes
+# too much is ended. Checking drafts is not counted, since an answer must not depend on drafts; drafts are not
+# checked at all if the grammar is slow. The time of all outputs of a tenant beyond the usual time is also
+# counted together. Otherwise a tenant could delay all others by sending one such grammar after another.
 #
-# Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, their first masks up to 90 ms. Of `s:
-# s s s | s s | "-" | "--"` the ninth long token took 7 s, and 22 s went into the text; now it is ended after
-# 0.7 s, and other requests wait for at most 0.4 s at once.
+# Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, and up to 90 ms for the first masks.
+# For `s: s s s | s s | "-" | "--"` the ninth long token took 7 s, and the text took 22 s. With the limit it
+# is ended after 0.7 s, and other requests wait for at most 0.4 s at a time.
 
 T = TypeVar("T")
 
-ALLOWANCE = 0.5
-"""Seconds that an output's grammar may take beyond those of its tokens; the first masks take longest."""
+ALLOWANCE_SECONDS = 0.5
+"""Seconds that an output's grammar may take beyond TOKEN_SECONDS per token; the first masks take longest."""
 
-PER_TOKEN = 0.02
-"""Seconds that each token gives back of them."""
+TOKEN_SECONDS = 0.02
+"""Seconds that each token adds again to what is left of the allowance."""
 
-SLOW = 0.005
-"""Seconds for a token from which on no draft is checked: its tokens would take several times that."""
+SLOW_TOKEN_SECONDS = 0.005
+"""Seconds for a token from which on drafts are not checked: checking a draft would take several times
+that."""
 
 
-BURST = 1.0
-"""Seconds that a tenant's tokens may take beyond PER_TOKEN each; usual ones take nothing beyond it."""
+BURST_SECONDS = 1.0
+"""Seconds that a tenant's tokens may take in total beyond TOKEN_SECONDS each. Usual tokens take less."""
 
-SHARE = 0.1
-"""Seconds of them that come back in a second."""
+REFILL_RATE = 0.1
+"""Seconds that are added again to a tenant's budget per second."""
 
 
 @dataclass
 class OwnerBudget:
-    """The seconds that a tenant's grammars may take beyond the usual; for one thread at a time."""
+    """The seconds that a tenant's grammars may take beyond the usual time; for one thread at a time."""
 
-    left: float = BURST
+    left: float = BURST_SECONDS
     counted: float = 0.0
 
     def draw(self, seconds: float) -> bool:
-        """Take so many; whether there were any left."""
+        """Subtract `seconds`; return whether any were left before."""
         now = monotonic()
-        had = min(BURST, self.left + SHARE * (now - self.counted))
+        had = min(BURST_SECONDS, self.left + REFILL_RATE * (now - self.counted))
         self.left, self.counted = had - seconds, now
         return had > 0.0
 
 
 @dataclass
 class GrammarEffort:
-    """The seconds that are left, and those of the present token and of the one before.
+    """The seconds that an output's grammar has left, and the seconds of its current and its previous token.
 
-    Forks draw on one `budget`; an output that wants more of it than there is, is given up.
+    Forks share one `budget`, the tenant's. If it is used up, the output ends.
     """
 
-    left: float = ALLOWANCE
+    left: float = ALLOWANCE_SECONDS
     now: float = 0.0
     before: float = 0.0
     budget: OwnerBudget = field(default_factory=OwnerBudget)
@@ -91,39 +92,39 @@ class GrammarEffort:
             return call()
         finally:
             took = thread_time() - began
-            beyond = max(0.0, self.now + took - PER_TOKEN) - max(0.0, self.now - PER_TOKEN)
+            beyond = max(0.0, self.now + took - TOKEN_SECONDS) - max(0.0, self.now - TOKEN_SECONDS)
             self.now += took
             self.left -= took
             if beyond and not self.budget.draw(beyond):
                 self.left = min(self.left, -beyond)
 
     def next_token(self) -> None:
-        """Note that a token was taken."""
+        """Begin the count of the next token."""
         self.before, self.now = self.now, 0.0
-        self.left = min(ALLOWANCE, self.left + PER_TOKEN)
+        self.left = min(ALLOWANCE_SECONDS, self.left + TOKEN_SECONDS)
 
     @property
     def is_slow(self) -> bool:
         """Whether the last tokens took so long that checking drafts does not pay."""
-        return max(self.before, self.now) > SLOW
+        return max(self.before, self.now) > SLOW_TOKEN_SECONDS
 
     @property
     def is_spent(self) -> bool:
-        """Whether it took too much time."""
+        """Whether the output's grammar has taken too much time."""
         return self.left < 0.0
 
     def fork(self) -> "GrammarEffort":
-        """A copy."""
+        """Return a copy with the same budget."""
         return replace(self)
 
 
 MOST_CHARACTERS = 1 << 18
-"""Of a grammar's text."""
+"""The most characters of a grammar."""
 
-_SECONDS = 2
-_MEMORY = 2 << 30
-_MOST_KEPT = 32
-"""Prepared grammars of a tenant."""
+_CHECK_SECONDS = 2
+_CHECK_MEMORY = 2 << 30
+_MAX_PREPARED = 32
+"""The most prepared grammars that are kept for a tenant."""
 _PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): ")
 
 
@@ -150,17 +151,17 @@ class GrammarTokenizer(Protocol):
 
 @dataclass
 class _Owner:
-    """The prepared grammars of a tenant, the last used last, and the time that its grammars may take."""
+    """The prepared grammars of a tenant, the last used one last, and the time budget of its grammars."""
 
     prepared: OrderedDict[Grammar, LLMatcher] = field(default_factory=OrderedDict)
     budget: OwnerBudget = field(default_factory=OwnerBudget)
 
 
 class GrammarTokens:
-    """A vocabulary as grammars see it. Made once per model; safe to use from several threads."""
+    """A model's vocabulary in llguidance's form. Made once per model; safe to use from several threads."""
 
     def __init__(self, tokenizer: GrammarTokenizer, vocabulary: int) -> None:
-        """`vocabulary`: how many logits a row has; ids that the tokenizer does not know are never allowed."""
+        """Take the number of logits of a row; ids that the tokenizer does not have are never allowed."""
         self.vocabulary = vocabulary
         self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
         words = _Words(tokenizer, vocabulary, self.end_ids)
@@ -169,15 +170,13 @@ class GrammarTokens:
         self._lock = threading.Lock()
 
     def follow(self, grammar: Grammar, tenant: str = "") -> "GrammarState":
-        """The beginning of an output that matches `grammar`.
+        """Return the state of an empty output that must match `grammar`.
 
-        The last few grammars are kept prepared.
-
-        They are kept for their tenant alone, as many of each: preparing one takes so long that its time would
-        reveal another tenant's grammars.
+        The last few prepared grammars are kept, for each tenant separately. Preparing one takes so long that
+        its time would otherwise reveal which grammars other tenants use.
 
         Raises:
-            GrammarError: the grammar is not valid, or takes too much to prepare.
+            GrammarError: the grammar is not valid, or takes too much time or memory to prepare.
         """
         with self._lock:
             own = self._tenants[tenant]
@@ -188,7 +187,7 @@ class GrammarTokens:
             matcher = self._prepare(grammar)
             with self._lock:
                 own.prepared[grammar] = matcher
-                if len(own.prepared) > _MOST_KEPT:
+                if len(own.prepared) > _MAX_PREPARED:
                     own.prepared.popitem(last=False)
         return GrammarState(self, matcher.deep_copy(), effort=GrammarEffort(budget=own.budget))
 
@@ -196,7 +195,7 @@ class GrammarTokens:
         native = _checked(grammar)
         matcher = LLMatcher(self.native, native, log_level=0, limits=grammar_check.parser_limits())
         if matcher.is_error():
-            raise GrammarError(_complaint(grammar, matcher.get_error()))
+            raise GrammarError(_error_sentence(grammar, matcher.get_error()))
         return matcher
 
 
@@ -217,9 +216,9 @@ class GrammarState:
         self._allowed: NDArray[np.bool_] | None = None
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens that must come next, as the tokenizer writes their text.
+        """Return the tokens that must come next: the tokenizer's encoding of the forced text.
 
-        Only as far as no continuation could be written in other tokens.
+        They end where another continuation of the text could change its encoding.
         """
         if self._forced is None:
             self._require_sound()
@@ -229,7 +228,7 @@ class GrammarState:
         return self._forced
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Return the tokens that are allowed next [vocabulary]."""
+        """Return which tokens are allowed next, as a mask [vocabulary]."""
         if self._allowed is None:
             bits = np.frombuffer(self._timed(self._matcher.compute_bitmask), dtype=np.uint8)
             vocabulary = self._tokens.vocabulary
@@ -238,7 +237,7 @@ class GrammarState:
 
     @property
     def finished(self) -> bool:
-        """Whether only an end is allowed next."""
+        """Whether only an end token is allowed next."""
         if self.forced():
             return False
         if self._matcher.is_stopped():
@@ -249,7 +248,7 @@ class GrammarState:
         return int(np.count_nonzero(allowed)) == sum(int(allowed[id]) for id in self._tokens.end_ids)
 
     def allows_prefix(self, tokens: Sequence[int]) -> int:
-        """Return how many leading ones of `tokens` are allowed, or fewer if checking takes long.
+        """Return how many of the first `tokens` are allowed next, or fewer if checking takes long.
 
         The state does not change.
         """
@@ -263,10 +262,10 @@ class GrammarState:
         return min(agreed, self._matcher.validate_tokens(list(tokens)))
 
     def accept(self, token: int) -> None:
-        """Note that `token` is part of the output.
+        """Add `token` to the output.
 
         Raises:
-            AnespecError: the grammar does not allow it, or takes too much to be followed any further.
+            AnespecError: the grammar does not allow the token, or has taken too much time.
         """
         due = self.forced()
         self._timed(lambda: self._matcher.consume_token(token))
@@ -275,18 +274,17 @@ class GrammarState:
         self._allowed = None
 
     def fork(self) -> "GrammarState":
-        """A copy with its own state."""
+        """Return an independent copy of the state; its time counts towards the same tenant."""
         return GrammarState(self._tokens, self._matcher.deep_copy(), self._forced, self._effort.fork())
 
     def _timed(self, call: Callable[[], T]) -> T:
-        """Return the result of native code; raise AnespecError if the output cannot be followed any
-        further."""
+        """Return the result of native code; raise AnespecError if it fails or has taken too much time."""
         found = self._effort.timed(call)
         self._require_sound()
         if self._effort.is_spent:
             raise AnespecError(
-                "the output cannot follow its grammar any further: it takes too long, as where one text "
-                "matches in very many ways; make it smaller or less ambiguous"
+                "the output cannot follow its grammar any further: it takes too long, probably because a text "
+                "matches it in very many ways; make the grammar smaller or less ambiguous"
             )
         return found
 
@@ -297,7 +295,7 @@ class GrammarState:
 
 
 class _Words:
-    """The tokens as bytes, as llguidance reads them: what a text cannot have begins with the byte 0xFF."""
+    """The tokens as bytes for llguidance; special tokens, which no text has, begin with the byte 0xFF."""
 
     bos_token_id = None
 
@@ -313,7 +311,7 @@ class _Words:
         words += [b""] * (vocabulary - len(words))
         self.ends = sorted(end_ids, key=lambda id: (id != tokenizer.eos_id, id))
         if not self.ends:
-            # llguidance wants an end; this one has no logit, so that it is never taken.
+            # llguidance needs an end token; this one has no logit, so it is never sampled.
             self.ends = [vocabulary]
             self.special_token_ids.append(vocabulary)
             words.append(b"\xff<end>")
@@ -321,20 +319,20 @@ class _Words:
         self.eos_token_id = self.ends[0]
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """The tokens of text that goes on from text before it."""
+        """Return the tokens of a text that continues earlier text."""
         written = text.decode() if isinstance(text, bytes) else text
         return self._tokenizer.encode(written, add_special=False, continues=True)
 
 
 def _checked(grammar: Grammar) -> str:
-    """The grammar as llguidance takes it, having been tried where it can do no harm."""
+    """Return the grammar in llguidance's form, after it was tried in another process (see grammar_check)."""
     if grammar.characters > MOST_CHARACTERS:
         raise GrammarError(
-            f"the grammar has {grammar.characters} characters; the most are {MOST_CHARACTERS}: shorten it"
+            f"the grammar has {grammar.characters} characters, more than {MOST_CHARACTERS}; shorten it"
         )
     if grammar.kind is GrammarKind.JSON and not grammar.frame:
         return grammar_check.native_grammar(grammar)
-    command = [*child_command(grammar_check.__name__), str(_SECONDS), str(_MEMORY)]
+    command = [*child_command(grammar_check.__name__), str(_CHECK_SECONDS), str(_CHECK_MEMORY)]
     try:
         outcome = subprocess.run(
             command,
@@ -343,27 +341,27 @@ def _checked(grammar: Grammar) -> str:
             stderr=subprocess.DEVNULL,
             cwd=NEUTRAL_FOLDER,
             env=child_environment(),
-            timeout=2 * _SECONDS,
+            timeout=2 * _CHECK_SECONDS,
             start_new_session=True,
             check=True,
         )
         answer = json.loads(outcome.stdout)
     except (subprocess.SubprocessError, ValueError):
         raise GrammarError(
-            f"the grammar takes more than {_SECONDS} s or {_MEMORY >> 30} GB to prepare, or nests too "
-            "deeply; make it smaller"
+            f"the grammar takes more than {_CHECK_SECONDS} s or {_CHECK_MEMORY >> 30} GB to prepare, or is "
+            "nested too deeply; make it smaller"
         ) from None
     except OSError as error:
         raise AnespecError(
             f"the process that tries a grammar cannot be started ({error.strerror})"
         ) from error
     if "wrong" in answer:
-        raise GrammarError(_complaint(grammar, answer["wrong"]))
+        raise GrammarError(_error_sentence(grammar, answer["wrong"]))
     return str(answer["native"])
 
 
-def _complaint(grammar: Grammar, error: str) -> str:
-    """Return llguidance's error on a grammar, as one sentence."""
+def _error_sentence(grammar: Grammar, error: str) -> str:
+    """Return llguidance's error about a grammar as one sentence."""
     lines = error.strip().splitlines() or ["no reason was given"]
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     place = _PLACE.match(reason)

@@ -1,6 +1,6 @@
-"""How tokens are sampled: every option declared once, with its range, its default and its description.
+"""Declare the sampling parameters once, each with its range, default and description.
 
-The command line, prompt files, the configuration and HTTP read these fields.
+The command line, prompt files, the configuration and the HTTP API use these fields.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ class GrammarKind(StrEnum):
 class Grammar(BaseModel):
     """The grammar of the output, from its first token to its last.
 
-    `frame` is a Lark grammar of the whole output in which this one is called `@answer`, such as one of what a
-    model thinks first; without, there is nothing but the answer.
+    `frame` is a Lark grammar of the whole output, in which this grammar is `@answer`; it can allow reasoning
+    before the answer, for example. Without a frame the whole output must match this grammar.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,12 +45,12 @@ class Grammar(BaseModel):
 
     @property
     def characters(self) -> int:
-        """Its length."""
+        """The length of the grammar and its frame in characters."""
         return len(self.text) + len(self.frame)
 
 
 def _read_biases(value: object) -> object:
-    """Biases as JSON has them, a mapping by token or a list of lists, as pairs."""
+    """Return biases in JSON's forms (a mapping by token or a list of lists) as pairs."""
     if isinstance(value, Mapping):
         return tuple((int(token) if str(token).isdecimal() else token, bias) for token, bias in value.items())
     if isinstance(value, list):
@@ -59,7 +59,7 @@ def _read_biases(value: object) -> object:
 
 
 def _read_bias(value: object) -> object:
-    """`ID=BIAS`, as the command line has it, as a pair."""
+    """Return a bias in the command line's form `ID=BIAS` as a pair."""
     if not isinstance(value, str):
         return value
     token, _, bias = value.partition("=")
@@ -79,16 +79,17 @@ def _require_bias(pair: tuple[int, float]) -> tuple[int, float]:
 
 
 class SamplingParameters(Options):
-    """How tokens are sampled; the defaults are greedy.
+    """The parameters of sampling; the defaults are greedy.
 
-    `temperature` 0 takes the likeliest token, the lowest id on ties. `top_k` 0, `top_p` 1, `min_p` 0,
-    `typical_p` 1 (Meister et al. 2022, arXiv:2202.00666), `repetition_penalty` 1 and the other penalties 0
-    are off. `repetition_penalty` looks at prompt and output (Keskar et al. 2019, arXiv:1909.05858);
-    `presence_penalty` and `frequency_penalty` at the output alone, as OpenAI's API describes them.
-    `logit_bias` is (token, bias) pairs, or a mapping. `logprobs` of None tells no logprobs, 0 those of the
-    output alone, n also those of the n likeliest tokens.
+    `temperature` 0 takes the likeliest token, the lowest id on ties. These values are off: `top_k` 0, `top_p`
+    1, `min_p` 0, `typical_p` 1 (Meister et al. 2022, arXiv:2202.00666), `repetition_penalty` 1, and 0 for the
+    other penalties. `repetition_penalty` counts prompt and output (Keskar et al. 2019, arXiv:1909.05858);
+    `presence_penalty` and `frequency_penalty` count the output alone, as OpenAI's API describes them.
+    `logit_bias` is (token, bias) pairs, or a mapping. With `logprobs` None no logprobs are reported, with 0
+    those of the output tokens, with n also those of the n likeliest tokens.
 
-    Raises RequestError for a value out of range and for an unknown name.
+    Raises:
+        RequestError: a value is out of range, or a name is unknown.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -107,7 +108,7 @@ class SamplingParameters(Options):
         default=1.0,
         ge=0.0,
         le=1.0,
-        description="Keep tokens about as likely as expected, up to this share; 1: off.",
+        description="Keep the tokens whose information is nearest to the entropy, up to this share; 1: off.",
     )
     seed: int = Field(default=0, ge=0, le=_SEEDS - 1, description="Same seed, same text.")
     repetition_penalty: Annotated[float, Flag(names=("--repetition-penalty", "--repeat-penalty"))] = Field(
@@ -120,7 +121,10 @@ class SamplingParameters(Options):
         default=0.0, ge=-2.0, le=2.0, description="Lower the logits of tokens in the output, once; 0: off."
     )
     frequency_penalty: float = Field(
-        default=0.0, ge=-2.0, le=2.0, description="Lower them by this much per occurrence; 0: off."
+        default=0.0,
+        ge=-2.0,
+        le=2.0,
+        description="Lower the logits of tokens in the output, per occurrence; 0: off.",
     )
     logit_bias: Annotated[
         tuple[Annotated[tuple[int, float], BeforeValidator(_read_bias), AfterValidator(_require_bias)], ...],
@@ -130,27 +134,27 @@ class SamplingParameters(Options):
         default=(), description=f"Add BIAS, {BIASES}, to the logit of token ID; may be given several times."
     )
     logprobs: Annotated[int | None, Flag(default="off")] = Field(
-        default=None, ge=0, le=20, description="Tell the logprob of each token, and of the N likeliest."
+        default=None, ge=0, le=20, description="Report the logprobs of each token and of the N likeliest."
     )
     grammar: Annotated[Grammar | None, Flag(shown=False)] = Field(
-        default=None, description="What the output must match."
+        default=None, description="A grammar that the output must match."
     )
 
     def with_changes(self, **changes: Any) -> Self:
-        """These options with others in place of some, which alone are checked: biases are many, and one field
-        says nothing of another.
+        """Return a copy with some fields changed.
+
+        Only the changed fields are validated: they are independent, and validating many biases takes long.
 
         Raises:
-            RequestError: as the constructor does.
+            RequestError: a changed value is not valid.
         """
         checked = type(self)(**changes)
         return self.model_copy(update={name: getattr(checked, name) for name in changes})
 
     def completed_by(self, *others: "SamplingParameters") -> Self:
-        """Return these options, with values of `others` for fields that are not set here; the first of them
-        that sets a field.
+        """Return a copy in which each unset field has its value from the first of `others` that sets it.
 
-        The set fields are those that were given to the constructor or `with_changes`.
+        A field is set if it was given to the constructor or to `with_changes`.
         """
         update: dict[str, Any] = {}
         for other in others:
@@ -165,14 +169,13 @@ class SamplingParameters(Options):
 
 
 def choice_seed(seed: int, choice: int) -> int:
-    """The seed of answer number `choice`, from 0 on, where several are asked for: the next one for each."""
+    """Return the seed of choice number `choice`, counted from 0, of a request with `seed`."""
     return (seed + choice) % _SEEDS
 
 
-# The sampling parameters that a model's makers suggest: keys of its GGUF, as llama.cpp reads them.
-#
-# Converters write them out of a model's generation_config.json. `penalty_repeat` is ignored: there it looks
-# at the last tokens, here at all of them.
+# A model's makers suggest sampling parameters in keys of its GGUF, which llama.cpp reads, too. Converters
+# copy them from the model's generation_config.json. `penalty_repeat` is ignored: in llama.cpp it counts the
+# last tokens only, here `repetition_penalty` counts all tokens.
 
 PREFIX = "general.sampling."
 KEYS: Mapping[str, str] = MappingProxyType(
@@ -180,17 +183,16 @@ KEYS: Mapping[str, str] = MappingProxyType(
 )
 
 _DIGITS = 6
-"""That a float32 holds: what was written as 0.95 is 0.95 again."""
+"""The decimal digits that a float32 holds: rounded to them, 0.95 is 0.95 again."""
 
 
 def suggested_sampling(metadata: Mapping[str, object]) -> SamplingParameters:
-    """Return the sampling parameters in a GGUF's metadata, as fields that are set; invalid values are
-    ignored."""
+    """Return the sampling parameters in a GGUF's metadata as set fields; invalid values are ignored."""
     found = SamplingParameters()
     for name, key in KEYS.items():
         value = metadata.get(PREFIX + key)
         if name == "top_k" and isinstance(value, int) and value < 0:
-            value = 0  # llama.cpp's all
+            value = 0  # llama.cpp uses negative numbers for all tokens
         if value is None:
             continue
         if isinstance(value, float):

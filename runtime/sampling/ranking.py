@@ -1,9 +1,10 @@
-"""Rows of fp16 logits by rank, without looking at every token more often than needed.
+"""Rank the fp16 logits of a row without examining all tokens more often than needed.
 
-A vocabulary has 200,000 tokens, and a pass may sample from four rows within a millisecond. So a row is kept
-as 16-bit integers that order like its logits, which numpy compares many times faster than fp16 numbers; the
-likeliest tokens are found by the largest of every 16; and exponentials of all tokens, where they are wanted
-at all, are looked up in a table of all fp16 numbers, made in float64, so that machines agree on them.
+A vocabulary has up to 200,000 tokens, and a pass may sample from four rows within a millisecond. So a row is
+stored as 16-bit integers that are ordered like its logits: numpy compares these many times faster than fp16
+numbers. The likeliest tokens are found through the maximum of every 16. Exponentials of all tokens are
+computed only if needed, by a table of all fp16 numbers that is made in float64, so that all machines agree on
+them.
 """
 
 import math
@@ -15,31 +16,31 @@ from numpy.typing import NDArray
 
 from anespec.runtime.passes import Logits
 
-# 16-bit integers that order like fp16 logits, and what is looked up by them.
-#
-# A logit's key is its magnitude's bits with its sign, so that 0 and -0 have the same. Tables have an entry
-# per key, at its 16 bits as an unsigned number.
+# A logit's key is a 16-bit integer with the bits of its magnitude and its sign, so that keys are ordered like
+# logits, and 0 and -0 have the same key. Tables have one entry per key, at the key's bits as an unsigned
+# number.
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Keys = NDArray[np.int16]
 
 ABSENT = -32768
-"""The key of no number."""
+"""The key of an absent token, which no number has."""
 
 SUM_BLOCK = 64
-"""There is room for a multiple of so many keys, so that they can be summed up in so many rows."""
+"""Arrays of keys have room for a multiple of this number, so that they can be summed as this number of
+rows."""
 
 _INFINITE = 0x7C00
-# Weights of float32 reach from e^-87 to e^88; the largest of a row is between e^-16 and e^16.
+# float32 weights range from e^-87 to e^88; the largest of a row is between e^-16 and e^16.
 _ANCHOR_STEP = 32.0
-_REACH = 87.0
-# Below every logit, but a number to calculate with.
-_LEAST = -1e6
+_MAX_EXPONENT = 87.0
+# A finite number below every logit.
+_BELOW_ALL = -1e6
 
 
 def _values_by_key() -> Float64:
-    """The number that each key stands for, by the key's 16 bits; infinities for those of no number."""
+    """Return the number of each key, by the key's 16 bits; infinities for keys without a number."""
     keys = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
     magnitudes = np.abs(keys.astype(np.int32)).clip(0, _INFINITE).astype(np.uint16).view(np.float16)
     values = np.copysign(magnitudes.astype(np.float64), keys)
@@ -48,38 +49,42 @@ def _values_by_key() -> Float64:
 
 
 VALUES = _values_by_key()
-"""The logit of every key, float64."""
+"""The logit of every key, in float64."""
 
-FINITE_VALUES = np.where(np.isfinite(VALUES), VALUES, _LEAST).astype(np.float32)
-"""The same, with a number far below all others for those of none."""
+FINITE_VALUES = np.where(np.isfinite(VALUES), VALUES, _BELOW_ALL).astype(np.float32)
+"""The logit of every key, and a number far below all logits for keys without a finite number."""
 
 FALLING = np.arange(_INFINITE - 1, -_INFINITE, -1).astype(np.int16)
-"""The keys of all finite numbers."""
+"""The keys of all finite numbers, descending."""
 
 
 def falling(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The entries of a table by key for the keys of FALLING: two slices cost a quarter of looking them up."""
+    """Return the entries of a table by key for the keys of FALLING.
+
+    Two slices take a quarter of the time of indexing with the keys.
+    """
     return np.concatenate((table[_INFINITE - 1 :: -1], table[: (1 << 16) - _INFINITE : -1]))
 
 
 @lru_cache(maxsize=32)
 def _weight_table(temperature: float, anchor: float) -> Float32:
-    """exp((value - anchor) / temperature) by key, float32 [65536]; 0 for what is too far below to count."""
+    """Return exp((value - anchor) / temperature) by key, float32 [65536]; 0 beyond float32's range."""
     table = np.zeros(1 << 16, dtype=np.float32)
-    near = np.flatnonzero(np.abs(VALUES - anchor) < _REACH * temperature)
+    near = np.flatnonzero(np.abs(VALUES - anchor) < _MAX_EXPONENT * temperature)
     table[near] = np.exp((VALUES[near] - anchor) / temperature)
     table.flags.writeable = False
     return table
 
 
 def weight_table(temperature: float, highest: float) -> tuple[Float32, float]:
-    """exp(logit / temperature) by key on some scale, and what to multiply with so that `highest` weighs 1."""
+    """Return exp(logit / temperature) by key on some scale, and the factor that gives `highest` a weight of
+    1."""
     anchor = round(highest / (_ANCHOR_STEP * temperature)) * _ANCHOR_STEP * temperature
     return _weight_table(temperature, anchor), float(np.exp((anchor - highest) / temperature))
 
 
 class Pages:
-    """Memory for one row at a time of a vocabulary, reused from row to row."""
+    """Buffers of the vocabulary's size for one row at a time, reused for all rows."""
 
     def __init__(self, vocabulary: int) -> None:
         self.keys = np.full(-(-vocabulary // SUM_BLOCK) * SUM_BLOCK, ABSENT, dtype=np.int16)
@@ -87,17 +92,17 @@ class Pages:
 
     @cached_property
     def indices(self) -> NDArray[np.intp]:
-        """One per key; taking by anything else is copied to this type first."""
+        """A buffer with one index per key. numpy would first copy indices of other types to this type."""
         return np.empty(len(self.keys), dtype=np.intp)
 
     @cached_property
     def weights(self) -> Float32:
-        """One per key."""
+        """A buffer with one weight per key."""
         return np.empty(len(self.keys), dtype=np.float32)
 
 
 def read_keys(logits: Logits, keys: Keys, signs: Keys) -> None:
-    """The keys of logits, written to `keys`; `signs` is room to work in."""
+    """Write the keys of logits to `keys`; `signs` is a buffer that is overwritten."""
     bits = logits.view(np.int16)
     np.right_shift(bits, 15, out=signs)
     np.bitwise_and(bits, 0x7FFF, out=keys)
@@ -108,16 +113,18 @@ def read_keys(logits: Logits, keys: Keys, signs: Keys) -> None:
 TokenIds = NDArray[np.int64]
 
 HEAD = 256
+"""The number of likeliest tokens that are examined first."""
+
 _GROUP = 16
-# Of a mass of 1 or more; as much as sums of float32 are off.
+# A mass that does not matter beside a mass of 1 or more: about the error of float32 sums.
 _NEGLIGIBLE = 1e-6
-# For what sums of float32 are off.
+# A factor for bounds that covers the error of float32 sums.
 _MARGIN = 1.0001
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens by falling logit, the lower id first among equals: ids [n] and float64 logits [n]."""
+    """Tokens by descending logit, the lower id first among equals: ids [n] and float64 logits [n]."""
 
     ids: TokenIds
     logits: Float64
@@ -126,23 +133,24 @@ class Candidates:
         return len(self.ids)
 
     def first(self, count: int) -> "Candidates":
-        """The `count` likeliest."""
+        """Return the `count` likeliest candidates."""
         return Candidates(self.ids[:count], self.logits[:count])
 
     def take(self, places: TokenIds) -> "Candidates":
-        """Those at some places."""
+        """Return the candidates at these places."""
         places = np.sort(places)
         return Candidates(self.ids[places], self.logits[places])
 
     def merged(self, others: "Candidates") -> "Candidates":
-        """Those of both; far quicker for a few `others` than sorting by two keys."""
+        """Return the candidates of both; for a few `others` this is far faster than sorting by two keys."""
         places = self._places(others)
         return Candidates(
             np.insert(self.ids, places, others.ids), np.insert(self.logits, places, others.logits)
         )
 
     def _places(self, others: "Candidates") -> TokenIds:
-        """How many of these come before each of the others: by logit, and among equals by a binary search."""
+        """Return the number of these candidates before each of the others; equal logits by a binary
+        search."""
         low = np.searchsorted(-self.logits, -others.logits, side="left")
         high = np.searchsorted(-self.logits, -others.logits, side="right")
         while (open_ := low < high).any():
@@ -156,9 +164,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Values:
-    """The logits of a row, each value once [n], and how many tokens have it.
+    """The distinct logits of a row [n], and the number of tokens with each.
 
-    Descending, except for those of changed tokens, which follow one by one; `keys` are those of the others.
+    They descend; the logits of changed tokens follow, one entry for each token. `keys` are the keys of the
+    former.
     """
 
     logits: Float64
@@ -168,10 +177,11 @@ class Values:
 
 @dataclass(frozen=True)
 class Rest:
-    """All tokens of a row but some candidates, at one temperature.
+    """All tokens of a row except some candidates, at one temperature.
 
-    `weights` [SUM_BLOCK, n] are proportional to their probabilities, token i being at i // n and i % n;
-    `sums` [n] those of its columns; `mass` their sum, on a scale where the row's largest logit weighs 1.
+    `weights` [SUM_BLOCK, n] are proportional to the tokens' probabilities; token i is in row i // n and
+    column i % n. `sums` [n] are the sums of the columns. `mass` is the sum of all weights on a scale on which
+    the row's largest logit has a weight of 1.
     """
 
     weights: Float32
@@ -179,7 +189,7 @@ class Rest:
     mass: float
 
     def pick(self, share: float) -> int:
-        """The token where the running sum, column by column, first exceeds `share` of the mass."""
+        """Return the token at which the running sum, column by column, first exceeds `share` of the mass."""
         column = reach(self.sums, share)
         before = float(self.sums[:column].sum())
         inside = (share * float(self.sums.sum()) - before) / float(self.sums[column])
@@ -188,17 +198,20 @@ class Rest:
 
 
 def reach(weights: Float64, share: float) -> int:
-    """The first index where the running sum of weights exceeds `share` of its end; never that of a zero."""
+    """Return the first index at which the running sum of weights exceeds `share` of the total.
+
+    The weight there is never zero.
+    """
     sums = np.cumsum(weights)
     index = int(np.searchsorted(sums, share * sums[-1], side="right"))
     return min(index, int(np.flatnonzero(weights)[-1]))
 
 
 class LogitRow:
-    """One row of logits [vocabulary]: fp16 as computed, but for a few tokens that were changed or are absent.
+    """One row of fp16 logits [vocabulary] as computed, in which a few tokens may be changed or absent.
 
-    -infinity is absent. Buffers of the vocabulary's size are kept in `pages` from row to row:
-    getting fresh memory for them costs as much as the arithmetic.
+    The logit of an absent token is -infinity. `pages` has buffers of the vocabulary's size for all rows:
+    allocating new memory for each row takes as long as the arithmetic.
     """
 
     def __init__(self, logits: Logits, pages: "Pages") -> None:
@@ -210,14 +223,15 @@ class LogitRow:
 
     @cached_property
     def _indices(self) -> NDArray[np.intp]:
-        """The keys' 16 bits. Taking by them "wrap"s, as numpy checks other indices at twice the cost."""
+        """The keys' 16 bits as indices. Use them with mode "wrap": numpy's checks of indices double the
+        cost."""
         indices = self._pages.indices
         np.copyto(indices, self._keys.view(np.uint16))
         return indices
 
     @cached_property
     def _groups(self) -> Keys:
-        """The largest key of each group; group g has the tokens g, g + n, g + 2 n ... of n groups."""
+        """The largest key of each group. Of n groups, group g has the tokens g, g + n, g + 2 n ..."""
         maxima: Keys = self._keys.reshape(_GROUP, -1).max(axis=0)
         return maxima
 
@@ -227,12 +241,12 @@ class LogitRow:
 
     @cached_property
     def highest(self) -> float:
-        """The largest logit; infinity or -infinity where it is not a finite number."""
+        """The largest logit; infinity or -infinity if it is not a finite number."""
         key = int(self._groups.max())
         return max(float(VALUES[key & 0xFFFF]), float(self._changed.logits.max(initial=-np.inf)))
 
     def change(self, ids: TokenIds, logits: Float64) -> None:
-        """Give tokens, each at most once, other logits. Call it at most once, before anything is asked."""
+        """Change the logits of tokens, each at most once. Call this at most once, before any other method."""
         self._keys[ids] = ABSENT
         present = logits > -np.inf
         ids, logits = ids[present], logits[present]
@@ -240,9 +254,9 @@ class LogitRow:
         self._changed = Candidates(ids[order], logits[order])
 
     def only(self, allowed: NDArray[np.bool_]) -> None:
-        """Leave out the tokens that are not `allowed` [vocabulary]. Call it before anything is asked."""
-        # The least of a key and either ABSENT or, as ABSENT less 1 wraps, the largest integer:
-        # choosing by the mask takes ten times as long.
+        """Make the tokens absent that are not `allowed` [vocabulary]. Call this before any result is read."""
+        # A key becomes the minimum of itself and either ABSENT, or the largest integer (ABSENT - 1 wraps).
+        # This takes a tenth of the time of a selection by the mask.
         most, keys = self._pages.signs, self._keys[: self._size]
         np.copyto(most, allowed)
         np.subtract(np.int16(ABSENT), most, out=most)
@@ -251,12 +265,12 @@ class LogitRow:
         self._changed = Candidates(self._changed.ids[kept], self._changed.logits[kept])
 
     def values(self, ids: TokenIds) -> Float64:
-        """The logits of tokens that were not changed; -infinity for absent ones."""
+        """Return the logits of tokens that were not changed; -infinity for absent ones."""
         values: Float64 = VALUES[self._keys[ids].view(np.uint16)]
         return values
 
     def largest(self, count: int) -> Candidates:
-        """The `count` largest, or as many as there are."""
+        """Return the `count` likeliest tokens, or all present ones if they are fewer."""
         if "head" in self.__dict__ and count <= HEAD:
             return self.head.first(count)
         found = self._largest_unchanged(min(count, self._size))
@@ -269,7 +283,7 @@ class LogitRow:
 
     @cached_property
     def head(self) -> Candidates:
-        """The largest few hundred, among which a token is found without looking at the rest, mostly."""
+        """The HEAD likeliest tokens. Mostly a token can be chosen from them without examining the rest."""
         return self.largest(HEAD)
 
     @cached_property
@@ -277,13 +291,13 @@ class LogitRow:
         """The logarithm of the sum of the exponentials of all logits, to about 1e-6."""
         weights = np.exp(self.head.logits - self.highest)
         mass = float(weights.sum())
-        # Where the head's last token counts, those after it do, mostly: no bound need be found.
+        # If the head's last token matters, the tokens after it mostly do, too, and no bound is computed.
         if weights[-1] > _NEGLIGIBLE or self.bound_mass(self.head, 1.0) > _NEGLIGIBLE:
             mass += self.rest(self.head, 1.0).mass
         return self.highest + math.log(mass)
 
     def at_least(self, limit: float) -> Candidates:
-        """All tokens whose logit is `limit` or more."""
+        """Return all tokens whose logit is `limit` or more."""
         found = self.head
         while found.logits[-1] >= limit:
             wider = self.largest(len(found) * _GROUP)
@@ -293,7 +307,7 @@ class LogitRow:
         return found.first(int(np.searchsorted(-found.logits, -limit, side="right")))
 
     def by_value(self) -> Values:
-        """All tokens together with those of the same logit."""
+        """Return the distinct logits, each with its number of tokens."""
         counts = falling(np.bincount(self._indices, minlength=1 << 16))
         present = np.flatnonzero(counts != 0)
         keys = FALLING[present]
@@ -302,9 +316,10 @@ class LogitRow:
         return Values(logits, np.concatenate((counts[present], ones)), keys)
 
     def keep(self, values: Values, places: TokenIds, last: int, count: int) -> None:
-        """Leave out all tokens but those of the values at `places`, and the first `count` at place `last`.
+        """Keep only the tokens of the values at `places`, and the first `count` tokens of the value at
+        `last`.
 
-        Between the keys of two values at `places` there is no value that is left out.
+        The keys at `places` must be contiguous: no value between two of them is removed.
         """
         size = len(values.keys)
         kept = values.keys[places[places < size]]
@@ -344,10 +359,10 @@ class LogitRow:
         return Candidates(ids[:present], logits[:present])
 
     def bound_mass(self, above: Candidates, temperature: float) -> float:
-        """Return an upper bound of the mass of all tokens except those `above`, the largest; the largest
-        logit weighs 1.
+        """Return an upper bound of the mass of all tokens except `above`, the likeliest ones.
 
-        Every token is counted as being as likely as the largest of its group that is not above.
+        The row's largest logit has a weight of 1. Every token counts as likely as the likeliest of its group,
+        but not more than the last of `above`.
         """
         table, scale = weight_table(temperature, self.highest)
         limit = math.exp((float(above.logits[-1]) - self.highest) / temperature)
@@ -356,9 +371,9 @@ class LogitRow:
         return _GROUP * float(weights.sum()) * scale * _MARGIN + float(changed.sum())
 
     def bound_moment(self, above: Candidates) -> float:
-        """Return an upper bound of the rest's moment: the sum of mass times drop, at temperature 1.
+        """Return an upper bound of the sum of mass times drop of all tokens except `above`, at temperature 1.
 
-        A token's drop is how far its logit is below the largest.
+        A token's drop is the distance of its logit to the largest one.
         """
         groups = FINITE_VALUES.take(self._group_indices, mode="wrap").astype(np.float64)
         limit = self.highest - float(above.logits[-1])
@@ -367,7 +382,7 @@ class LogitRow:
         )
 
     def rest(self, above: Candidates, temperature: float) -> Rest:
-        """All tokens but those `above`, the largest; its arrays are overwritten by the next call."""
+        """Return all tokens except `above`, the likeliest ones; the next call overwrites its arrays."""
         table, scale = weight_table(temperature, self.highest)
         pages = self._pages
         table.take(self._indices, out=pages.weights, mode="wrap")
@@ -380,6 +395,9 @@ class LogitRow:
 
 
 def _moment(drops: Float64, least: float) -> float:
-    """The most that the sum of x e^-x is for x of `drops` and of `least` or more; it falls from x = 1 on."""
+    """Return an upper bound of the sum of x e^-x over `drops`, each x being at least `least`.
+
+    x e^-x falls from x = 1 on.
+    """
     falling = np.maximum(drops, max(least, 1.0))
     return float((falling * np.exp(-falling)).sum())

@@ -1,6 +1,7 @@
 """Find the requested results in a row's logits, if possible without rounding the whole row to fp16.
 
-A row may come in several slices of the vocabulary, and in f32; the result is that of the whole row in fp16.
+A row may come in several slices of the vocabulary, and in fp32. The results are those of the whole row in
+fp16.
 """
 
 import math
@@ -16,12 +17,11 @@ from anespec.system.errors import ArtifactError
 VocabularySlice = NDArray[np.float16] | NDArray[np.float32]
 
 CHUNK = 256
-"""The largest numbers are looked for in the maxima of so many each."""
+"""The number of logits per chunk; the largest logits are found through the maxima of chunks."""
 
 
 def row_logits(row: VocabularySlice | Sequence[VocabularySlice], need: LogitsRequest) -> RowLogits:
-    """Return the requested results of a row's logits [vocabulary], which may be cut into consecutive
-    slices."""
+    """Return the requested results of a row's logits [vocabulary], whole or in consecutive slices."""
     slices = [row] if isinstance(row, np.ndarray) else list(row)
     return RowLogits(
         logits=_in_one(slices) if need.logits else None,
@@ -32,12 +32,13 @@ def row_logits(row: VocabularySlice | Sequence[VocabularySlice], need: LogitsReq
 
 
 def best_of_slices(found: VocabularySlice, slices: Sequence[int]) -> RowLogits:
-    """Return the best logit of a row, of which the head found those of slices of so many tokens.
+    """Return the best candidate of a row from the best ones of its slices, which the head has computed.
 
-    `found` has BEST_CHANNELS numbers for each slice (see schema.BestHead).
+    `slices` are the numbers of tokens of the slices. `found` has BEST_CHANNELS numbers for each slice (see
+    schema.BestHead).
 
     Raises:
-        ArtifactError: it does not, or names a token that its slice does not have.
+        ArtifactError: a token in `found` is not in its slice.
     """
     candidates, before = [], 0
     numbers = to_fp16(found).reshape(-1, BEST_CHANNELS).tolist()
@@ -56,10 +57,11 @@ def best_of_slices(found: VocabularySlice, slices: Sequence[int]) -> RowLogits:
 
 
 def best_token(logits: Logits) -> int:
-    """The index of the largest logit, the lowest on ties; where one is not finite, of one of those.
+    """Return the index of the largest logit, the lowest on ties; if some are not finite, the index of one of
+    them.
 
-    The bits of fp16 numbers order like integers, those of negative ones backwards, and numpy compares
-    integers 400 times faster. What is not finite has the largest bits of its sign.
+    The bits of fp16 numbers are ordered like integers, in reverse for negative numbers, and numpy compares
+    integers 400 times faster. Numbers that are not finite have the largest bits of their sign.
     """
     bits = logits.view(np.int16)
     best = int(bits.argmax())
@@ -74,7 +76,7 @@ def best_token(logits: Logits) -> int:
 
 
 def to_fp16(values: VocabularySlice) -> Logits:
-    """Rounded as shards return them; what is beyond fp16's range is infinite."""
+    """Round logits to fp16, as shards return them; values beyond fp16's range become infinite."""
     if values.dtype == np.float16:
         return values.view(np.float16)
     with np.errstate(over="ignore"):
@@ -99,7 +101,7 @@ def _logit(slices: Sequence[VocabularySlice], token: int) -> float:
 
 
 def _best(slices: Sequence[VocabularySlice]) -> Candidate:
-    """The best candidate of all slices, the earliest on ties."""
+    """Return the best candidate of all slices, the earliest on ties."""
     first, found = 0, []
     for piece in slices:
         best = _best_of(piece)
@@ -110,8 +112,8 @@ def _best(slices: Sequence[VocabularySlice]) -> Candidate:
 
 def best_candidate(found: Sequence[Candidate]) -> Candidate:
     """Return the largest candidate of all slices, the first on ties; or the first that is not finite."""
-    strange = [candidate for candidate in found if not np.isfinite(candidate.logit)]
-    return strange[0] if strange else max(found, key=lambda candidate: candidate.logit)
+    infinite = [candidate for candidate in found if not np.isfinite(candidate.logit)]
+    return infinite[0] if infinite else max(found, key=lambda candidate: candidate.logit)
 
 
 def _best_of(piece: VocabularySlice) -> Candidate:
@@ -119,7 +121,7 @@ def _best_of(piece: VocabularySlice) -> Candidate:
         largest, least = to_fp16(np.array([piece.max(), piece.min()], np.float32))
         if np.isfinite(largest) and np.isfinite(least):
             # Rounding keeps the order, so only numbers above the next smaller fp16 can round to the largest.
-            with np.errstate(over="ignore"):  # below the least fp16 stands -inf
+            with np.errstate(over="ignore"):  # the number below the smallest fp16 is -inf
                 next_smaller = np.nextafter(largest, np.float16(-np.inf)).astype(np.float32)
             likely = np.flatnonzero(piece > next_smaller)
             token = likely[np.flatnonzero(to_fp16(piece[likely]) == largest)[0]]
@@ -130,7 +132,7 @@ def _best_of(piece: VocabularySlice) -> Candidate:
 
 
 def _top(slices: Sequence[VocabularySlice], count: int) -> tuple[Candidate, ...]:
-    """The `count` largest logits, largest first, the lower token first on ties."""
+    """Return the `count` largest logits, largest first, the lower token first on ties."""
     first, tokens, values = 0, [], []
     for piece in slices:
         likely = _likely(piece, count)
@@ -143,11 +145,12 @@ def _top(slices: Sequence[VocabularySlice], count: int) -> tuple[Candidate, ...]
 
 
 def _likely(piece: VocabularySlice, count: int) -> NDArray[np.intp]:
-    """Ascending indices that have the `count` largest of a piece among them."""
+    """Return ascending indices that include those of the `count` largest logits of a slice."""
     whole = len(piece) // CHUNK * CHUNK
     if whole // CHUNK <= count:
         return np.arange(len(piece))
     maxima = piece[:whole].reshape(-1, CHUNK).max(axis=1)
     limit = to_fp16(np.partition(maxima, len(maxima) - count)[len(maxima) - count][None])[0]
-    # So many maxima round to the limit or more; what does not exceed the next smaller fp16 rounds to less.
+    # `count` maxima round to the limit or more. A logit that does not exceed the next smaller fp16 rounds to
+    # less, so it is not among the largest.
     return np.flatnonzero(~(piece <= np.nextafter(limit, np.float16(-np.inf)).astype(piece.dtype)))

@@ -1,4 +1,4 @@
-"""The sampler of one sequence."""
+"""Sample the tokens of one sequence."""
 
 import copy
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Adjustments:
-    """The tokens whose logits are adjusted, and by how much; grows with the output."""
+    """The adjustments of logits by biases and penalties; they grow with the output."""
 
     def __init__(self, parameters: SamplingParameters, prompt: Sequence[int]) -> None:
         self._parameters = parameters
@@ -37,18 +37,18 @@ class Adjustments:
 
     @property
     def ids(self) -> TokenIds:
-        """The tokens, each once."""
+        """The tokens whose logits are adjusted, each once."""
         return self._ids[: len(self._places)]
 
     def accept(self, token: int) -> None:
-        """Note that `token` is part of the output."""
+        """Add `token` to the output."""
         if self._parameters.has_penalties:
             place = self._place(token)
             self._seen[place] = True
             self._counts[place] += 1
 
     def adjusted(self, logits: Float64) -> Float64:
-        """The adjusted logits of `ids`, given those that the model computed."""
+        """Return the adjusted logits of `ids`, given the logits that the model computed."""
         count, parameters = len(self._places), self._parameters
         values = logits + self._bias[:count]
         if parameters.repetition_penalty != 1.0:
@@ -61,7 +61,7 @@ class Adjustments:
         return values
 
     def fork(self) -> "Adjustments":
-        """A copy with its own state."""
+        """Return an independent copy."""
         copy = object.__new__(Adjustments)
         copy._parameters = self._parameters
         copy._places = self._places.copy()
@@ -70,7 +70,7 @@ class Adjustments:
         return copy
 
     def _place(self, token: int) -> int:
-        """The token's place, which it is given where it has none."""
+        """Return the token's place, and add it if it has none."""
         place = self._places.setdefault(int(token), len(self._places))
         if place == len(self._ids):
             self._grow()
@@ -83,15 +83,14 @@ class Adjustments:
         self._seen, self._counts = np.pad(self._seen, (0, more)), np.pad(self._counts, (0, more))
 
 
-# One uniform number per seed and position.
-#
-# The token at absolute position p is sampled by inverse CDF from one number, Philox4x64 keyed by (seed, p).
-# So it depends on the seed, the position and the logits alone, never on how many tokens a pass committed.
-# Gumbel-max would couple texts as well, but needs a random number per token of the vocabulary.
+# The token at absolute position p is sampled by inverse CDF from one uniform number: Philox4x64 keyed by
+# (seed, p). So the token depends on the seed, the position and the logits alone, not on the number of tokens
+# that a pass committed. Gumbel-max would have this property as well, but needs a random number for each token
+# of the vocabulary.
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) with 53 random bits, keyed by (seed, position)."""
+    """Return a number in [0, 1) with 53 random bits, determined by (seed, position)."""
     return (int(Philox(key=seed | position << 64).random_raw()) >> 11) * 2.0**-53
 
 
@@ -105,10 +104,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A token; where logprobs are wanted, its own and those of the likeliest, the likeliest first.
+    """A sampled token; if logprobs are wanted, its logprob and the `top` likeliest tokens, likeliest first.
 
-    They are of the model's own distribution, at temperature 1 and before anything is adjusted or filtered, in
-    the row that the token is sampled from.
+    Logprobs are those of the model's own distribution in the token's row: at temperature 1, before
+    adjustments and filters.
     """
 
     token: int
@@ -117,9 +116,9 @@ class Sampled:
 
 
 class Sampler:
-    """Samples the tokens of one sequence. `accept` every output token before sampling the next.
+    """A sampler of one sequence's tokens. Call `accept` for every output token before sampling the next.
 
-    Memory of the vocabulary's size is taken at the first token, and only where the parameters need it.
+    Buffers of the vocabulary's size are allocated at the first token, if the parameters need them.
     """
 
     def __init__(
@@ -130,16 +129,17 @@ class Sampler:
         grammar_tokens: "GrammarTokens | None" = None,
         tenant: str = "",
     ) -> None:
-        """Prepares the grammar, which `grammar_tokens` may have done before for the same tenant.
+        """Prepare the grammar, unless `grammar_tokens` has prepared it before for the same tenant.
 
         Raises:
-            RequestError: a bias is of a token that the vocabulary does not have, or the grammar is not valid.
+            RequestError: a bias names a token outside of the vocabulary, or the grammar is not valid.
         """
         # A bias's token is at least 0.
         last = max((token for token, _ in parameters.logit_bias), default=0)
         if last >= vocabulary:
             raise RequestError(
-                f"the logit bias names token {shown(last)}, but the vocabulary has {vocabulary} tokens"
+                f"the logit bias names token {shown(last)}, but the vocabulary has {vocabulary} tokens; "
+                "use this model's token ids"
             )
         self._parameters = parameters
         self._prompt = prompt
@@ -148,9 +148,7 @@ class Sampler:
         self._grammar = None
         if parameters.grammar is not None:
             if grammar_tokens is None:
-                raise RequestError(
-                    "a grammar was given, but not the tokens of the model that is to follow it"
-                )
+                raise RequestError("a grammar was given without grammar_tokens; give those of the model")
             self._grammar = grammar_tokens.follow(parameters.grammar, tenant)
 
     @cached_property
@@ -170,43 +168,45 @@ class Sampler:
         return BEST_LOGIT
 
     def forced(self) -> tuple[int, ...]:
-        """The tokens that a grammar forces next: to be committed without being sampled, `accept`ed in turn.
+        """Return the tokens that a grammar forces next: commit them without sampling, each with `accept`.
 
-        `sample` returns the first of them as well, whatever the row says.
+        `sample` also returns the first of them, whatever the row's logits are.
         """
         return () if self._grammar is None else self._grammar.forced()
 
     @property
     def finished(self) -> bool:
-        """Whether a grammar allows only an end."""
+        """Whether a grammar allows only an end token next."""
         return self._grammar is not None and self._grammar.finished
 
     def allows_prefix(self, tokens: Sequence[int]) -> int:
-        """Return how many leading ones of `tokens` a grammar allows next; the state does not change."""
+        """Return how many of the first `tokens` a grammar allows next; the state does not change."""
         return len(tokens) if self._grammar is None else self._grammar.allows_prefix(tokens)
 
     @property
     def need_forced(self) -> LogitsRequest | None:
-        """The results of a row that `score` needs; None if it needs none."""
+        """The results of a row that `score` needs; None if it needs nothing."""
         return None if self._parameters.logprobs is None else ALL_LOGITS
 
     def score(self, row: RowLogits, token: int, position: int) -> Sampled:
-        """A token at `position` that is not sampled, with what is wanted to be known of it.
+        """Return a token at `position` that was not sampled, with its logprobs if they are wanted.
 
-        Raises AnespecError where that is something and the logits are not finite numbers.
+        Raises:
+            AnespecError: logprobs are wanted, and the logits are not finite numbers.
         """
         if self._parameters.logprobs is None:
             return Sampled(token)
         logits = all_logits(row)
-        return self._told(LogitRow(logits, self._pages), position).sampled(logits, token)
+        return self._logprobs(LogitRow(logits, self._pages), position).sampled(logits, token)
 
     def sample(self, row: RowLogits, position: int) -> Sampled:
-        """The token at absolute `position`, from the row before it, which has what is needed.
+        """Sample the token at absolute `position` from the row before it, which has the results of `need`.
 
-        A token that a grammar forces is returned as it is; its row then needs logits for logprobs only.
+        A token that a grammar forces is returned without sampling; its row then needs logits for logprobs
+        only.
 
         Raises:
-            AnespecError: the logits are not finite numbers, or the grammar cannot be followed any further.
+            AnespecError: the logits are not finite numbers, or the grammar fails.
         """
         forced = self.forced()
         if forced:
@@ -220,20 +220,20 @@ class Sampler:
         ranked = LogitRow(logits, self._pages)
         if self._parameters.logprobs is None:
             return Sampled(self._choose(ranked, position))
-        told = self._told(ranked, position)
+        logprobs = self._logprobs(ranked, position)
         if self._changes:
             ranked = LogitRow(logits, self._pages)
-        return told.sampled(logits, self._choose(ranked, position))
+        return logprobs.sampled(logits, self._choose(ranked, position))
 
     def accept(self, token: int) -> None:
-        """Note that `token` is part of the output."""
+        """Add `token` to the output."""
         if self._parameters.has_penalties:
             self._adjustments.accept(token)
         if self._grammar is not None:
             self._grammar.accept(token)
 
     def fork(self) -> "Sampler":
-        """A copy with its own state."""
+        """Return an independent copy."""
         copied = copy.copy(self)
         if "_adjustments" in self.__dict__:
             copied._adjustments = self._adjustments.fork()
@@ -242,20 +242,20 @@ class Sampler:
         return copied
 
     def with_seed(self, seed: int) -> "Sampler":
-        """Return a copy that samples with another seed; nothing is checked or prepared again."""
+        """Return a copy with another seed, without checking or preparing anything again."""
         copied = self.fork()
         copied._parameters = self._parameters.model_copy(update={"seed": seed})
         return copied
 
     @property
     def _changes(self) -> bool:
-        """Whether a row is not sampled from as the model computed it."""
+        """Whether a row is changed (adjusted or masked) before a token is sampled from it."""
         return self._adjusts or self._grammar is not None
 
-    def _told(self, row: LogitRow, position: int) -> "_Told":
+    def _logprobs(self, row: LogitRow, position: int) -> "_Logprobs":
         """Return the logprobs of a row that is not changed yet."""
         _check_finite(row.highest, position)
-        return _Told.of(row, self._parameters.logprobs or 0)
+        return _Logprobs.of(row, self._parameters.logprobs or 0)
 
     def _choose(self, row: LogitRow, position: int) -> int:
         parameters = self._parameters
@@ -272,21 +272,21 @@ class Sampler:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """Return the logprobs of a row as the model computed it."""
+class _Logprobs:
+    """The logprobs of a row as the model computed it."""
 
     log_mass: float
     top: tuple[TokenLogprob, ...]
 
     @classmethod
-    def of(cls, row: LogitRow, count: int) -> "_Told":
+    def of(cls, row: LogitRow, count: int) -> "_Logprobs":
         mass = row.log_mass
         likeliest = row.head.first(count)
         pairs = zip(likeliest.ids.tolist(), likeliest.logits.tolist(), strict=True)
         return cls(mass, tuple(TokenLogprob(id, logit - mass) for id, logit in pairs))
 
     def sampled(self, logits: Logits, token: int) -> Sampled:
-        """The token, as it is told."""
+        """Return the token with its logprob and the likeliest tokens."""
         return Sampled(token, float(logits[token]) - self.log_mass, self.top)
 
 

@@ -355,7 +355,7 @@ def test_long_texts_are_read_in_parts_that_lose_nothing(
         ("a.jsonl", b'"fine"\n{"prompt": 3}\n', "line 2 .* is not a document"),
         ("a.jsonl", b"not json", "line 1"),
         ("a.jsonl", b'{"text": 5}', "line 1"),
-        ("a.jsonl", b'"fine"\n"\\ud800 lone"', r"a.jsonl: line 2 holds half a surrogate pair"),
+        ("a.jsonl", b'"fine"\n"\\ud800 lone"', r"a.jsonl: line 2 has half a surrogate pair"),
     ],
 )
 def test_what_is_no_document_is_one_sentence(tmp_path: Path, name: str, content: bytes, words: str) -> None:
