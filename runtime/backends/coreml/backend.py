@@ -233,7 +233,7 @@ class CoreMLBackend:
 
     def starts(self, artifact: Artifact) -> Starts | None:
         """Return the start times that are recorded beside the compiled shards; see Backend."""
-        return self._loader(artifact).starts(artifact.manifest.shards)
+        return self._shards(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> ShardRunner:
         """Load one shard alone; see Backend, and `open`."""

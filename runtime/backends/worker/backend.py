@@ -199,7 +199,7 @@ class WorkerBackend:
 
     def starts(self, artifact: Artifact) -> Starts | None:
         """Return the start times that are recorded beside the compiled shards; see Backend."""
-        return self._loader(artifact).starts(artifact.manifest.shards)
+        return self._shards(artifact).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> WorkerRunner:
         """Load one shard alone; see Backend, and `open`."""
