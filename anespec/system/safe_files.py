@@ -18,7 +18,6 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from anespec.system.errors import StorageError
@@ -61,9 +60,7 @@ class Folder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         os.close(self._descriptor)
 
     def folder(self, name: str, *, create: bool = False, mode: int = 0o777) -> "Folder":
