@@ -1,1 +1,1 @@
-"""The self-test: what this machine does with packages, step by step, in processes that may die."""
+"""The self-test: try packages on this machine step by step, in processes that may crash."""

@@ -1,4 +1,4 @@
-"""The file that is sent back: the page for people and the JSON for programs, without personal data."""
+"""Write the file to send back: a page for people and JSON for programs, without personal data."""
 
 import contextlib
 import getpass
@@ -20,13 +20,11 @@ from anespec.system.safe_files import Folder
 from anespec.validate.selftest.page import render_page
 from anespec.validate.selftest.records import SelftestReport
 
-# Takes out of a text what tells whose machine it is: names, folders, serial numbers, network addresses.
-#
-# A report is sent to strangers. What is written into it on purpose has nothing of the kind, but messages of
-# libraries and of the system may hold anything.
+# Names, folders, serial numbers and network addresses are removed, since a report is sent to strangers. The
+# report's own texts have none, but messages of libraries and of the system may hold anything.
 
 SHORTEST_NAME = 3
-"""A shorter user or host name would be found in the middle of words; it is taken out only by itself."""
+"""A shorter user or host name would be found inside other words, so it is removed only as a whole word."""
 
 _FOLDERS = re.compile(
     r"/(?:Users|home|Volumes|media)/[^/\s\"'\\:;,)]+|/(?:private/)?var/folders/[^\s\"'\\:;,)]+"
@@ -35,14 +33,14 @@ _SERIAL = re.compile(r"(?i)(serial(?:[ _-]?number)?[^A-Za-z0-9]{1,20})[A-Z0-9]{8
 _UUID = re.compile(r"\b[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}\b")
 _MAC = re.compile(r"\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b")
 
-COMMON = frozenset(
+COMMON_NAMES = frozenset(
     {"root", "user", "admin", "runner", "localhost", "mac", "macbook", "linux", "ubuntu", "test"}
 )
-"""Names that say nothing of anybody, and that would be torn out of sentences."""
+"""Names that identify nobody and occur in ordinary sentences."""
 
 
 def personal_names() -> tuple[str, ...]:
-    """This user's and this machine's names, longest first."""
+    """Return this user's and this machine's names, longest first."""
     names: set[str] = set()
     with contextlib.suppress(OSError, KeyError):
         names.add(getpass.getuser())
@@ -59,7 +57,8 @@ def personal_names() -> tuple[str, ...]:
 
 
 def scrubbed(text: str, folder: Path, names: Iterable[str] | None = None) -> str:
-    """The text without personal data; `folder` is the self-test's own, which a home folder may hold."""
+    """Return the text without personal data; `folder` is the self-test's own, whose path may name the
+    user."""
     places = {str(folder): "FOLDER", str(folder.resolve()): "FOLDER", sys.prefix: "PYTHON"}
     with contextlib.suppress(OSError):
         places |= {tempfile.gettempdir(): "TMP", str(Path.cwd()): "."}
@@ -72,7 +71,7 @@ def scrubbed(text: str, folder: Path, names: Iterable[str] | None = None) -> str
     text = _SERIAL.sub(r"\1…", text)
     text = _UUID.sub("…", _MAC.sub("…", text))
     for name in personal_names() if names is None else names:
-        if name.lower() not in COMMON:
+        if name.lower() not in COMMON_NAMES:
             text = _without(name, text)
     return text
 
@@ -95,11 +94,11 @@ FREE_TEXTS = frozenset(
         "system", "text",
     }
 )  # fmt: skip
-"""Fields that hold sentences, in which a library may have its say; others are names and figures of ours."""
+"""Fields with sentences, which may quote a library; other fields hold this project's names and figures."""
 
 
 def clean(report: SelftestReport, folder: Path) -> SelftestReport:
-    """The report without what tells whose machine it is."""
+    """Return the report without data that identifies a person or a machine."""
     names = personal_names()
 
     def cleaned(value: Any, field: str) -> Any:
@@ -113,10 +112,10 @@ def clean(report: SelftestReport, folder: Path) -> SelftestReport:
 
 
 def write_archive(report: SelftestReport, path: Path) -> None:
-    """Write a report that is clean, as page and as JSON.
+    """Write a clean report as a page and as JSON.
 
     Raises:
-        StorageError: the file system refuses.
+        StorageError: the file cannot be written.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""What a trial works with, in its own process: models made when first asked for, shards compiled, loaded."""
+"""The tools of a trial, in its own process: make models when first needed, compile, load and time shards."""
 
 import shutil
 import time
@@ -37,12 +37,12 @@ from anespec.validate.selftest.records import (
 Say = Callable[[str], None]
 Keep = Callable[[Measured], None]
 COMPARED_PASSES = 6
-LEAST_TIMED = 4
+MIN_TIMED_PASSES = 4
 
 
 @dataclass(frozen=True)
 class OpenedSession:
-    """A session, and what it took to get there, in seconds."""
+    """A session with the seconds that compiling and loading took."""
 
     session: ShardSession
     compile_seconds: float
@@ -50,10 +50,10 @@ class OpenedSession:
 
 
 class Bench:
-    """The self-test's folder, its scale and the device.
+    """The device, the scale and the folder of a self-test.
 
-    `say` hears what is done next, before it is begun. `keep` is given what was found before the same is tried
-    on the CPU alone: it counts even where that ends the process.
+    `say` is called with each next stage before it begins. `keep` is called with the results on the device
+    before the CPU alone is tried; they count even if that ends the process.
     """
 
     def __init__(
@@ -62,26 +62,26 @@ class Bench:
         self.device = device
         self.scale = scale
         self.folder = folder
-        self.say = self._said
+        self.say = self._announce
         self._say = say
         self._keep = keep
         self._stage = "starting"
         self.facts = device.facts()
 
-    def _said(self, stage: str) -> None:
+    def _announce(self, stage: str) -> None:
         self._stage = stage
         self._say(stage)
 
     def artifact(self, build: Build) -> Artifact:
-        """The artifact, converted where it is not there yet.
+        """Return the artifact; convert it if it does not exist yet.
 
         Raises:
-            NotHereError: such an artifact is not made for this device's target.
+            NotHereError: such an artifact cannot be made for this device's target.
         """
         path = self.folder / "artifacts" / f"{build.name}.anespec"
         if path.is_dir():
             return Artifact(path)
-        # Each trial is a process, which would import what coremltools converts from only to convert.
+        # Each trial is a process; only one that converts imports what coremltools needs for that.
         import anespec.convert.worker_imports  # noqa: F401
         from anespec.convert.options import ConvertOptions
         from anespec.convert.pipeline import convert
@@ -135,7 +135,7 @@ class Bench:
         return path
 
     def compiled(self, build: Build, shard: Shard, *, fresh: bool = False) -> tuple[Path, float]:
-        """The compiled shard, and the seconds that compiling it took; 0 where it was compiled before."""
+        """Return the compiled shard and the seconds of compiling it; 0 if it was compiled before."""
         folder = self.folder / "compiled" / build.name
         if fresh and folder.exists():
             shutil.rmtree(folder)
@@ -159,7 +159,7 @@ class Bench:
     def open(
         self, build: Build, units: Units, *, shard: int = 0, rows: int | None = None, fresh: bool = False
     ) -> OpenedSession:
-        """A layer shard on the device: its function for so many rows, or its only or default one."""
+        """Load a layer shard on the device: its function for `rows` rows, or its only or default function."""
         artifact = self.artifact(build)
         manifest = artifact.manifest
         layers = manifest.layer_shards[shard]
@@ -173,7 +173,7 @@ class Bench:
         return OpenedSession(ShardSession(manifest, layers, model), compile_seconds, load_seconds)
 
     def open_head(self, build: Build, head: HeadShard, units: Units) -> tuple[LoadedModel, float]:
-        """A head shard on the device, and the seconds that loading it took."""
+        """Load a head shard on the device; return it with the seconds that loading took."""
         artifact = self.artifact(build)
         compiled, _ = self.compiled(build, head)
         self.say(f"loading {Path(head.path).stem} on {units}")
@@ -184,17 +184,17 @@ class Bench:
         return model, time.perf_counter() - began
 
     def widths(self, build: Build) -> tuple[int, ...]:
-        """The numbers of rows that passes of the artifact may have."""
+        """Return the numbers of rows that passes of the artifact may have."""
         return self.artifact(build).manifest.widths
 
     def _function(self, artifact: Artifact, shard: Shard, rows: int | None) -> str | None:
-        """The name of the function that runs so many rows; None where a package has one alone."""
+        """Return the name of the function for that many rows; None if the package has only one."""
         manifest = artifact.manifest
         function = manifest.function_of(shard, rows or manifest.block)
         return None if function is None else manifest.loaded_name(shard, function)
 
     def truth(self, build: Build, steps: list[Pass], *, rows: int | None = None) -> list[Tensor]:
-        """What the torch table makes of passes through the first shard."""
+        """Return the torch table's outputs of passes through the first shard."""
         from anespec.runtime.backends.portable.package_server import PackagePredictor
 
         artifact = self.artifact(build)
@@ -209,7 +209,7 @@ class Bench:
     def against_torch(
         self, name: str, build: Build, session: ShardSession, *, rows: int | None = None
     ) -> Comparison:
-        """The session's outputs beside the torch table's, from zero states on."""
+        """Compare the session's outputs with the torch table's, starting from states of zeros."""
         width = rows or build.block
         steps = list(passes(session.manifest, width, COMPARED_PASSES, seed=1))
         session.reset()
@@ -218,14 +218,14 @@ class Bench:
         return compared(name, "torch", steps, self.truth(build, steps, rows=rows), found)
 
     def device_time(self, build: Build, session: ShardSession, rows: int) -> PassTime:
-        """How long passes of so many rows take on the device: in the worker where it is built, else here."""
+        """Return the time of passes of `rows` rows on the device; measured in the worker if it is built."""
         return self._timed(build, session, Units.DEVICE, rows, self.scale.timed_passes)
 
     def first_uses(self, build: Build) -> tuple[FirstUse, ...]:
-        """What this process waits for before each width's first pass is done, narrow ones first.
+        """Return what this process waits for until the first pass of each width is done, narrow ones first.
 
-        Nothing may have loaded the build before. A range is loaded once for all widths. The worker tells it
-        where it is built, since it is what will run the model.
+        Nothing may have loaded the build before. A range is loaded once for all widths. The worker measures
+        if it is built, since it will run the model.
         """
         found: list[FirstUse] = []
         artifact = self.artifact(build)
@@ -237,7 +237,7 @@ class Bench:
             try:
                 return first_uses_in_worker(program, manifest, shard, compiled, self.scale.longest)
             except AnespecError:
-                # The worker has a step of its own, which tells what is wrong with it.
+                # The worker has a step of its own, which reports its problems.
                 pass
         opened: dict[str | None, OpenedSession] = {}
         try:
@@ -262,7 +262,7 @@ class Bench:
         return tuple(found)
 
     def with_cpu_times(self, build: Build, measured: Measured) -> Measured:
-        """What was found, with the times of the same passes on the CPU alone."""
+        """Return the results together with the times of the same passes on the CPU alone."""
 
         def tried(found: Measured) -> Measured:
             widths = dict.fromkeys(time.rows for time in found.times)
@@ -272,20 +272,21 @@ class Bench:
         return self.with_baseline(measured, tried)
 
     def with_baseline(self, measured: Measured, on_cpu: Callable[[Measured], Measured]) -> Measured:
-        """What `on_cpu` adds by trying the CPU alone; where that fails, what was found, and why it did."""
+        """Return the results with what `on_cpu` adds on the CPU alone, or with the reason why that failed."""
         self._keep(measured)
         try:
             return on_cpu(measured)
         except Exception as error:
-            # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+            # Core ML raises RuntimeError, ValueError and plain Exception.
             return measured.model_copy(update={"baseline": failure_of(error, self._stage)})
 
     def cpu_time(self, build: Build, rows: int) -> PassTime:
-        """How long passes of so many rows take on the CPU alone, in the form that CPUs are known to run."""
+        """Return the time of passes of `rows` rows on the CPU alone, in a K/V form that CPUs are known to
+        run."""
         plain = on_cpu(build, self.facts.target)
         with closing(self.open(plain, Units.CPU, rows=rows).session) as session:
             return self._timed(
-                plain, session, Units.CPU, rows, max(LEAST_TIMED, self.scale.timed_passes // 3)
+                plain, session, Units.CPU, rows, max(MIN_TIMED_PASSES, self.scale.timed_passes // 3)
             )
 
     def _timed(self, build: Build, session: ShardSession, units: Units, rows: int, count: int) -> PassTime:
@@ -299,13 +300,13 @@ class Bench:
                     program, session.manifest, session.shard, compiled, units, self.scale.longest, steps
                 )
             except AnespecError:
-                # The worker has a step of its own, which tells what is wrong with it.
+                # The worker has a step of its own, which reports its problems.
                 pass
         self.say(f"timing passes of {rows} rows on {units}")
         return session.time(steps, units)
 
     def predicted(self, build: Build) -> tuple[ShardComputePlan, tuple[RuleFinding, ...]]:
-        """Where the rules place the first shard's operations, and what they found in it."""
+        """Return the rules' plan of the first shard and their findings in it."""
         from anespec.validate.residency.prediction import predict
         from anespec.validate.residency.shard_view import view_artifact
 
@@ -316,7 +317,7 @@ class Bench:
         return plan, tuple(found for found in made.findings if found.shard == first)
 
     def planned(self, build: Build) -> ShardComputePlan:
-        """Where the device says that the first shard's operations would run; raises NotHereError."""
+        """Return the device's plan of the first shard; raises NotHereError."""
         artifact = self.artifact(build)
         shard = artifact.manifest.layer_shards[0]
         compiled, _ = self.compiled(build, shard)
@@ -325,19 +326,19 @@ class Bench:
 
 
 def memory_now() -> int:
-    """Bytes that this process holds."""
+    """Return the bytes of memory that this process holds."""
     return int(psutil.Process().memory_info().rss)
 
 
 def form_on_cpu(target: Target) -> KVForm | None:
-    """The form of K/V that the CPU alone is given on devices of this target; None for the same as the device.
+    """Return the form of K/V for the CPU alone on devices of this target; None for the device's own form.
 
     `slice_update` and several states were reported broken on CPUs of macOS 26 (Anemll#39, CoreML-LLM; B).
-    Without Core ML torch stands for the CPU, which runs every form.
+    Without Core ML torch stands for the CPU and runs every form.
     """
     return None if target is Target.CPU else KVForm.BLENDED
 
 
 def on_cpu(build: Build, target: Target) -> Build:
-    """The same for the CPU alone."""
+    """Return the same build for the CPU alone."""
     return build.model_copy(update={"kv_form": form_on_cpu(target) or build.kv_form})

@@ -1,11 +1,10 @@
-"""Runs one trial and writes what it found, in a process that Core ML may kill.
+"""Run one trial and print its results, in a process that Core ML may kill.
 
     python -P -m anespec.validate.selftest.child ASKED.json
 
-Lines of JSON on standard output: `{"stage": …}` before each thing that is begun, `{"kept": …}` before the
-same is tried on the CPU alone, and at the end one of `{"measured": …}`, `{"failure": …}`, `{"not_here": …}`,
-`{"no_room": …}`.
-It lives as long as its standard input, a pipe.
+It prints lines of JSON: `{"stage": …}` before each stage, `{"kept": …}` before the CPU alone is tried, and at
+the end one of `{"measured": …}`, `{"failure": …}`, `{"not_here": …}`, `{"no_room": …}`. The process ends when
+its standard input, a pipe from its parent, closes.
 """
 
 import os
@@ -26,7 +25,7 @@ from anespec.validate.selftest.steps import STEPS
 
 
 class Asked(Record):
-    """What a process is to do. `device` names a class, as `module:Class`; `folder` keeps what is made."""
+    """The job of a process. `device` names a class as `module:Class`; `folder` keeps what is made."""
 
     trial: Trial
     scale: Scale
@@ -35,9 +34,9 @@ class Asked(Record):
 
 
 class Told(Record):
-    """One line of what it says; one of the fields is set.
+    """One printed line; one of the fields is set.
 
-    `kept` counts where nothing comes after it: what ends the process then is the fault of the CPU's baseline.
+    `kept` is the result if no other line follows: then the CPU's baseline ended the process.
     """
 
     stage: str | None = None
@@ -49,7 +48,7 @@ class Told(Record):
 
 
 def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
-    """Run one trial; its end is told like its stages. What Core ML raises ends the trial alone."""
+    """Run one trial and report its stages and its result. An exception of Core ML ends only the trial."""
     stage = ""
 
     def say(text: str) -> None:
@@ -71,7 +70,7 @@ def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
     except NotHereError as error:
         tell(Told(not_here=str(error)))
     except Exception as error:
-        # Core ML speaks through RuntimeError, ValueError and plain Exception alike.
+        # Core ML raises RuntimeError, ValueError and plain Exception.
         failure = failure_of(error, stage)
         tell(Told(no_room=failure.text) if is_full(error) else Told(failure=failure))
 
@@ -82,7 +81,8 @@ def _write(stream: BinaryIO, line: Told) -> None:
 
 
 def main() -> None:
-    """Do what the file says that is named; nothing is closed, since a library may crash while it ends."""
+    """Run the job in the named file. Nothing is closed at the end, since a library may crash while it
+    closes."""
     end_with_parent()
     told = answer_stream()
     asked = Asked.model_validate_json(Path(sys.argv[1]).read_bytes())

@@ -1,4 +1,4 @@
-"""The course of a run: steps one after another, what earlier ones found deciding how later ones build."""
+"""Run the steps of a self-test in order; results of earlier steps decide how later ones build."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +20,10 @@ from anespec.validate.selftest.steps.variants import KV
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: the trial at work, by its number, and what it is doing.
+    """The progress of a run: the current trial, its number, and its stage.
 
-    `spent` are the seconds since it began, `left` about those that remain; None where nothing says that yet.
+    `spent` are the seconds since the run began, `left` about those that remain; None if that is not known
+    yet.
     """
 
     step: Step
@@ -35,7 +36,7 @@ class Progress:
 
 
 class Course:
-    """Steps at work: their records and reports so far, and why it ended where the disk was full."""
+    """A run of steps: their records and reports so far, and why it ended if the disk was full."""
 
     def __init__(
         self,
@@ -55,11 +56,11 @@ class Course:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._began
 
     def trials(self) -> list[Trial]:
-        """Those of the steps that are left, as things stand now."""
+        """Return the trials of the remaining steps, as planned now."""
         return [trial for step in self._steps for trial in step.trials(self._scale, self._facts)]
 
     def go(self) -> None:
@@ -75,7 +76,7 @@ class Course:
                 self._take_usable_form()
 
     def _free(self, trial: Trial, later: Sequence[Trial]) -> None:
-        """Remove what a trial made and none of the later ones needs: whole models take gigabytes."""
+        """Remove what a trial made if no later trial needs it; whole models take gigabytes."""
         if all(other.build.size != trial.build.size for other in later):
             self._run.free(trial.build.size)
         needed = {name for other in later for name in self._made(other)}
@@ -83,8 +84,11 @@ class Course:
             self._run.free_build(name)
 
     def _take_usable_form(self) -> None:
-        """Have later steps keep K/V otherwise where no shape ran with the target's default, and try shapes
-        again: it was the form that failed, such as states on an M5 (mobius#77, B)."""
+        """Use another K/V form in later steps if no shape ran with the target's default, and try shapes
+        again.
+
+        Then the form failed, such as states on an M5 (mobius#77, B).
+        """
         tried = [record for record in self.records if record.trial.step == SHAPES.id]
         if not tried or any(record.done for record in tried):
             return
@@ -106,7 +110,7 @@ class Course:
             return TrialRecord(trial=trial, outcome=Outcome.NO_ROOM, seconds=0.0, failure=failure)
         record = self._run.record(trial, lambda stage: self._watch(replace(progress, stage=stage)))
         if record.failure is not None and record.outcome is Outcome.NO_ROOM:
-            # One that asked for more than is free leaves room for others.
+            # A trial that needs more than is free may be followed by smaller ones.
             self.full = record.failure.text if record.failure.code == NO_SPACE else None
         return record
 
@@ -124,7 +128,8 @@ class Course:
         self._ended(report)
 
     def _expected(self, left: Sequence[Trial]) -> float | None:
-        """About how many seconds trials take that are not there yet, by what others took on this machine."""
+        """Return about how many seconds the remaining trials take, by the times of finished ones; None at
+        first."""
         took = [record for record in self.records if record.seconds]
         if not took:
             return None
@@ -132,12 +137,12 @@ class Course:
 
     def _expected_of(self, trial: Trial, took: Sequence[TrialRecord]) -> float:
         size = trial.build.size
-        for alike in (
+        for similar in (
             [r for r in took if r.trial.build.size == size and r.trial.step == trial.step],
             [r for r in took if r.trial.build.size == size],
         ):
-            if alike:
-                return sum(record.seconds for record in alike) / len(alike)
+            if similar:
+                return sum(record.seconds for record in similar) / len(similar)
         weights = sum(self._weight(record.trial) for record in took)
         return sum(record.seconds for record in took) * self._weight(trial) / weights
 
@@ -145,5 +150,5 @@ class Course:
         return stored_bytes(self._scale.sizes[trial.build.size])
 
     def _made(self, trial: Trial) -> set[str]:
-        """The builds that a trial makes: its own, and the one that it tries on the CPU alone."""
+        """Return the names of the builds that a trial makes: its own, and the one for the CPU alone."""
         return {trial.build.name, on_cpu(trial.build, self._facts.target).name}

@@ -1,7 +1,7 @@
-"""How much disk the system's own caches take, and when a run ends because of it.
+"""Measure how much disk the system's caches take, and end a run that takes too much.
 
-Core ML keeps what it specialised in places that are hidden from `du`; they reached 274 GB (coremltools#2549,
-B). So the free space tells, less what the self-test's own folder holds.
+Core ML keeps specialised models where `du` does not see them; they reached 274 GB (coremltools#2549, B). So
+the measure is the loss of free space, less the size of the self-test's own folder.
 """
 
 import errno
@@ -15,24 +15,25 @@ from anespec.system.errors import StorageError
 from anespec.system.formatting import bytes_text
 
 NO_SPACE = "no space"
-"""The code of a failure for want of disk, as coreml_errors names it."""
+"""The code of a failure for lack of disk space, as in coreml_errors."""
 
 CACHE_LIMIT = 60_000_000_000
-KEPT_FREE = 3_000_000_000
-"""Bytes of disk below which nothing is tried: a Mac without disk fails in its own ways."""
+MIN_FREE_BYTES = 3_000_000_000
+"""The free bytes of disk below which nothing is tried, since a Mac with a full disk fails in ways of its
+own."""
 
 Free = Callable[[Path], int]
 
 
 def free_disk(folder: Path) -> int:
-    """Bytes that are free where the folder, or the first one above it that exists, is."""
+    """Return the free bytes of the disk that holds the folder or its nearest existing parent."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files in a folder; one that goes meanwhile counts nothing."""
+    """Return the bytes of the files in a folder; files that disappear meanwhile are not counted."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -45,7 +46,7 @@ def size_of(folder: Path) -> int:
 
 
 def is_full(error: Exception) -> bool:
-    """Whether an error says that the disk is full: that is nobody's fault who was tried."""
+    """Return whether an error says that the disk is full, which is not the fault of the trial."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     if isinstance(error, StorageError) and isinstance(error.__cause__, OSError):
@@ -55,20 +56,21 @@ def is_full(error: Exception) -> bool:
 
 
 class CacheWatch:
-    """The disk since a run began with `free` bytes, of which the caches of the system may take `limit`."""
+    """The disk use since a run began with `free` bytes; the system's caches may take `limit` of them."""
 
     def __init__(self, folder: Path, free: int, limit: int = CACHE_LIMIT, free_now: Free = free_disk) -> None:
         self._folder, self._free, self._limit, self._free_now = folder, free, limit, free_now
 
     @property
     def taken(self) -> int:
-        """Bytes that are gone and not in the folder: about what the system's caches took."""
+        """Return the bytes lost that are not in the folder: about what the system's caches took."""
         return max(0, self._free - self._free_now(self._folder) - size_of(self._folder))
 
     def full(self) -> str | None:
-        """Why nothing more should be tried; None where there is room."""
-        if (free := self._free_now(self._folder)) < KEPT_FREE:
-            return f"{bytes_text(free)} of disk are free, and {bytes_text(KEPT_FREE)} are left to the system"
+        """Return why nothing more should be tried; None if there is enough disk."""
+        if (free := self._free_now(self._folder)) < MIN_FREE_BYTES:
+            kept = bytes_text(MIN_FREE_BYTES)
+            return f"only {bytes_text(free)} of disk are free; {kept} stay free for the system"
         if (taken := self.taken) > self._limit:
             limit = bytes_text(self._limit)
             return f"the system's caches took {bytes_text(taken)} of disk, more than {limit} (--cache-limit)"

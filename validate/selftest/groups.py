@@ -1,5 +1,8 @@
-"""Groups of consecutive shards of one artifact, shared out as native workers share them: one here, or several
-in a process each, since one process may hold only so many bytes of weights on a Neural Engine."""
+"""Run groups of consecutive shards: one group here, or several in a process each.
+
+Groups are divided as native workers divide them, since one process may hold only so many bytes of weights on
+a Neural Engine.
+"""
 
 import subprocess
 import tempfile
@@ -23,15 +26,15 @@ from anespec.validate.selftest.inputs.stimulus import Pass
 from anespec.validate.selftest.records import Build
 
 MODULE = "anespec.validate.selftest.group_process"
-LAST_WORDS = 4096
+MAX_ERROR_BYTES = 4096
 
 
 class GroupFailedError(Exception):
-    """A group's process failed or died; the text is that of the library, or of coreml_errors."""
+    """A group's process failed or died; the message is the library's, or from coreml_errors."""
 
 
 class GroupAsked(Record):
-    """What a process is to hold: the shards from `first` to before `end`, in the manifest's order."""
+    """The job of a process: hold the shards first..end-1 in the manifest's order."""
 
     build: Build
     first: Index
@@ -43,21 +46,21 @@ class GroupAsked(Record):
 
 
 class GroupLoaded(Record):
-    """What loading took, in seconds, and what it added to the process's memory."""
+    """The seconds of loading, and the memory that it added to the process."""
 
     seconds: float
     memory_bytes: Bytes
 
 
 class GroupPassed(Record):
-    """The seconds of a pass's predictions, and whether all that they gave is finite."""
+    """The seconds of a pass's predictions, and whether all outputs are finite."""
 
     seconds: float
     finite: bool
 
 
 class GroupTold(Record):
-    """One line of what a process says; one of the fields is set. The hidden state follows `passed`."""
+    """One line that a process prints; one of the fields is set. The hidden state follows `passed`."""
 
     stage: str | None = None
     loaded: GroupLoaded | None = None
@@ -66,19 +69,19 @@ class GroupTold(Record):
 
 
 class Group(Protocol):
-    """Shards that a pass goes through."""
+    """Shards through which a pass runs."""
 
     def loaded(self) -> GroupLoaded:
-        """Wait until all are loaded."""
+        """Wait until all shards are loaded."""
         ...
 
     def run(self, step: Pass) -> tuple[Tensor, GroupPassed]:
-        """A pass: the hidden state after it."""
+        """Run a pass; return the hidden state after it."""
         ...
 
 
 class GroupHere:
-    """Shards loaded in this process, when they are first waited for."""
+    """Shards in this process, loaded by the first call of `loaded`."""
 
     def __init__(self, bench: Bench, build: Build, share: range, units: Units) -> None:
         self._bench, self._build, self._share, self._units = bench, build, share, units
@@ -125,10 +128,10 @@ class GroupHere:
 
 @dataclass
 class GroupElsewhere:
-    """Shards that another process holds; it was started, and loads."""
+    """Shards in another process, which was started and loads them."""
 
     process: "subprocess.Popen[bytes]"
-    words: IO[bytes]
+    error_output: IO[bytes]
     say: Callable[[str], None]
     known: GroupLoaded | None = None
 
@@ -165,9 +168,9 @@ class GroupElsewhere:
 
     def _lost(self) -> GroupFailedError:
         code = self.process.wait()
-        self.words.seek(0)
-        said = last_line(self.words.read()[-LAST_WORDS:].decode("utf-8", "replace"))
-        end = ended_by(-code) if code < 0 else f"the process ended with {code}"
+        self.error_output.seek(0)
+        said = last_line(self.error_output.read()[-MAX_ERROR_BYTES:].decode("utf-8", "replace"))
+        end = ended_by(-code) if code < 0 else f"the process ended with exit code {code}"
         return GroupFailedError(f"{said}\n{end}".strip())
 
 
@@ -175,8 +178,10 @@ class GroupElsewhere:
 def open_groups(
     bench: Bench, build: Build, shares: Sequence[range], units: Units, *, in_turn: bool = False
 ) -> Iterator[tuple[Group, ...]]:
-    """A group per share: here where there is one alone, else each in a process; these load at once, or one
-    after another."""
+    """Open a group per share: here if there is one share, else each in a process of its own.
+
+    The processes load at the same time, or `in_turn`.
+    """
     with ExitStack() as stack:
         if len(shares) == 1:
             yield (stack.enter_context(closing(GroupHere(bench, build, shares[0], units))),)
@@ -203,17 +208,17 @@ def _elsewhere(
         scale=bench.scale,
         folder=str(bench.folder),
     )
-    with tempfile.TemporaryFile() as words:
-        # In the trial's own process group, which is killed as one.
+    with tempfile.TemporaryFile() as error_output:
+        # It stays in the trial's process group, which is killed as a whole.
         process = subprocess.Popen(
             [*child_command(MODULE), asked.model_dump_json()],
             env=child_environment(),
             cwd=NEUTRAL_FOLDER,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=words,
+            stderr=error_output,
         )
         try:
-            yield GroupElsewhere(process, words, lambda stage: bench.say(f"process {place}: {stage}"))
+            yield GroupElsewhere(process, error_output, lambda stage: bench.say(f"process {place}: {stage}"))
         finally:
             end_child(process)

@@ -1,4 +1,4 @@
-"""The self-test's page: one HTML file in the style of the gates' report, which loads nothing."""
+"""Render the self-test's page: one self-contained HTML file in the style of the gates' report."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ TEMPLATE = Path(__file__).parent / "templates" / "selftest.jinja"
 
 @dataclass(frozen=True)
 class TimeRow:
-    """A trial's passes on both units: `share` is the width of a bar, in percent of the longest."""
+    """The time of a trial's passes on both units: `share` is the width of a bar, in percent of the
+    longest."""
 
     name: str
     rows: int
@@ -30,7 +31,7 @@ class TimeRow:
 
 @dataclass(frozen=True)
 class StartRow:
-    """What a process waited for until it had run a width once, in seconds."""
+    """What a process waited for until it had run a width once, as times."""
 
     name: str
     rows: int
@@ -40,7 +41,7 @@ class StartRow:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial in a line."""
+    """A trial on one line."""
 
     name: str
     outcome: str
@@ -49,7 +50,7 @@ class TrialRow:
 
 
 def render_page(report: SelftestReport) -> str:
-    """The page as HTML. Whatever a report says is text here: everything is escaped."""
+    """Return the page as HTML. All text is escaped, since messages of libraries may hold anything."""
     return render_report(
         TEMPLATE,
         report=report,
@@ -64,7 +65,7 @@ def render_page(report: SelftestReport) -> str:
 
 
 def verdict(report: SelftestReport) -> str:
-    """What the whole comes to, in a sentence."""
+    """Return the result of all steps in a sentence."""
     failed = [step.title for step in report.steps if step.level is Level.FAIL]
     ran = sum(step.level is not Level.NOT_HERE for step in report.steps)
     if not ran:
@@ -77,14 +78,14 @@ def verdict(report: SelftestReport) -> str:
     )
     steps = f"{ran} of {counted(len(report.steps), 'step')} ran"
     if report.ended_early is not None:
-        steps += f", and the rest did not, since {report.ended_early}"
+        steps += f", and the others did not, since {report.ended_early}"
     if failed:
         return f"{where}, {steps}; something failed in: {', '.join(failed)}."
     return f"{where}, {steps}, and nothing failed."
 
 
 def choice_rows(choices: TunedChoices | None) -> list[tuple[str, str, str]]:
-    """Every choice: the option, its value, and why; those that stay as by default where a reason is known."""
+    """Return every choice with its option, value and reason; defaults are listed if their reason is known."""
     if choices is None:
         return []
     reasons = {reason.choice: reason.because for reason in choices.provenance}

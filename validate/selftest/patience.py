@@ -1,8 +1,8 @@
-"""How long a silent process is waited for: as long as the system's compilers make progress.
+"""Decide how long to wait for a silent process: as long as the system's compilers make progress.
 
-Core ML compiles for the Neural Engine in services of the system. A process that waits for one says nothing
-and uses no processor, for 20 minutes and more (MochiDiffusion#304, speech-swift#464; B), and a service works
-on when its client was killed. None of it was tried on a Mac.
+Core ML compiles for the Neural Engine in services of the system. A process that waits for one prints nothing
+and uses no processor, for 20 minutes and more (MochiDiffusion#304, speech-swift#464; B). A service continues
+after its client was killed. None of it was tried on a Mac.
 """
 
 import subprocess
@@ -12,30 +12,31 @@ from collections.abc import Callable
 from anespec.system.child_python import NEUTRAL_FOLDER
 
 SERVICES = frozenset({"ANECompilerService", "aned", "coremlcompiler"})
-"""Processes that compile for Core ML, by the name of their executable."""
+"""The processes that compile for Core ML, by the name of their executable."""
 
 END_COMMAND = "sudo killall ANECompilerService"
-"""Ends what the compiler still works at; others did so, and their models loaded (whisper.cpp#937, B)."""
+"""A command that ends the compiler's current work; others used it, and their models loaded
+(whisper.cpp#937, B)."""
 
-LOOK_EVERY = 5.0
-"""Seconds between two looks at the compilers."""
+POLL_INTERVAL = 5.0
+"""The seconds between two measurements of the compilers."""
 
-AT_WORK = 0.1
-"""Compilers that use less than this share of a processor rest."""
+WORKING_SHARE = 0.1
+"""Compilers that use less than this share of a processor are idle."""
 
 LONGEST_SETTLING = 1800.0
-"""Seconds that are waited for compilers to rest after their client was killed."""
+"""The most seconds to wait until compilers are idle after their client was killed."""
 
 CompilerSeconds = Callable[[], float | None]
 Clock = Callable[[], float]
 
 
 def compiler_seconds() -> float | None:
-    """The processor's seconds that the compilers used so far, as `ps` says; None where none of them runs."""
+    """Return the processor time of the compilers so far, from `ps`; None if none is running."""
     command = ["ps", "-A", "-o", "time=,comm="]
     try:
         said = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=LOOK_EVERY, cwd=NEUTRAL_FOLDER
+            command, capture_output=True, text=True, check=False, timeout=POLL_INTERVAL, cwd=NEUTRAL_FOLDER
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -43,7 +44,7 @@ def compiler_seconds() -> float | None:
 
 
 def seconds_of_compilers(listing: str) -> float | None:
-    """The same from lines of `TIME COMMAND`; a time is `[[days-]hours:]minutes:seconds`."""
+    """Return the processor time from lines of `TIME COMMAND`; TIME is `[[days-]hours:]minutes:seconds`."""
     found = None
     for line in listing.splitlines():
         spent, _, command = line.strip().partition(" ")
@@ -61,7 +62,7 @@ def _seconds(spent: str) -> float:
 
 
 class Patience:
-    """Decides when a silent process has hung: `silence` seconds without progress, `longest` in any case."""
+    """Decides when a silent process hangs: after `silence` seconds without progress, or after `longest`."""
 
     def __init__(
         self,
@@ -75,22 +76,22 @@ class Patience:
         self.heard()
 
     def heard(self) -> None:
-        """The process said something: everything counts from now."""
+        """Restart all times: the process printed something."""
         self._heard = self._progress = self._clock()
         self._look: tuple[float, float | None] | None = None
 
     @property
     def interval(self) -> float:
-        """Seconds after which to look again."""
-        return min(LOOK_EVERY, self._silence / 4)
+        """Return the seconds after which to check again."""
+        return min(POLL_INTERVAL, self._silence / 4)
 
     @property
     def seconds(self) -> float:
-        """For how long it said nothing."""
+        """Return how long the process has printed nothing."""
         return self._clock() - self._heard
 
     def hung(self) -> bool:
-        """Look at the compilers: whether the process is not waited for any more."""
+        """Measure the compilers, and return whether the process hangs."""
         now, spent = self._clock(), self._compilers()
         if self._look is not None:
             looked, before = self._look
@@ -106,19 +107,19 @@ def settle(
     sleep: Callable[[float], None] = time.sleep,
     compilers: CompilerSeconds = compiler_seconds,
 ) -> None:
-    """Wait until the compilers rest, which go on with what a killed process asked for."""
+    """Wait until the compilers are idle; they continue to work for a process that was killed."""
     began, spent = clock(), compilers()
     while spent is not None and clock() - began < LONGEST_SETTLING:
         say(f"waiting for the compiler of the trial that was ended; `{END_COMMAND}` ends it")
         looked = clock()
-        sleep(LOOK_EVERY)
+        sleep(POLL_INTERVAL)
         before, spent = spent, compilers()
         if not _works(before, spent, clock() - looked):
             return
 
 
 def _works(before: float | None, after: float | None, seconds: float) -> bool:
-    """Whether compilers that had used `before` and now `after` were at work; one that began or ended was."""
+    """Return whether compilers worked between two measurements; one that started or ended did."""
     if before is None or after is None:
         return before is not None or after is not None
-    return after < before or after - before > AT_WORK * seconds
+    return after < before or after - before > WORKING_SHARE * seconds

@@ -38,7 +38,7 @@ def test_a_mac_is_tested_with_core_ml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mac_without_an_engine_asks_core_ml_only_if_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingPackageError, match="--core-ml needs a missing package: macOS 15"):
+    with pytest.raises(MissingPackageError, match="--core-ml cannot run here: macOS 15"):
         device_here(core_ml=True)
     stand_in(monkeypatch)
     monkeypatch.setattr(NativeModel, "get_all_compute_devices", lambda: [device(Device.CPU)])

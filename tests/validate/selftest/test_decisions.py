@@ -18,7 +18,7 @@ from anespec.validate.selftest import course, runner
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.child import Asked
 from anespec.validate.selftest.devices.device import Units
-from anespec.validate.selftest.disk import KEPT_FREE, CacheWatch
+from anespec.validate.selftest.disk import MIN_FREE_BYTES, CacheWatch
 from anespec.validate.selftest.inputs.scale import FULL_SCALE, QUICK_SCALE
 from anespec.validate.selftest.page import verdict
 from anespec.validate.selftest.patience import END_COMMAND, Patience, seconds_of_compilers, settle
@@ -361,5 +361,5 @@ def test_caches_of_the_system_end_the_run_where_they_take_too_much(tmp_path: Pat
     assert report.cache_bytes == pytest.approx(45e9, rel=0.01)
     assert report.ended_early is not None
     assert "--cache-limit" in report.ended_early
-    watch = CacheWatch(tmp_path, 10**12, 10**13, lambda folder: KEPT_FREE - 1)
-    assert "are left to the system" in (watch.full() or "")
+    watch = CacheWatch(tmp_path, 10**12, 10**13, lambda folder: MIN_FREE_BYTES - 1)
+    assert "stay free for the system" in (watch.full() or "")

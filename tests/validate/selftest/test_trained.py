@@ -58,7 +58,7 @@ def test_weights_that_make_it_slower_are_told_of(records: list[TrialRecord]) -> 
 def test_a_large_model_is_cut_to_its_first_layers_and_named_nowhere(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trained, "LEAST_BYTES", 1)
+    monkeypatch.setattr(trained, "MIN_BYTES", 1)
     scale = with_trained(SCALE, model_path(), model)
     assert scale.sizes["model"].layers == 1
     assert scale.sizes["model"] == scale.sizes["random-model"]

@@ -1,6 +1,6 @@
-"""Which device a self-test is run on: Core ML where there is a Neural Engine, else the portable backend.
+"""Choose the device of a self-test: Core ML if there is a Neural Engine, else the portable backend.
 
-A Mac without one, such as a virtual machine, can be told to ask Core ML all the same.
+On a Mac without one, such as a virtual machine, --core-ml chooses Core ML nevertheless.
 """
 
 import importlib
@@ -16,32 +16,32 @@ PORTABLE = "anespec.validate.selftest.devices.portable:PortableDevice"
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """A device by the name that a process makes it from, and whether it has a Neural Engine."""
+    """A device by the name from which a process makes it, and whether it has a Neural Engine."""
 
     name: str
     engine: bool
 
 
 def device_here(core_ml: bool = False) -> DeviceChoice:
-    """The device of this machine; with `core_ml` it is Core ML, also where there is no Neural Engine.
+    """Return the device of this machine; `core_ml` chooses Core ML even without a Neural Engine.
 
     Raises:
-        MissingPackageError: Core ML is asked for, and is not here.
+        MissingPackageError: `core_ml` is set, and Core ML is not available.
     """
     reason = unavailable()
     if core_ml and reason is not None:
-        raise MissingPackageError(f"--core-ml needs what is not here: {reason.partition(';')[0]}")
+        raise MissingPackageError(f"--core-ml cannot run here: {reason.partition(';')[0]}")
     engine = reason is None and has_neural_engine()
     return DeviceChoice(COREML if engine or core_ml else PORTABLE, engine)
 
 
 def make_device(name: str) -> Device:
-    """The device that `module:Class` names."""
+    """Return a device from its name `module:Class`."""
     module, _, made = name.partition(":")
     device: Device = getattr(importlib.import_module(module), made)()
     return device
 
 
 def name_of(device: Device) -> str:
-    """What `make_device` makes such a device from."""
+    """Return the name from which `make_device` makes such a device."""
     return f"{type(device).__module__}:{type(device).__name__}"

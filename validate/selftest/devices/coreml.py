@@ -1,7 +1,7 @@
-"""Core ML as the device, through coremltools' own classes. None of it was run on a Mac by this project.
+"""Core ML as the device, through coremltools' classes. This project has not run any of it on a Mac.
 
-Times are of `predict` alone, which has coremltools copy what goes in and out; inputs are widened to the fp32
-that it asks for before the clock starts.
+Times are of `predict` alone, which includes coremltools' copies of inputs and outputs. Inputs are widened to
+fp32, as coremltools needs them, before the clock starts.
 """
 
 import time
@@ -81,7 +81,7 @@ class CoreMLModel:
         return Prediction({name: value.astype(np.float16) for name, value in found.items()}, seconds)
 
     def close(self) -> None:
-        """Core ML lets go of a model when nobody refers to it."""
+        """Release the model; Core ML frees it with its last reference."""
         del self._model
 
 
@@ -92,7 +92,7 @@ class CoreMLDevice:
         self._core_ml = core_ml or CoreMLTools()
 
     def facts(self) -> DeviceFacts:
-        """This Mac."""
+        """Return the facts of this Mac."""
         return DeviceFacts(
             name="coreml",
             machine=machine_name(),
@@ -107,30 +107,31 @@ class CoreMLDevice:
         )
 
     def compile(self, package: Path, destination: Path) -> Path:
-        """Compile for good; the folder is not there yet, as Core ML asks."""
+        """Compile permanently; the destination folder must not exist, as Core ML requires."""
         return self._core_ml.compile(package, destination / f"{package.stem}.mlmodelc")
 
     def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> CoreMLModel:
-        """Load, which specialises for the Neural Engine: minutes, the first time."""
+        """Load the model; the first time Core ML specialises it for the Neural Engine, which takes
+        minutes."""
         return CoreMLModel(self._core_ml.load(compiled, function, COMPUTE_UNITS[units], hint))
 
     def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
-        """Core ML's own plan at the shape that is run: the worker's where it was built.
+        """Return Core ML's own plan at the shape that runs, from the worker if it was built.
 
-        Else it is asked in this process, which is a trial's own, and of the default function alone.
+        Otherwise coremltools plans in this process, which is the trial's own, and only the default function.
         """
         if (program := built_worker()) is not None:
             return WorkerPlans(program).plan_compiled(artifact, shard, compiled)
         return PlanningTools().plan_compiled(artifact, shard, compiled)
 
     def worker(self, say: Callable[[str], None]) -> WorkerProgram:
-        """Built by Swift, which comes with Xcode or its command line tools."""
+        """Build the worker with Swift, which comes with Xcode or its command line tools."""
         return worker_here(say)
 
     def built_worker(self) -> WorkerProgram | None:
-        """The worker of this installation."""
+        """Return the worker of this installation."""
         return built_worker()
 
     def open(self, artifact: Artifact) -> Verifier:
-        """The backend that runs on a Mac with nothing else built."""
+        """Open the backend that runs on a Mac without the worker."""
         return open_verifier(artifact, COREML)

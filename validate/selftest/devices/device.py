@@ -1,4 +1,4 @@
-"""The seam to what executes packages: compile, load, plan, predict with states, and how long it took."""
+"""The interface of a device that executes packages: compile, load, plan, predict with states, and time."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ Tensor = NDArray[np.float16]
 
 
 class Units(StrEnum):
-    """Where a model may run: on what is tested, or on the same machine's processor alone."""
+    """Where a model may run: on the tested device, or on the same machine's processor alone."""
 
     DEVICE = "device"
     CPU = "cpu"
 
 
 class NotHereError(AnespecError):
-    """This device cannot do it, whatever the package; the sentence says why."""
+    """This device cannot do it for any package; the message says why."""
 
 
 def worker_here(say: Callable[[str], None]) -> WorkerProgram:
-    """The worker as this machine builds it; see Device."""
+    """Build the worker on this machine; see Device."""
     try:
         return build_worker(say)
     except MissingPackageError as error:
@@ -42,9 +42,9 @@ def worker_here(say: Callable[[str], None]) -> WorkerProgram:
 
 
 class DeviceFacts(Record):
-    """What a report says of a device. `engine` is whether it has a Neural Engine whose residency counts.
+    """The description of a device in a report. `engine` is whether it has a Neural Engine to be judged.
 
-    `device` and `cpu` say in a few words what the two units are, e.g. `Neural Engine`, `CPU only`.
+    `device` and `cpu` name the two units in a few words, e.g. `Neural Engine`, `CPU only`.
     """
 
     name: str
@@ -71,47 +71,47 @@ class DeviceState(Protocol):
     """The states of one sequence of predictions."""
 
     def read(self, name: str) -> Tensor:
-        """A copy of one, bit for bit."""
+        """Return a copy of one state, bit for bit."""
         ...
 
     def write(self, name: str, value: Tensor) -> None:
-        """Replace one."""
+        """Replace one state."""
         ...
 
 
 class LoadedModel(Protocol):
-    """One function of a package, loaded. Any method may raise whatever the library raises."""
+    """One loaded function of a package. Any method may raise any exception of the library."""
 
     def make_state(self) -> DeviceState:
-        """States of zeros."""
+        """Return states of zeros."""
         ...
 
     def predict(self, inputs: Inputs, state: DeviceState | None) -> Prediction:
-        """Execute once, `state` written to; None where the function has no states."""
+        """Execute once and update `state`; it is None if the function has no states."""
         ...
 
     def close(self) -> None:
-        """Release memory."""
+        """Release the memory."""
         ...
 
 
 class Device(Protocol):
-    """What executes packages. A call may raise anything, never return, or end the process."""
+    """A device that executes packages. A call may raise any exception, never return, or end the process."""
 
     def facts(self) -> DeviceFacts:
-        """What it is."""
+        """Return the facts of the device."""
         ...
 
     def compile(self, package: Path, destination: Path) -> Path:
-        """Compile a package; returns the compiled model, a folder at or below `destination`."""
+        """Compile a package; return the compiled model, a folder at or below `destination`."""
         ...
 
     def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> LoadedModel:
-        """Load one function; None for the package's only or default one. `hint` is for Core ML alone."""
+        """Load one function; None loads the package's only or default one. Only Core ML uses `hint`."""
         ...
 
     def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
-        """Where each operation of the shard would run, by its compiled model that is there.
+        """Return the device of each operation of the shard, from its compiled model.
 
         Raises:
             NotHereError: only Core ML makes plans.
@@ -119,18 +119,18 @@ class Device(Protocol):
         ...
 
     def worker(self, say: Callable[[str], None]) -> WorkerProgram:
-        """The native worker, built where it was not; `say` hears how far that is.
+        """Return the native worker, and build it if needed; `say` is called with the progress.
 
         Raises:
-            NotHereError: there is nothing to build it with.
+            NotHereError: the tools to build it are missing.
             AnespecError: it does not compile.
         """
         ...
 
     def built_worker(self) -> WorkerProgram | None:
-        """The native worker, where it was built before."""
+        """Return the native worker if it was built before."""
         ...
 
     def open(self, artifact: Artifact) -> Verifier:
-        """The whole artifact, as the runtime would open it on this device."""
+        """Open the whole artifact as the runtime would on this device."""
         ...

@@ -1,4 +1,4 @@
-"""The device where there is no Core ML: OpenVINO runs the packages, and torch stands for the processor."""
+"""The device without Core ML: OpenVINO runs the packages, and torch stands for the processor."""
 
 import platform
 import sys
@@ -54,14 +54,14 @@ class PortableModel:
         return Prediction(outputs, time.perf_counter() - began)
 
     def close(self) -> None:
-        """Nothing is held but memory."""
+        """Do nothing: the model holds only memory."""
 
 
 class PortableDevice:
     """See Device."""
 
     def facts(self) -> DeviceFacts:
-        """This machine, and the libraries that run on it."""
+        """Return the facts of this machine and its libraries."""
         return DeviceFacts(
             name="portable",
             machine=machine_name(),
@@ -76,34 +76,34 @@ class PortableDevice:
         )
 
     def compile(self, package: Path, destination: Path) -> Path:
-        """Nothing to compile: a folder that says which package is meant."""
+        """Write a folder that names the package, since there is nothing to compile."""
         compiled = destination / f"{package.stem}{COMPILED}"
         compiled.mkdir(parents=True, exist_ok=True)
         (compiled / PACKAGE_OF_COMPILED).write_text(str(package.resolve()))
         return compiled
 
     def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> PortableModel:
-        """Compile with the library."""
+        """Compile the package with the library."""
         library: Library = "openvino" if units is Units.DEVICE else "torch"
         return PortableModel(PackagePredictor(compiled, function, library, processors()))
 
     def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:
-        """Core ML alone makes plans."""
-        raise NotHereError("only Core ML says where operations would run, on a Mac")
+        """Raise NotHereError: only Core ML makes plans."""
+        raise NotHereError("only Core ML, on a Mac, plans where operations run")
 
     def worker(self, say: Callable[[str], None]) -> WorkerProgram:
-        """The worker over its stand-in for Core ML, which has OpenVINO compute."""
+        """Return the worker with its stand-in for Core ML, in which OpenVINO computes."""
         if platform.system() != "Linux":
-            raise NotHereError("the worker runs what Core ML compiled, and here the portable backend runs")
+            raise NotHereError("the worker runs what Core ML compiled; here the portable backend runs")
         program = worker_here(say)
         python = f"{STAND_IN}={sys.executable}"
         command = ("/usr/bin/env", python, f"{LIBRARY_VARIABLE}=openvino", *program.command)
         return replace(program, command=command)
 
     def built_worker(self) -> WorkerProgram | None:
-        """None: OpenVINO computes behind the worker, and its own times are here."""
+        """Return None: OpenVINO computes behind the worker too, so its times come from this process."""
         return None
 
     def open(self, artifact: Artifact) -> Verifier:
-        """The fast portable backend."""
+        """Open the fast portable backend."""
         return open_verifier(artifact, OPENVINO)

@@ -1,4 +1,4 @@
-"""A layer shard on a device, given passes: inputs made, states or caches handed in, outputs timed."""
+"""Run passes through a layer shard on a device: make inputs, pass states or caches, time predictions."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from anespec.validate.selftest.records import Comparison, PassTime
 
 
 class ShardSession:
-    """One layer shard, loaded: a sequence runs through it. Caches that the host holds are kept here."""
+    """A loaded layer shard through which one sequence runs. It keeps the caches that the host holds."""
 
     def __init__(self, manifest: Manifest, shard: LayerShard, model: LoadedModel) -> None:
         self.manifest = manifest
@@ -31,17 +31,17 @@ class ShardSession:
         self.reset()
 
     def reset(self) -> None:
-        """States and caches of zeros."""
+        """Set states and caches to zeros."""
         self.state = self.model.make_state() if self.shard.program_states else None
         self._caches = empty_caches(self.shard.states, self.manifest.pools)
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """All states, the graph's and those that are held here."""
+        """Return the names of all states, in the graph or held by the host."""
         return tuple(state.name for state in self.shard.states)
 
     def read(self, name: str) -> Tensor:
-        """A copy of a state."""
+        """Return a copy of a state."""
         if name in self._caches:
             return self._caches[name].slots.copy()
         return self._states().read(name)
@@ -54,7 +54,7 @@ class ShardSession:
             self._states().write(name, value)
 
     def run(self, step: Pass) -> tuple[Tensor, float]:
-        """One pass: hidden states out, and the seconds of the prediction."""
+        """Run one pass; return its hidden states and the seconds of the prediction."""
         made = self._inputs.of(step.rows, step.hidden)
         given: dict[str, Tensor | Homes] = {
             spec.name: as_taken(self.manifest, self.shard, spec, made[spec.name])
@@ -68,11 +68,11 @@ class ShardSession:
         return found.outputs[HIDDEN_OUT], found.seconds
 
     def outputs(self, steps: Iterable[Pass]) -> list[Tensor]:
-        """What passes one after another give."""
+        """Run passes one after another and return their outputs."""
         return [self.run(step)[0] for step in steps]
 
     def time(self, steps: Sequence[Pass], units: Units) -> PassTime:
-        """The typical and the least time of the passes after the first few."""
+        """Return the median and the shortest time of the passes, without the first ones."""
         seconds = [self.run(step)[1] for step in steps]
         return pass_time(seconds, len(steps[0].rows), self.manifest.pools[0].slots, units)
 
@@ -87,7 +87,7 @@ class ShardSession:
 
 
 def as_taken(manifest: Manifest, shard: Shard, spec: TensorSpec, value: Tensor | Homes) -> Tensor | Homes:
-    """Return a shard's input in the type and the layout of the function that runs passes of so many rows."""
+    """Return a shard's input in the type and layout of the function that runs passes of that many rows."""
     if spec.dtype == "int32":
         return value
     numbers = value.astype(np.float16, copy=False)
@@ -106,7 +106,7 @@ def compared(
     expected: Sequence[Tensor],
     found: Sequence[Tensor],
 ) -> Comparison:
-    """Outputs beside what was expected; the error is relative to what the layers add to their input."""
+    """Compare outputs with the expected ones; errors are relative to what the layers add to their input."""
     given = rows_of([step.hidden for step in steps]).astype(np.float32)
     wanted, got = rows_of(expected).astype(np.float32), rows_of(found)
     close = closeness(wanted, got, wanted - given)
@@ -120,7 +120,7 @@ def compared(
 
 
 def digest(arrays: Iterable[Tensor]) -> str:
-    """SHA-256 of the bits of arrays."""
+    """Return the SHA-256 of the bits of arrays."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(np.ascontiguousarray(array).view(np.uint16).tobytes())

@@ -1,4 +1,4 @@
-"""A layer shard in a native worker, given passes: what the worker step and the timing of others share."""
+"""Run passes through a layer shard in a native worker, for the worker step and for timing."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from anespec.validate.selftest.devices.device import Tensor, Units
 from anespec.validate.selftest.inputs.stimulus import Pass
 from anespec.validate.selftest.records import FirstUse, PassTime
 
-WARMING = 2
-"""Passes that are run before any is timed."""
+WARM_UP_PASSES = 2
+"""The passes that run before any is timed."""
 
 _UNITS: dict[Units, ComputeUnits] = {Units.DEVICE: "cpuAndNeuralEngine", Units.CPU: "cpuOnly"}
 
 
 class WorkerSession:
-    """One layer shard, loaded by a worker; a sequence runs through it."""
+    """A layer shard loaded by a worker, through which one sequence runs."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class WorkerSession:
         units: Units,
         seconds: float,
     ) -> None:
-        """Start the worker, each request of which may take so many seconds; raises AnespecError."""
+        """Start the worker; each request may take `seconds`. Raises AnespecError."""
         (stage,) = stages_of(manifest, (shard,), {shard.path: compiled.absolute()})
         limits = WorkerLimits(pass_seconds=seconds, load_seconds=seconds, units=_UNITS[units])
         self._runner = WorkerRunner(stage, manifest, program, limits)
@@ -42,7 +42,7 @@ class WorkerSession:
         self._milliseconds = 0.0
 
     def run(self, step: Pass) -> tuple[Tensor, float]:
-        """One pass: hidden states out, and the seconds of the prediction as the worker counts.
+        """Run one pass; return its hidden states and the seconds of the prediction by the worker's clock.
 
         Raises:
             AnespecError: the shard fails, or the worker died.
@@ -53,11 +53,11 @@ class WorkerSession:
 
     @property
     def starts(self) -> Mapping[str, StartTimes]:
-        """What starting the shard took, by the path of its compiled form."""
+        """Return the start times of the shard, by the path of its compiled form."""
         return self._runner.starts
 
     def stats(self) -> WorkerStats:
-        """The worker's counts since it loaded."""
+        """Return the worker's counts since it loaded."""
         return self._runner.stats()
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class WorkerSession:
 def first_uses_in_worker(
     program: WorkerProgram, manifest: Manifest, shard: LayerShard, compiled: Path, seconds: float
 ) -> tuple[FirstUse, ...]:
-    """What a worker of its own takes to load a shard and run each width once; raises like WorkerSession."""
+    """Start a new worker and return what it waits for per width; raises like WorkerSession."""
     with closing(WorkerSession(program, manifest, shard, compiled, Units.DEVICE, seconds)) as session:
         (start,) = session.starts.values()
     first = min(each.rows for each in start.passes)
@@ -92,7 +92,7 @@ def time_in_worker(
     seconds: float,
     steps: Sequence[Pass],
 ) -> PassTime:
-    """How long these passes take in a worker of their own; raises like WorkerSession."""
+    """Return the time of these passes in a new worker; raises like WorkerSession."""
     with closing(WorkerSession(program, manifest, shard, compiled, units, seconds)) as session:
         spent = [session.run(step)[1] for step in steps]
     time = pass_time(spent, len(steps[0].rows), manifest.pools[0].slots, units)
@@ -100,8 +100,8 @@ def time_in_worker(
 
 
 def pass_time(seconds: Sequence[float], rows: int, slots: int, units: Units) -> PassTime:
-    """The typical and the least time of passes that took so many seconds, after the first few."""
-    timed = [1000 * each for each in seconds[WARMING:]]
+    """Return the median and the shortest time of passes that took `seconds`, without the first ones."""
+    timed = [1000 * each for each in seconds[WARM_UP_PASSES:]]
     return PassTime(
         rows=rows,
         slots=slots,

@@ -1,7 +1,7 @@
-"""GGUFs of realistic Llama shapes with random weights: speed, memory and residency without a download.
+"""Write GGUFs of realistic Llama shapes with random weights, to measure without a download.
 
-The text that comes out of such a model is noise; its time and memory are those of a real one. Tensors
-are made and written one at a time, Q8_0 blocks straight from random bytes.
+Such a model generates noise, but in the time and memory of a real one. Tensors are made and written one at a
+time, Q8_0 blocks directly from random bytes.
 """
 
 import itertools
@@ -17,7 +17,8 @@ from gguf import GGMLQuantizationType, GGUFWriter, TokenType
 from numpy.typing import NDArray
 
 WEIGHT_STD = 0.02
-"""Of large models; small ones have larger weights, so that layers add as much to their input."""
+"""The standard deviation of weights in large models; small ones have larger weights, so that their layers
+add as much to their input."""
 
 INT8_STD = 127 / 3**0.5
 Q8_BLOCK = np.dtype([("scale", "<f2"), ("values", "i1", (32,))])
@@ -25,7 +26,7 @@ Q8_BLOCK = np.dtype([("scale", "<f2"), ("values", "i1", (32,))])
 
 @dataclass(frozen=True)
 class Sizes:
-    """Shapes of a Llama model with tied embeddings."""
+    """The shapes of a Llama model with tied embeddings."""
 
     layers: int
     d: int
@@ -38,7 +39,7 @@ class Sizes:
 
 
 def shapes(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor's name and shape, rows first."""
+    """Yield every tensor's name and shape, rows first."""
     queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     yield "token_embd.weight", (sizes.vocabulary, sizes.d)
     for layer in range(sizes.layers):
@@ -58,14 +59,15 @@ def shapes(sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def stored_bytes(sizes: Sizes) -> int:
-    """About what the weights of a model take in a Q8_0 file: 34 bytes for 32 of them."""
+    """Return about the bytes of a model's weights in a Q8_0 file: 34 bytes for 32 weights."""
     return sum(math.prod(shape) for _, shape in shapes(sizes)) * 34 // 32
 
 
 def random_tensor(
     shape: tuple[int, ...], kind: GGMLQuantizationType, rng: np.random.Generator
 ) -> NDArray[np.generic]:
-    """Weights as stored (Q8_0: bytes per row), of standard deviation 0.02 or more; norms are near one."""
+    """Return weights as stored (Q8_0: bytes per row) with standard deviation 0.02 or more; norms are near
+    one."""
     if len(shape) == 1:
         return (1 + 0.05 * rng.standard_normal(shape)).astype(np.float32)
     spread = max(WEIGHT_STD, shape[1] ** -0.5)
@@ -80,7 +82,7 @@ def random_tensor(
 
 
 def pieces(count: int) -> Iterator[tuple[str, TokenType]]:
-    """`count` distinct SentencePiece-like tokens: controls, all bytes, then words by length."""
+    """Yield `count` distinct SentencePiece-like tokens: controls, all bytes, then words by length."""
     words = (
         start + "".join(letters)
         for length in itertools.count(1)
@@ -97,7 +99,7 @@ def pieces(count: int) -> Iterator[tuple[str, TokenType]]:
 
 
 def add_sizes(writer: GGUFWriter, sizes: Sizes) -> None:
-    """Write the metadata that hold a model's sizes, except those of its vocabulary and its rotation."""
+    """Write a model's sizes as metadata, except those of its vocabulary and its rotation."""
     writer.add_block_count(sizes.layers)
     writer.add_context_length(sizes.context)
     writer.add_embedding_length(sizes.d)
@@ -109,7 +111,7 @@ def add_sizes(writer: GGUFWriter, sizes: Sizes) -> None:
 
 
 def write(path: Path, sizes: Sizes, kind: GGMLQuantizationType, seed: int = 1) -> None:
-    """Write the file; memory stays at one tensor."""
+    """Write the file with one tensor in memory at a time."""
     writer = GGUFWriter(path, "llama")
     writer.add_name("random")
     writer.add_file_type(

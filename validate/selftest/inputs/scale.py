@@ -1,4 +1,4 @@
-"""The sizes of the self-test's models, and the numbers of repetitions: the real scale and a quick one."""
+"""The sizes of the self-test's models and the numbers of repetitions, at the real and the quick scale."""
 
 from pydantic import Field
 
@@ -8,7 +8,7 @@ from anespec.validate.selftest.inputs.random_gguf import Sizes, stored_bytes
 from anespec.validate.selftest.records import Build, ModelSize
 
 TINY = Sizes(layers=1, d=64, ff=256, heads=2, kv_heads=1, head_dim=32, vocabulary=512)
-"""A probe of these sizes fell to the CPU (ane-book Exp. 27)."""
+"""A probe of these sizes ran on the CPU (ane-book Exp. 27)."""
 
 SMALL = Sizes(layers=2, d=1024, ff=4096, heads=8, kv_heads=4, vocabulary=512)
 """Two layers of 15 MB have four states, more than the three that failed on an iPhone (CoreML-LLM)."""
@@ -20,17 +20,18 @@ FULL = Sizes(layers=32, d=3072, ff=8192, heads=24, kv_heads=8, vocabulary=200_06
 """All of Phi-4-mini: 3.8 GB in int8."""
 
 PHI_TOPOLOGIES = ((20, 4, 6, 2), (8, 8, 8, 8), (4,) * 8)
-"""The one that was measured resident (ane-book 053-055), and two of smaller shards for where it is not."""
+"""The topology that was measured resident (ane-book 053-055), and two of smaller shards in case it is not."""
 
 
 class Scale(Record):
-    """Sizes and counts. `main` is the model that speed and residency are judged by, `kv_form` how it keeps
-    K/V where a step does not ask about that; None for the target's default.
+    """The sizes of models and the counts of repetitions.
 
-    `judges_rows` is whether the main model is large enough to say what rows cost: a small one lies in caches.
-    `silence` is how many seconds a process may say nothing while Core ML's compiler makes no progress either,
-    and `longest` how many it may take for one thing, such as compiling one shard, in any case. A whole
-    artifact of more weights than `worker_budget` is loaded in several processes.
+    `main` is the model that speed and residency are judged by. `kv_form` is the form of K/V in steps that do
+    not vary it; None for the target's default. `judges_rows` is whether the main model is large enough to
+    measure the cost of rows; a small one fits caches. `silence` is how many seconds a process may print
+    nothing while Core ML's compiler makes no progress either. `longest` is how many it may take for one stage
+    in any case, such as compiling one shard. An artifact with more weights than `worker_budget` is loaded in
+    several processes.
     """
 
     sizes: dict[ModelSize, Sizes]
@@ -51,10 +52,10 @@ class Scale(Record):
     worker_budget: Bytes = BUDGET
 
     def isolated(self, **changes: object) -> Build:
-        """The artifact that steps of one question take, with what they ask about changed.
+        """Return the build of steps that vary one option, with their changes.
 
-        It has one shape, the main model's size and the most slots: neither a range, which may take minutes or
-        fail, nor a shard that is too small for a Neural Engine decides what the step finds.
+        It has one shape, the main model's size and the most slots. So the result does not depend on a range,
+        which may take minutes or fail, or on a shard that is too small for a Neural Engine.
         """
         plain = {
             "size": self.main,
@@ -66,7 +67,7 @@ class Scale(Record):
         return Build.model_validate(plain | changes)
 
     def room_for(self, size: ModelSize) -> Bytes:
-        """Bytes of disk that a model of this size takes: the GGUF, the artifact and what is compiled."""
+        """Return the bytes of disk that a model of this size takes as GGUF, as artifact and compiled."""
         return 3 * stored_bytes(self.sizes[size])
 
 
@@ -83,11 +84,11 @@ QUICK_SCALE = Scale(
     repeats=20,
     soak=50,
 )
-"""A few minutes instead of an hour: nothing of Phi-4-mini's size."""
+"""A few minutes instead of an hour, without a model of Phi-4-mini's size."""
 
 
 def shortened(scale: Scale, layers: int) -> Scale:
-    """The scale with fewer layers in its full model, in shards of which none is larger than before."""
+    """Return the scale with fewer layers in its full model, in shards that are not larger than before."""
     whole = scale.sizes["full"]
     sizes = dict(scale.sizes) | {"full": Sizes(**{**vars(whole), "layers": layers})}
     topologies = dict.fromkeys(_cut(topology, layers) for topology in scale.topologies)

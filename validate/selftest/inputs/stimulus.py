@@ -1,4 +1,4 @@
-"""What a shard is given: rows at consecutive positions, and hidden states drawn by a seed."""
+"""Make the inputs of a shard: rows at consecutive positions, and random hidden states."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,25 @@ from anespec.validate.selftest.devices.device import Tensor
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: its rows, and their hidden states, a channel tensor."""
+    """One pass: its rows, and their hidden states as a channel tensor."""
 
     rows: tuple[Row, ...]
     hidden: Tensor
 
 
 def region_map(manifest: Manifest) -> SlotMapping:
-    """Where the rows of an artifact's sequences live."""
+    """Return the slot mapping of an artifact's sequences."""
     return SlotMapping.of(shape_of(manifest))
 
 
 def passes(
     manifest: Manifest, width: int, count: int, *, first: int = 0, seed: int = 0, size: float = 1.0
 ) -> Iterator[Pass]:
-    """`count` passes of `width` rows of one sequence, from position `first` on; at the context's end it
-    begins again at `first`, over what it wrote. Hidden states are normal, of standard deviation `size`.
+    """Yield `count` passes of `width` rows of one sequence, from position `first` on.
 
-    Positions at the end of a ring are left out where a pass may not reach over it.
+    At the end of the context the sequence restarts at `first` and overwrites its slots. Positions at the end
+    of a ring are left out if a pass may not span it. Hidden states are normal, with standard deviation
+    `size`.
     """
     rng = np.random.default_rng(seed)
     where, position = region_map(manifest), first
@@ -48,7 +49,7 @@ def passes(
 
 
 def pass_of(where: SlotMapping, position: int, hidden: Tensor) -> Pass:
-    """One pass of the rows [T, d], at consecutive positions."""
+    """Return one pass of the rows [T, d] at consecutive positions."""
     rows = chain_rows(where, 0, position, RowKind.PROMPT, [0] * len(hidden))
     return Pass(tuple(rows), np.ascontiguousarray(from_rows(hidden)))
 

@@ -1,4 +1,4 @@
-"""Models with trained weights: the embedded one and the user's, each beside a random one of its shapes.
+"""Prepare models with trained weights: the embedded one and the user's, each with a random one of its shapes.
 
 An encoder ran three times slower with trained weights than with random ones (ANEForge#13, B).
 """
@@ -14,20 +14,21 @@ from anespec.validate.selftest.records import ModelSize
 from anespec.validate.tuning.truncated_gguf import first_layers
 
 TWINS: dict[ModelSize, ModelSize] = {"embedded": "random-embedded", "model": "random-model"}
-"""The random model beside each trained one."""
+"""The random model of the same shapes as each trained one."""
 
-LEAST_BYTES = 100_000_000
-"""Weights of a trained model that are looked at, in its first layers: about those of the main random one."""
+MIN_BYTES = 100_000_000
+"""The weights of a trained model that are measured, in its first layers; about those of the main random
+one."""
 
 TWIN_VOCABULARY = 512
-"""Only layers are compared."""
+"""The vocabulary of a random model; small, since only layers are compared."""
 
 
 def with_trained(scale: Scale, embedded: Path, model: Path | None) -> Scale:
-    """The scale with the embedded model's GGUF and, where it is given, the user's.
+    """Return the scale with the embedded model's GGUF and, if given, the user's.
 
     Raises:
-        AnespecError: the model cannot be read, or is of a kind that is not converted.
+        AnespecError: the model cannot be read, or its kind cannot be converted.
     """
     sizes, files = dict(scale.sizes), dict(scale.files)
     for name, path in (("embedded", embedded), ("model", model)):
@@ -40,7 +41,7 @@ def with_trained(scale: Scale, embedded: Path, model: Path | None) -> Scale:
 
 
 def _sizes(path: Path) -> Sizes:
-    """The shapes of a model's first layers, as many as have LEAST_BYTES of weights."""
+    """Return the shapes of a model's first layers, as many as have MIN_BYTES of weights."""
     with GGUFFile(path) as file:
         facts = SourceModel(file).facts
     first = facts.layers[0]
@@ -55,14 +56,16 @@ def _sizes(path: Path) -> Sizes:
         context=facts.trained_context,
     )
     weights = stored_bytes(one)
-    return Sizes(**{**vars(one), "layers": min(len(facts.layers), -(-LEAST_BYTES // weights))})
+    return Sizes(**{**vars(one), "layers": min(len(facts.layers), -(-MIN_BYTES // weights))})
 
 
 def beginning_of(source: Path, name: str, layers: int, folder: Path, target: Target) -> Path:
-    """A GGUF of a trained model's first layers, or of all, in the self-test's folder: messages name no other.
+    """Write a GGUF of a trained model's first layers to the self-test's folder, or link the whole model.
+
+    So messages name only files of that folder.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / f"{name}.gguf"
@@ -76,5 +79,5 @@ def beginning_of(source: Path, name: str, layers: int, folder: Path, target: Tar
 
 
 def layers_of(file: GGUFFile) -> int:
-    """The number of layers of a model."""
+    """Return the number of layers of a model."""
     return len(SourceModel(file).facts.layers)

@@ -11,7 +11,7 @@ from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.devices.device import DeviceFacts, Tensor, Units
 from anespec.validate.selftest.devices.session import compared
-from anespec.validate.selftest.devices.worker_session import WARMING, WorkerSession, pass_time
+from anespec.validate.selftest.devices.worker_session import WARM_UP_PASSES, WorkerSession, pass_time
 from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.records import (
@@ -40,7 +40,7 @@ def _run(trial: Trial, bench: Bench) -> Measured:
     program = bench.device.worker(lambda step: bench.say(f"building the worker: {step}"))
     building = time.perf_counter() - began
     compiled, compile_seconds = bench.compiled(build, shard)
-    steps = list(passes(manifest, build.block, WARMING + bench.scale.timed_passes))
+    steps = list(passes(manifest, build.block, WARM_UP_PASSES + bench.scale.timed_passes))
     with closing(bench.open(build, Units.DEVICE).session) as session:
         bench.say("passes without the worker")
         expected, seconds = _both([session.run(step) for step in steps])
