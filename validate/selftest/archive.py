@@ -57,8 +57,10 @@ def personal_names() -> tuple[str, ...]:
 
 
 def scrubbed(text: str, folder: Path, names: Iterable[str] | None = None) -> str:
-    """Return the text without personal data; `folder` is the self-test's own, whose path may name the
-    user."""
+    """Return the text without personal data.
+
+    `folder` is the self-test's own, whose path may name the user.
+    """
     places = {str(folder): "FOLDER", str(folder.resolve()): "FOLDER", sys.prefix: "PYTHON"}
     with contextlib.suppress(OSError):
         places |= {tempfile.gettempdir(): "TMP", str(Path.cwd()): "."}

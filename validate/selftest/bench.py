@@ -281,8 +281,7 @@ class Bench:
             return measured.model_copy(update={"baseline": failure_of(error, self._stage)})
 
     def cpu_time(self, build: Build, rows: int) -> PassTime:
-        """Return the time of passes of `rows` rows on the CPU alone, in a K/V form that CPUs are known to
-        run."""
+        """Return the time of passes of `rows` rows on the CPU alone, in a K/V form that CPUs can run."""
         plain = on_cpu(build, self.facts.target)
         with closing(self.open(plain, Units.CPU, rows=rows).session) as session:
             return self._timed(

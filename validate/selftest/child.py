@@ -81,8 +81,10 @@ def _write(stream: BinaryIO, line: Told) -> None:
 
 
 def main() -> None:
-    """Run the job in the named file. Nothing is closed at the end, since a library may crash while it
-    closes."""
+    """Run the job in the named file.
+
+    Nothing is closed at the end, since a library may crash while it closes.
+    """
     end_with_parent()
     told = answer_stream()
     asked = Asked.model_validate_json(Path(sys.argv[1]).read_bytes())

@@ -84,8 +84,7 @@ class Course:
             self._run.free_build(name)
 
     def _take_usable_form(self) -> None:
-        """Use another K/V form in later steps if no shape ran with the target's default, and try shapes
-        again.
+        """Use another K/V form in later steps if no shape ran with the default, and try shapes again.
 
         Then the form failed, such as states on an M5 (mobius#77, B).
         """
@@ -128,8 +127,7 @@ class Course:
         self._ended(report)
 
     def _expected(self, left: Sequence[Trial]) -> float | None:
-        """Return about how many seconds the remaining trials take, by the times of finished ones; None at
-        first."""
+        """Return about how many seconds the remaining trials take, by the times of finished ones."""
         took = [record for record in self.records if record.seconds]
         if not took:
             return None

@@ -24,8 +24,10 @@ MAX_PASSES = 1 << 20
 
 
 def main() -> None:
-    """Run passes until the input ends. Nothing is closed at the end, since a library may crash while it
-    closes."""
+    """Run passes until the input ends.
+
+    Nothing is closed at the end, since a library may crash while it closes.
+    """
     answers = answer_stream()
     asked = GroupAsked.model_validate_json(sys.argv[1])
     try:

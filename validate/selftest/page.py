@@ -18,8 +18,10 @@ TEMPLATE = Path(__file__).parent / "templates" / "selftest.jinja"
 
 @dataclass(frozen=True)
 class TimeRow:
-    """The time of a trial's passes on both units: `share` is the width of a bar, in percent of the
-    longest."""
+    """The time of a trial's passes on both units.
+
+    `share` is the width of a bar, in percent of the longest.
+    """
 
     name: str
     rows: int

@@ -1,4 +1,4 @@
-"""Recommend options for this machine: one at a time, each from the trials that ran well, with its reason."""
+"""Recommend options for this machine, each by itself, from the trials that ran well and with its reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,74 +16,74 @@ from anespec.validate.selftest.devices.device import DeviceFacts, Units
 from anespec.validate.selftest.inputs.scale import FULL, Scale
 from anespec.validate.selftest.records import BackendAdvice, LoadingAdvice, Outcome, TrialRecord
 from anespec.validate.selftest.steps.shapes import AGAIN, waiting
-from anespec.validate.selftest.steps.states import MANY
+from anespec.validate.selftest.steps.states import TWO_LAYERS
 from anespec.validate.selftest.steps.step import falls_back, sound, time_of
 from anespec.validate.selftest.steps.topology import LOADINGS, loading_name
 from anespec.validate.tuning.candidates import DEPENDENT, KNOWN
 from anespec.validate.tuning.ranking import MUCH_FASTER, Cost, best_of
 
 FREE_ROWS = 1.15
-"""A block may have as many rows as a pass can take within this share of its least time."""
+"""A block may have as many rows as a pass takes within this factor of its shortest time."""
 
 Name = TypeVar("Name", bound=str)
 
 PROMPT_ROWS, ANSWER_PASSES = 20_000, 5_000
-"""What a start is weighed against: about an hour of questions and answers. A minute at every start then costs
-as much as 12 ms a pass. No source: chosen here."""
+"""The work that the time of a start is weighed against: about an hour of questions and answers. A minute
+at every start then costs as much as 12 ms a pass. No source: chosen here."""
 
 SHAPE_CHOICES = ("shapes", *(name for name, shapes in DEPENDENT.items() if shapes is Shapes.RANGE))
-"""What a way to shape a package (see steps.shapes.variants) sets: fields of Build and of TunedChoices."""
+"""The fields of Build and of TunedChoices that a shape of a package sets (see steps.shapes.variants)."""
 
 WIDEST_BLOCK = 8
-"""Drafts beyond it are hardly ever right."""
+"""The widest block that is recommended; drafts beyond it are hardly ever right."""
 
 UNTRIED = (
     ChoiceReason(
         choice="attention",
-        because="the target's own, for no step tries another; anespec tune does, with your model",
+        because="the target's default, since no step tries another; anespec tune does, with your model",
         measured=False,
     ),
     ChoiceReason(
         choice="head_shards",
-        because="one, for no step cuts a head otherwise; anespec tune does, with your model",
+        because="one, since no step cuts a head in another way; anespec tune does, with your model",
         measured=False,
     ),
     ChoiceReason(
         choice="head_outputs",
-        because="logits, for no step finds the best tokens in the head; anespec tune does, with your model",
+        because="logits, since no step finds the best tokens in the head; anespec tune does, with your model",
         measured=False,
     ),
 )
-"""Choices that stay as they are by default, and why."""
+"""Choices that keep their defaults, and why."""
 
 
 class Records:
-    """The records of all steps, asked by step and name."""
+    """The records of all steps, by step and name."""
 
     def __init__(self, records: Sequence[TrialRecord], facts: DeviceFacts) -> None:
         self.facts = facts
         self._records = {record.trial.key: record for record in records}
 
     def get(self, step: str, name: str) -> TrialRecord | None:
-        """A record; None where the step was not asked."""
+        """Return a record; None if the step was not run."""
         return self._records.get(f"{step}.{name}")
 
     def of(self, step: str) -> list[TrialRecord]:
-        """The records of a step."""
+        """Return the records of a step."""
         return [record for record in self._records.values() if record.trial.step == step]
 
     def sound(self, step: str, name: str) -> bool:
-        """Whether it ran well."""
+        """Return whether a trial ran well."""
         record = self.get(step, name)
         return record is not None and sound(record, self.facts)
 
     def not_spoilt(self, step: str, name: str) -> bool:
-        """Whether it ran well or was not looked at."""
+        """Return whether a trial ran well or was not run."""
         record = self.get(step, name)
         return record is None or (not record.outcome.broke and (not record.done or sound(record, self.facts)))
 
     def milliseconds(self, record: TrialRecord, rows: int | None = None) -> float | None:
-        """The time of a pass on the device."""
+        """Return the time of a pass on the device."""
         found = time_of(record.measured.times, Units.DEVICE, rows)
         return None if found is None else found.median_ms
 
@@ -91,7 +91,7 @@ class Records:
 def recommend(
     records: Sequence[TrialRecord], facts: DeviceFacts, scale: Scale, measured_at: datetime
 ) -> TunedChoices | None:
-    """The choices for this machine; None where nothing ran well enough to say anything."""
+    """Return the choices for this machine; None if nothing ran well enough."""
     found = Records(records, facts)
     reasons: list[ChoiceReason] = []
     choices: dict[str, Any] = {
@@ -115,7 +115,7 @@ def recommend(
 
 
 def advise(records: Sequence[TrialRecord], facts: DeviceFacts) -> BackendAdvice | None:
-    """What should run models here; None where there is no Neural Engine, or nobody asked."""
+    """Return which backend should run models here; None without a Neural Engine or a result."""
     record = Records(records, facts).get("worker", "one shard")
     if record is None or not facts.engine:
         return None
@@ -132,7 +132,7 @@ def advise(records: Sequence[TrialRecord], facts: DeviceFacts) -> BackendAdvice 
 
 
 def advise_loading(records: Sequence[TrialRecord], facts: DeviceFacts) -> LoadingAdvice | None:
-    """How workers should load a model of several here; None where it was not found out."""
+    """Return how workers should load a model of several shards here; None if that was not measured."""
     found = Records(records, facts)
     seconds: dict[Loading, float] = {}
     for loading in LOADINGS:
@@ -143,12 +143,12 @@ def advise_loading(records: Sequence[TrialRecord], facts: DeviceFacts) -> Loadin
         return None
     usual = usual_loading(facts.memory_bytes)
     best = _best({usual: seconds[usual], **seconds})
-    told = ", ".join(f"{loading} in {duration_text(spent)}" for loading, spent in seconds.items())
-    return LoadingAdvice(loading=best, because=f"all shards of the full model were loaded {told}")
+    times = ", ".join(f"{loading} in {duration_text(spent)}" for loading, spent in seconds.items())
+    return LoadingAdvice(loading=best, because=f"all shards of the full model were loaded {times}")
 
 
 def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
-    """The first format that runs well, not the fastest: random weights say nothing about quality."""
+    """Return the first format that runs well, not the fastest: random weights show nothing about quality."""
     fine = [
         weights
         for weights in KNOWN.weights
@@ -163,7 +163,7 @@ def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
             times.append(f"{weights} {ms:.2f} ms")
     before = KNOWN.weights[: KNOWN.weights.index(fine[0])]
     skipped = [str(weights) for weights in before if found.get("plans", weights) is not None]
-    why = f"the first that runs well of those that keep quality ({', '.join(times)} a pass)"
+    why = f"the first that runs well, in the order of quality ({', '.join(times)} a pass)"
     if skipped:
         why = f"{', '.join(skipped)} did not run well here; {why}"
     reasons.append(ChoiceReason(choice="weights", because=why, measured=True))
@@ -171,7 +171,7 @@ def _weights(found: Records, reasons: list[ChoiceReason]) -> str | None:
 
 
 def usable_form(records: Sequence[TrialRecord], facts: DeviceFacts) -> KVForm | None:
-    """How K/V should be kept here, by the trials so far; None where nothing says it."""
+    """Return the form of K/V to use here, by the trials so far; None if they do not show one."""
     return _kv_form(Records(records, facts), [])
 
 
@@ -179,7 +179,8 @@ def _kv_form(found: Records, reasons: list[ChoiceReason]) -> KVForm | None:
     usable = [
         form
         for form in KNOWN.kv_form
-        if found.sound("kv", form) and all(found.not_spoilt("states", form + many) for many in ("", MANY))
+        if found.sound("kv", form)
+        and all(found.not_spoilt("states", form + layers) for layers in ("", TWO_LAYERS))
     ]
     label = _quickest("kv_form", "kv", [str(form) for form in usable], found, reasons, list(KVForm))
     return None if label is None else KVForm(label)
@@ -199,7 +200,7 @@ def _quickest(
     reasons: list[ChoiceReason],
     every: Sequence[str],
 ) -> str | None:
-    """The first of the names whose trial was timed, or a later one that is much faster."""
+    """Return the first of the names with a timed trial, or a later one that is much faster."""
     records = [(name, found.get(step, name)) for name in names]
     timed = {name: ms for name, r in records if r is not None and (ms := found.milliseconds(r)) is not None}
     if not timed:
@@ -207,7 +208,7 @@ def _quickest(
     best = _best(timed)
     why = ", ".join(f"{name} {ms:.2f} ms" for name, ms in timed.items()) + " a pass"
     if min(timed.values()) != timed[best]:
-        why += f"; what is less than {1 - MUCH_FASTER:.0%} faster replaces nothing that is better known"
+        why += f"; less than {1 - MUCH_FASTER:.0%} faster does not replace a better known choice"
     tried = {record.trial.name for record in found.of(step) if record.outcome is not Outcome.NOT_HERE}
     if others := [str(name) for name in every if name in tried and name not in timed]:
         why += f"; not to be used here: {', '.join(others)}"
@@ -216,12 +217,12 @@ def _quickest(
 
 
 def _best(times: Mapping[Name, float]) -> Name:
-    """The name of the first time, or of a later one that is much less."""
+    """Return the name of the first time, or of a later one that is much shorter."""
     return best_of(times, lambda name: Cost(times[name]), MUCH_FASTER)
 
 
 def _shapes(found: Records, reasons: list[ChoiceReason]) -> dict[str, object]:
-    """The way to shape a package that answers in the least time, the start included; see Work."""
+    """Return the shape of a package that answers in the least time, including the start; see Work."""
     works: dict[str, tuple[TrialRecord, Work]] = {}
     tried = [record for record in found.of("shapes") if not record.trial.repeat]
     for record in sorted(
@@ -244,9 +245,9 @@ def _shapes(found: Records, reasons: list[ChoiceReason]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Work:
-    """What a start, a number of prompts' rows and a number of answers' passes take with one shape.
+    """The cost of a start, of a number of prompt rows and of a number of answer passes with one shape.
 
-    One layer shard is measured; of a whole model all parts grow alike.
+    One layer shard is measured; for a whole model all parts grow in proportion.
     """
 
     start: float
@@ -255,12 +256,12 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """All of it together."""
+        """Return the seconds of all parts together."""
         return self.start + PROMPT_ROWS / self.rows_a_second + ANSWER_PASSES * self.pass_ms / 1000
 
     @property
     def text(self) -> str:
-        """In a sentence's part."""
+        """Return the costs as part of a sentence."""
         return (
             f"{duration_text(self.start)} to start, {self.rows_a_second:.0f} rows a second of a prompt, "
             f"{self.pass_ms:.2f} ms a pass"
@@ -268,7 +269,7 @@ class Work:
 
 
 def _work(record: TrialRecord, again: TrialRecord | None, facts: DeviceFacts) -> Work | None:
-    """What a shape costs; what a second process waits for is what every start does."""
+    """Return the cost of a shape; a start is taken from a second process, as every later start is one."""
     times = [
         time
         for time in record.measured.times
@@ -284,7 +285,8 @@ def _work(record: TrialRecord, again: TrialRecord | None, facts: DeviceFacts) ->
 
 
 def _rows(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, int | None]:
-    """The block that costs nothing, and the narrowest pass that reads prompts as fast as any."""
+    """Return the largest block that costs almost nothing, and the narrowest pass that is as fast for
+    prompts."""
     times = []
     for rows in scale.rows if scale.judges_rows else ():
         record = found.get("topology", f"{rows} rows")
@@ -301,7 +303,7 @@ def _rows(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> dict[str
     fastest = max(t.rows / t.least_ms for t in times)
     prefill = min(t.rows for t in times if t.rows / t.least_ms >= MUCH_FASTER * fastest)
     if block is not None:
-        because = f"as many rows as cost next to nothing (least ms a pass by rows: {shown})"
+        because = f"as many rows as cost almost nothing (least ms a pass by rows: {shown})"
         reasons.append(ChoiceReason(choice="block", because=because, measured=True))
     because = (
         f"the narrowest pass that reads a prompt about as fast as any (least ms a pass by rows: {shown})"
@@ -311,7 +313,8 @@ def _rows(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> dict[str
 
 
 def _topology(found: Records, scale: Scale, reasons: list[ChoiceReason]) -> dict[str, object]:
-    """The first topology that runs well as a whole; for other models, the size of its largest shard."""
+    """Return the first topology that runs well as a whole; for other models, the size of its largest
+    shard."""
     # A processor runs shards of any size.
     for topology in scale.topologies if found.facts.engine else ():
         name = "+".join(map(str, topology))

@@ -1,4 +1,4 @@
-"""What a self-test asks, what a process found, and what it comes to: plain data, kept as JSON."""
+"""The trials of a self-test, the results of their processes, and the report: plain data, stored as JSON."""
 
 from enum import StrEnum
 from typing import Literal
@@ -21,12 +21,11 @@ from anespec.validate.selftest.devices.device import DeviceFacts, Units
 ModelSize = Literal[
     "tiny", "small", "layer", "full", "embedded", "model", "random-embedded", "random-model"
 ]  # fmt: skip
-"""Random models by their size; `embedded` and the user's `model`, which are trained, and random ones of the
-same shapes."""
+"""Random models by size, the trained `embedded` and the user's `model`, and random models of their shapes."""
 
 
 class Build(Record):
-    """An artifact to try: which random model, and the options of its conversion; None for the default."""
+    """An artifact to try: a model and the options of its conversion; None is the default."""
 
     size: ModelSize
     weights: WeightFormat = WeightFormat.INT8_CHANNEL
@@ -43,7 +42,7 @@ class Build(Record):
 
     @property
     def name(self) -> str:
-        """Of the folders that hold its artifact and what is compiled of that."""
+        """Return the name of the folders of its artifact and of its compiled shards."""
         parts = [self.size, self.weights.value]
         for value in (self.kv_form, self.shapes, self.attention, self.layout):
             parts.append(str(value) if value is not None else "default")
@@ -55,9 +54,9 @@ class Build(Record):
 
 
 class Trial(Record):
-    """One thing to try, in a process of its own. `step` is the step that knows how.
+    """One thing to try, in a process of its own, by the step with the id `step`.
 
-    `name` is its own within the step; `repeat` says which of several runs of the same it is.
+    `name` is unique within the step; `repeat` numbers several runs of the same build.
     """
 
     step: str
@@ -66,20 +65,20 @@ class Trial(Record):
     units: Units = Units.DEVICE
     rows: Count | None = None
     repeat: Index = 0
-    needs_bytes: Bytes = Field(default=0, description="free disk without which it is not tried")
+    needs_bytes: Bytes = Field(default=0, description="free disk that the trial needs")
 
     @property
     def key(self) -> str:
-        """Its name among all trials; a file's name too."""
+        """Return its name among all trials, also used as a file name."""
         return f"{self.step}.{self.name}"
 
 
 Route = Literal["library", "worker"]
-"""Who ran a pass: the device's library (coremltools on a Mac) in the trial's process, or a native worker."""
+"""What ran a pass: the device's library (coremltools on a Mac) in the trial's process, or a native worker."""
 
 
 class PassTime(Record):
-    """How long passes of `rows` rows over `slots` slots took, in milliseconds."""
+    """The time of passes of `rows` rows over `slots` slots, in milliseconds."""
 
     rows: Count
     slots: Count
@@ -93,7 +92,7 @@ class PassTime(Record):
 class FirstUse(Record):
     """What a process waits for before its first pass of `rows` rows is done, in seconds.
 
-    `load_seconds` is 0 where an earlier width loaded the same function, or, in the worker, all of them.
+    `load_seconds` is 0 if an earlier width loaded the same function, or, in the worker, all of them.
     """
 
     rows: Count
@@ -103,13 +102,12 @@ class FirstUse(Record):
 
     @property
     def seconds(self) -> float:
-        """Both together."""
+        """Return the sum of both times."""
         return self.load_seconds + self.first_seconds
 
 
 class Comparison(Record):
-    """Outputs beside those of the torch table, of the same machine's processor, or of the device without
-    the worker.
+    """A comparison of outputs with the torch table, with the CPU, or with the device without the worker.
 
     The cosine and the error are those of the worst row; the error is relative to what the layers add.
     """
@@ -122,7 +120,7 @@ class Comparison(Record):
 
 
 class Check(Record):
-    """Something that holds or not; `detail` says what was seen where not, `severity` how bad that is."""
+    """A property that holds or not; `detail` says what was seen if not, `severity` how bad that is."""
 
     name: str
     held: bool
@@ -131,15 +129,19 @@ class Check(Record):
 
 
 class Digest(Record):
-    """SHA-256 of outputs' bits, to be compared with those of another process."""
+    """The SHA-256 of the bits of outputs, to be compared with those of another process."""
 
     name: str
     sha256: str
 
 
 class WorkerFacts(Record):
-    """What the native worker did: bytes of outputs of its passes, how many of them were copied since Core ML
-    had not put them where it was asked to, its memory, and the device's time of a pass without it."""
+    """The results of the native worker.
+
+    `written_bytes` are the outputs of its passes; `copied_bytes` those that had to be copied since Core ML
+    had not written them to the requested place. `median_ms_without` is the device's time of a pass without
+    the worker.
+    """
 
     build_seconds: float = Field(ge=0)
     written_bytes: Bytes
@@ -149,14 +151,14 @@ class WorkerFacts(Record):
 
 
 class BackendAdvice(Record):
-    """What should run models here: a name that --backend takes, and why."""
+    """The backend that should run models here, as a value of --backend, and why."""
 
     backend: str
     because: str
 
 
 class Failure(Record):
-    """Why a trial is not done: what it was doing, what was said, what that means and what to do."""
+    """Why a trial failed: its stage, the message, the message's meaning and what to do (`mend`)."""
 
     stage: str
     text: str
@@ -166,14 +168,14 @@ class Failure(Record):
 
 
 class LoadingAdvice(Record):
-    """Whether workers should load together or in turn, as --worker-loading takes it, and why."""
+    """Whether workers should load together or in turn, as a value of --worker-loading, and why."""
 
     loading: Loading
     because: str
 
 
 class Measured(Record):
-    """All that a trial found; what it did not look at is None or empty."""
+    """All results of a trial; what it did not measure is None or empty."""
 
     compile_seconds: float | None = None
     load_seconds: float | None = None
@@ -181,27 +183,31 @@ class Measured(Record):
     first_uses: tuple[FirstUse, ...] = Field(default=(), description="of each width, in this process")
     weight_bytes: Bytes | None = None
     largest_shard_bytes: Bytes | None = None
-    memory_bytes: Bytes | None = Field(default=None, description="what loading and running added")
-    processes: tuple[Bytes, ...] = Field(default=(), description="weights in each, of a whole artifact")
+    memory_bytes: Bytes | None = Field(default=None, description="memory that loading and running added")
+    processes: tuple[Bytes, ...] = Field(
+        default=(), description="bytes of weights in each process, for a whole artifact"
+    )
     predicted: ShardComputePlan | None = None
     rule_findings: tuple[RuleFinding, ...] = ()
     planned: ShardComputePlan | None = None
     no_plan: str | None = Field(default=None, description="why there is no plan")
     times: tuple[PassTime, ...] = ()
-    predicted_ms: float | None = Field(default=None, description="of a pass, by the cost model")
+    predicted_ms: float | None = Field(default=None, description="time of a pass by the cost model")
     comparisons: tuple[Comparison, ...] = ()
     checks: tuple[Check, ...] = ()
     digests: tuple[Digest, ...] = ()
     exactness: ExactnessVerdict | None = None
     worker: WorkerFacts | None = None
     baseline: Failure | None = Field(
-        default=None, description="why the same on the CPU alone is missing; it says nothing of the device"
+        default=None, description="why the times on the CPU alone are missing; no fault of the device"
     )
 
 
 class Outcome(StrEnum):
-    """How a trial's process ended. `lost`: the whole machine or self-test ended while it ran. `no room`: the
-    disk did not suffice, which says nothing of the device; the next run tries it.
+    """How a trial's process ended.
+
+    `lost`: the whole machine or self-test ended while it ran. `no room`: there was not enough disk, which is
+    no fault of the device; the next run tries the trial again.
     """
 
     DONE = "done"
@@ -214,33 +220,35 @@ class Outcome(StrEnum):
 
     @property
     def broke(self) -> bool:
-        """Whether something is wrong with what was tried."""
+        """Return whether the trial itself failed."""
         return self not in (Outcome.DONE, Outcome.NOT_HERE, Outcome.NO_ROOM)
 
 
 class TrialRecord(Record):
-    """A trial and what became of it."""
+    """A trial and its outcome."""
 
     trial: Trial
     outcome: Outcome
     seconds: float = Field(ge=0)
     measured: Measured = Measured()
     failure: Failure | None = None
-    cache_bytes: Bytes = Field(default=0, description="disk that the system's caches took meanwhile, about")
+    cache_bytes: Bytes = Field(
+        default=0, description="about the disk that the system's caches took meanwhile"
+    )
 
     @property
     def done(self) -> bool:
-        """Whether it ran to its end."""
+        """Return whether it ran to its end."""
         return self.outcome is Outcome.DONE
 
     @property
     def baseline_failed(self) -> bool:
-        """Whether the same could not be run on the CPU alone."""
+        """Return whether the same passes could not run on the CPU alone."""
         return self.measured.baseline is not None
 
 
 class StepReport(Record):
-    """A step: what it asked, its trials and what they come to."""
+    """A step with its trials and findings."""
 
     id: str
     title: str
@@ -250,7 +258,7 @@ class StepReport(Record):
 
 
 class SelftestReport(Record):
-    """Everything that is sent back. `choices` are None where too little ran to recommend anything."""
+    """Everything that is sent back. `choices` is None if too little ran to recommend anything."""
 
     schema_version: Literal[1] = 1
     anespec: str
@@ -259,16 +267,18 @@ class SelftestReport(Record):
     effort: Literal["quick", "full"]
     device: DeviceFacts
     steps: tuple[StepReport, ...]
-    cache_bytes: Bytes = Field(default=0, description="disk that the system's own caches took, about")
+    cache_bytes: Bytes = Field(default=0, description="about the disk that the system's own caches took")
     ended_early: str | None = Field(default=None, description="why later trials were not run")
-    differences: tuple[Finding, ...] = Field(description="where the rules predicted something else")
+    differences: tuple[Finding, ...] = Field(
+        description="where measurements differ from the rules' predictions"
+    )
     choices: TunedChoices | None = None
-    advice: BackendAdvice | None = Field(default=None, description="None where no Neural Engine was tried")
-    loading: LoadingAdvice | None = Field(default=None, description="None where one process holds all")
+    advice: BackendAdvice | None = Field(default=None, description="None if no Neural Engine was tried")
+    loading: LoadingAdvice | None = Field(default=None, description="None if one process holds all shards")
 
 
 def failure_of(error: Exception, stage: str) -> Failure:
-    """What was said, and what it means where it is known of Core ML."""
+    """Return the failure of an exception, with its meaning if Core ML's message is known."""
     text = printable(" ".join(str(error).split()) or type(error).__name__, LONGEST_REASON)
     if isinstance(error, AnespecError):
         return Failure(stage=stage, text=text)

@@ -1,8 +1,8 @@
-"""Runs trials one after another, each in a process of its own with a limit, and keeps what each came to.
+"""Run trials one after another, each in a process of its own with a time limit, and store the results.
 
-FOLDER/run.json              what this run is; another one begins from nothing
+FOLDER/run.json              what this run is; another run starts afresh
 FOLDER/records/KEY.json      a trial that ended
-FOLDER/records/KEY.asked     a trial that was begun; without a record it ended everything
+FOLDER/records/KEY.asked     a trial that was started; without a record it ended the self-test
 """
 
 import os
@@ -40,15 +40,15 @@ from anespec.validate.selftest.patience import Patience, settle
 from anespec.validate.selftest.records import Failure, Measured, Outcome, Trial, TrialRecord
 
 CHILD = "anespec.validate.selftest.child"
-MOST_SAID = 1 << 26
-"""Characters of a process's lines; the longest, which has a compute plan in it, takes a few millions."""
+MAX_OUTPUT = 1 << 26
+"""The most characters of a process's lines; the longest line, with a compute plan, has a few millions."""
 
-LAST_WORDS = 2000
-"""Bytes of standard error that are kept of a process that was killed."""
+MAX_ERROR_BYTES = 2000
+"""The bytes of standard error that are kept of a process that was killed."""
 
 
 class End(Enum):
-    """Why no more lines of a process come."""
+    """Why a process prints no more lines."""
 
     ENDED = 1
     TOO_MUCH = 2
@@ -56,7 +56,7 @@ class End(Enum):
 
 
 class Identity(Record):
-    """What a run is: only a run of the very same is gone on with."""
+    """What a run is; a run continues only if its identity is the same."""
 
     anespec: str
     device: str
@@ -68,27 +68,27 @@ class Identity(Record):
     free_bytes: Bytes = Field(description="free disk when it began")
 
     def same_as(self, other: "Identity") -> bool:
-        """Whether they differ only in when and with how much disk they began."""
+        """Return whether two runs differ only in their start and the free disk at that time."""
         began = {"started_at": self.started_at, "free_bytes": self.free_bytes}
         return other.model_copy(update=began) == self
 
 
 class Lines(Protocol):
-    """A process's lines as they come."""
+    """The lines of a process as they arrive."""
 
     def get(self, *, timeout: float) -> str | End:
-        """The next; raises queue.Empty where none comes in that time."""
+        """Return the next line; raises queue.Empty if none arrives in that time."""
         ...
 
 
 class RunTrial(Protocol):
-    """Runs a trial to its end, whatever that is; `say` hears what it is doing."""
+    """Runs a trial to its end, whatever that is; `say` is called with each stage."""
 
     def __call__(self, asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord: ...
 
 
 class Run:
-    """A self-test's folder: trials that ended are read from there, others are run."""
+    """A self-test's folder: results of finished trials are read from it, other trials are run."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class Run:
         cache_limit: int = CACHE_LIMIT,
         free_now: Free = free_disk,
     ) -> None:
-        """Open the folder; what lies there of another run, or where `again` asks for it, is removed.
+        """Open the folder; remove the content of another run, or of any run if `again` is set.
 
         Raises:
-            StorageError: the file system refuses.
+            StorageError: the folder cannot be used.
         """
         self.folder = folder
         self._run_trial = run_trial
@@ -126,7 +126,7 @@ class Run:
             raise StorageError(f"{folder}: cannot be used ({error.strerror})") from error
 
     def record(self, trial: Trial, say: Callable[[str], None]) -> TrialRecord:
-        """What became of a trial, now or before it was asked for again."""
+        """Return the result of a trial; run it if there is none yet."""
         if (known := self._known(trial)) is not None:
             return known
         kept, begun = self._records / f"{trial.key}.json", self._records / f"{trial.key}.asked"
@@ -139,7 +139,7 @@ class Run:
         return record
 
     def knows(self, trial: Trial) -> bool:
-        """Whether it ended before, so that nothing is run for it."""
+        """Return whether the trial ended before, so that it is not run again."""
         return self._known(trial) is not None
 
     def _known(self, trial: Trial) -> TrialRecord | None:
@@ -150,7 +150,7 @@ class Run:
 
     def _tried(self, trial: Trial, begun: Path, say: Callable[[str], None]) -> TrialRecord:
         if begun.exists():
-            failure = Failure(stage="running", text="it was begun, and nothing came of it")
+            failure = Failure(stage="running", text="it was started, and left no result")
             return TrialRecord(trial=trial, outcome=Outcome.LOST, seconds=0.0, failure=failure)
         room = self._free_now(self.folder)
         if trial.needs_bytes > room:
@@ -159,7 +159,7 @@ class Run:
                 trial=trial,
                 outcome=Outcome.NO_ROOM,
                 seconds=0.0,
-                failure=Failure(stage="starting", text=text, mend="free some, and run the same again"),
+                failure=Failure(stage="starting", text=text, mend="free some disk, and run the same again"),
             )
         identity = self.identity
         asked = Asked(
@@ -173,17 +173,17 @@ class Run:
             self._by_force = record.outcome in (Outcome.KILLED, Outcome.HUNG) or record.baseline_failed
             return record
         except KeyboardInterrupt:
-            # It did not end everything: someone else did.
+            # The user interrupted the run, so the trial is not to blame.
             begun.unlink(missing_ok=True)
             raise
 
     def free_build(self, name: str) -> None:
-        """Remove an artifact and what is compiled of it, which are not needed any more."""
+        """Remove an artifact and its compiled shards, which are no longer needed."""
         shutil.rmtree(self.folder / "artifacts" / f"{name}.anespec", ignore_errors=True)
         shutil.rmtree(self.folder / "compiled" / name, ignore_errors=True)
 
     def free(self, size: str) -> None:
-        """Remove what was made of models of one size, which are not needed any more."""
+        """Remove everything made from models of one size, which are no longer needed."""
         for path in (self.folder / "models").glob(f"{size}*.gguf"):
             path.unlink(missing_ok=True)
         for name in ("artifacts", "compiled"):
@@ -198,12 +198,12 @@ def _identity(folder: Path) -> Identity | None:
 
 
 def now() -> datetime:
-    """The time, comparable with any other."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
-    """See RunTrial: in a process that is killed where it is silent and Core ML's compiler rests."""
+    """Run a trial in a process that is killed if it hangs (see Patience and RunTrial)."""
     began = time.monotonic()
     stage, kept = "starting", None
 
@@ -219,25 +219,25 @@ def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialR
         while (line := next_line(lines, patience)) is not End.ENDED:
             if line is End.SILENT:
                 _kill(process)
-                return ended(Outcome.HUNG, f"nothing for {duration_text(patience.seconds)}")
+                return ended(Outcome.HUNG, f"no output for {duration_text(patience.seconds)}")
             if line is End.TOO_MUCH:
-                return ended(Outcome.KILLED, f"it said more than {bytes_text(MOST_SAID)}")
+                return ended(Outcome.KILLED, f"it printed more than {bytes_text(MAX_OUTPUT)}")
             with suppress(ValidationError):
                 told = Told.model_validate_json(line)
                 kept = told.kept or kept
                 if told.stage is not None:
                     stage = told.stage
                     say(stage)
-                elif (record := _told(asked, began, told, stage)) is not None:
+                elif (record := _record_of(asked, began, told, stage)) is not None:
                     return record
         code = process.wait()
-        words = printable(" ".join(_last_words(file).split()), LONGEST_REASON)
-    how = signal_name(-code) if code < 0 else f"it ended with {code}"
-    return ended(Outcome.KILLED, f"{how}: {words}" if words else how)
+        error_output = printable(" ".join(_error_text(file).split()), LONGEST_REASON)
+    how = signal_name(-code) if code < 0 else f"it ended with exit code {code}"
+    return ended(Outcome.KILLED, f"{how}: {error_output}" if error_output else how)
 
 
 def next_line(lines: Lines, patience: Patience) -> str | End:
-    """The next line of a process, or why there is none."""
+    """Return the next line of a process, or why there is none."""
     patience.heard()
     while True:
         try:
@@ -247,7 +247,7 @@ def next_line(lines: Lines, patience: Patience) -> str | End:
                 return End.SILENT
 
 
-def _told(asked: Asked, began: float, told: Told, stage: str) -> TrialRecord | None:
+def _record_of(asked: Asked, began: float, told: Told, stage: str) -> TrialRecord | None:
     if told.measured is not None:
         return _record(asked, began, Outcome.DONE, measured=told.measured)
     if told.not_here is not None:
@@ -277,16 +277,16 @@ def _record(
 
 @contextmanager
 def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str | End]]]":
-    """A process at work, and its lines as they come, and their end. It ends with the block."""
+    """Start a process and yield it with its lines; it ends with the block."""
     try:
-        with lifeline() as held, _words(file).open("w", encoding="utf-8") as words:
+        with lifeline() as held, _error_file(file).open("w", encoding="utf-8") as error_output:
             process = subprocess.Popen(
                 [*child_command(CHILD), str(file.absolute())],
                 env=child_environment(),
                 cwd=NEUTRAL_FOLDER,
                 stdin=held,
                 stdout=subprocess.PIPE,
-                stderr=words,
+                stderr=error_output,
                 text=True,
                 errors="replace",
                 start_new_session=True,
@@ -302,16 +302,16 @@ def _child(file: Path) -> "Iterator[tuple[subprocess.Popen[str], queue.Queue[str
                 reader.join(1.0)
     finally:
         with suppress(FileNotFoundError):
-            _words(file).unlink()
+            _error_file(file).unlink()
 
 
 def _read(process: "subprocess.Popen[str]", lines: "queue.Queue[str | End]") -> None:
-    """Pass lines on; a process that says more than any trial does is ended, or it would fill the memory."""
+    """Pass lines on; end a process that prints more than any trial does, which would fill the memory."""
     said, end = 0, End.ENDED
     with suppress(ValueError):
-        while process.stdout is not None and (line := process.stdout.readline(MOST_SAID)):
+        while process.stdout is not None and (line := process.stdout.readline(MAX_OUTPUT)):
             said += len(line)
-            if said > MOST_SAID:
+            if said > MAX_OUTPUT:
                 _kill(process)
                 end = End.TOO_MUCH
                 break
@@ -320,17 +320,17 @@ def _read(process: "subprocess.Popen[str]", lines: "queue.Queue[str | End]") -> 
 
 
 def _kill(process: "subprocess.Popen[str]") -> None:
-    """The process, and those that it started in turn."""
+    """Kill the process and its descendants."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _words(file: Path) -> Path:
-    return file.with_suffix(".words")
+def _error_file(file: Path) -> Path:
+    return file.with_suffix(".error_output")
 
 
-def _last_words(file: Path) -> str:
-    with suppress(OSError), _words(file).open("rb") as words:
-        words.seek(max(0, words.seek(0, os.SEEK_END) - LAST_WORDS))
-        return words.read(LAST_WORDS).decode("utf-8", "replace")
+def _error_text(file: Path) -> str:
+    with suppress(OSError), _error_file(file).open("rb") as error_output:
+        error_output.seek(max(0, error_output.seek(0, os.SEEK_END) - MAX_ERROR_BYTES))
+        return error_output.read(MAX_ERROR_BYTES).decode("utf-8", "replace")
     return ""

@@ -1,4 +1,4 @@
-"""The whole self-test: every step's trials in order, what they come to, and the report."""
+"""Run the whole self-test: all steps' trials in order, and the report."""
 
 import shutil
 from collections.abc import Callable, Collection, Sequence
@@ -20,9 +20,7 @@ from anespec.validate.selftest.runner import Identity, Run, RunTrial, now, run_i
 from anespec.validate.selftest.steps import STEPS
 from anespec.validate.selftest.steps.step import Step, falls_back, placement
 
-# Where the residency rules predicted something else than was measured: what makes the rules better.
-
-_WORDS = {
+_PLACEMENT_TEXT = {
     Placement.ANE: "on the Neural Engine",
     Placement.GPU: "on the GPU",
     Placement.CPU: "on the CPU",
@@ -33,9 +31,12 @@ _WORDS = {
 
 
 def differences(records: Sequence[TrialRecord], facts: DeviceFacts) -> tuple[Finding, ...]:
-    """One finding per trial of which both are known and differ; one that says so where none is known."""
+    """Return a finding for each trial whose predicted and measured placements differ; they improve the rules.
+
+    If nothing was compared, or all agree, one finding says so.
+    """
     if not facts.engine:
-        text = "there is no Neural Engine here, so nothing that the rules predict was measured"
+        text = "there is no Neural Engine here, so no prediction of the rules was measured"
         return (Finding(subject="rules", level=Level.NOT_HERE, text=text),)
     found, compared = [], 0
     for record in records:
@@ -51,20 +52,20 @@ def differences(records: Sequence[TrialRecord], facts: DeviceFacts) -> tuple[Fin
                 Finding(
                     subject=record.trial.key,
                     level=Level.WARN,
-                    text=f"predicted {_WORDS[expected]}{by}, and it is {_WORDS[seen]}",
-                    mend="send the report back, so that the rules can be mended",
+                    text=f"predicted {_PLACEMENT_TEXT[expected]}{by}, but it is {_PLACEMENT_TEXT[seen]}",
+                    mend="send the report back, so that the rules can be corrected",
                 )
             )
     if compared and not found:
         text = f"all {compared} predictions agree with what was measured"
         return (Finding(subject="rules", level=Level.OK, text=text),)
     return tuple(found) or (
-        Finding(subject="rules", level=Level.NOT_HERE, text="nothing that the rules predict was measured"),
+        Finding(subject="rules", level=Level.NOT_HERE, text="no prediction of the rules was measured"),
     )
 
 
 def measured_placement(record: TrialRecord, facts: DeviceFacts) -> Placement | None:
-    """Where a trial's shard was seen to run: by its plan, and by its time where that contradicts the plan."""
+    """Return where a trial's shard ran: by its plan, or by its time if that contradicts the plan."""
     measured = record.measured
     if record.outcome is Outcome.ERROR and record.failure is not None and record.failure.code is not None:
         return Placement.REFUSED
@@ -76,14 +77,14 @@ def measured_placement(record: TrialRecord, facts: DeviceFacts) -> Placement | N
 
 
 LAYERS_WITHOUT_ENGINE = 2
-"""Of the full model where there is no Neural Engine: enough to see that it runs."""
+"""The layers of the full model without a Neural Engine; enough to see that it runs."""
 
 
 @dataclass(frozen=True)
 class Selftest:
-    """What is to be run: which steps, at which scale, on which device, in which folder.
+    """The settings of a self-test: steps, scale, device and folder.
 
-    A run ends where the system's caches take more than `cache_limit` bytes of disk, or hardly any is free.
+    A run ends if the system's caches take more than `cache_limit` bytes of disk, or if hardly any is free.
     """
 
     folder: Path
@@ -102,13 +103,13 @@ class Selftest:
         ended: Callable[[StepReport], None] = lambda _: None,
         resumed: Callable[[int, int], None] = lambda _, __: None,
     ) -> SelftestReport:
-        """Run what is not yet run, and say what it comes to.
+        """Run the trials that have no result yet, and return the report.
 
-        `resumed` is told how many of how many trials an earlier run left, where it left any.
+        If an earlier run left results, `resumed` is called with their number and the number of all trials.
 
         Raises:
             StorageError: the folder cannot be used.
-            KeyboardInterrupt: what ended is kept, and the next run goes on there.
+            KeyboardInterrupt: results so far are kept, and the next run continues from them.
         """
         facts = make_device(self.device).facts()
         identity = Identity(
@@ -151,15 +152,15 @@ class Selftest:
         )
 
     def finish(self) -> None:
-        """Remove models, artifacts and records, once the report is written."""
+        """Remove models, artifacts and records after the report is written."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def chosen_steps(names: Collection[str]) -> tuple[Step, ...]:
-    """The steps of those names, or all, in their order.
+    """Return the steps of these names, or all, in their order.
 
     Raises:
-        UsageError: there is no step of a name.
+        UsageError: a name is not the name of a step.
     """
     if unknown := sorted(set(names) - {step.id for step in STEPS}):
         known = ", ".join(step.id for step in STEPS)
@@ -168,7 +169,7 @@ def chosen_steps(names: Collection[str]) -> tuple[Step, ...]:
 
 
 def chosen_scale(quick: bool, layers: int | None, engine: bool) -> Scale:
-    """How large the models are: `layers` of the full one, or all, or few where there is no Neural Engine."""
+    """Return the sizes of the models: `layers` of the full one, or all, or few without a Neural Engine."""
     if quick:
         return QUICK_SCALE
     count = layers or (None if engine else LAYERS_WITHOUT_ENGINE)

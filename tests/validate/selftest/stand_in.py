@@ -284,7 +284,7 @@ def inline(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
         measured = kept.model_copy(update={"baseline": Failure(stage=stage, text="SIGKILL")})
         return TrialRecord(trial=asked.trial, outcome=Outcome.DONE, seconds=0.0, measured=measured)
     if ended is not None:
-        failure = Failure(stage=stage, text="SIGKILL" if ended is Outcome.KILLED else "nothing for 1 min")
+        failure = Failure(stage=stage, text="SIGKILL" if ended is Outcome.KILLED else "no output for 1 min")
         return TrialRecord(trial=asked.trial, outcome=ended, seconds=0.0, failure=failure)
     if last.measured is not None:
         return TrialRecord(trial=asked.trial, outcome=Outcome.DONE, seconds=0.0, measured=last.measured)

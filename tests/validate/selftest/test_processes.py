@@ -194,7 +194,7 @@ class Flooding(StandInDevice):
 
 @pytest.mark.slow
 def test_a_process_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(runner, "MOST_SAID", 1 << 20)
+    monkeypatch.setattr(runner, "MAX_OUTPUT", 1 << 20)
     monkeypatch.syspath_prepend(str(HERE))
     # The lifeline is 0, errors go to 2; answers get the next number that is free.
     monkeypatch.setenv("ANSWERS", "3")
@@ -206,4 +206,4 @@ def test_a_process_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch, 
     record = run_in_child(asked, file, lambda _: None)
     assert record.outcome is Outcome.KILLED
     assert record.failure is not None
-    assert "said more than" in record.failure.text
+    assert "printed more than" in record.failure.text

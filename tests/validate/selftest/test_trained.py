@@ -12,7 +12,7 @@ from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.inputs import trained
 from anespec.validate.selftest.inputs.trained import with_trained
 from anespec.validate.selftest.records import Outcome, TrialRecord
-from anespec.validate.selftest.steps.trained import ALIKE
+from anespec.validate.selftest.steps.trained import MAX_RATIO
 
 NAMES = ("embedded", "random-embedded", "model", "random-model")
 
@@ -48,7 +48,7 @@ def test_weights_that_make_it_slower_are_told_of(records: list[TrialRecord]) -> 
         )
         return record.model_copy(update={"measured": record.measured.model_copy(update={"times": times})})
 
-    assert ALIKE < 3
+    assert MAX_RATIO < 3
     told = said([slower(r) if r.trial.name == "model" else r for r in records], "trained")
     (text,) = told["model beside random weights"]
     assert text.startswith("warn: trained weights take 3.0 times as long")

@@ -41,7 +41,7 @@ def over_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def no_time_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in's device makes its times up, and its worker really computes: they say nothing together."""
-    monkeypatch.setattr(step, "TOO_SHORT", 1e9)
+    monkeypatch.setattr(step, "MIN_PASS_MS", 1e9)
 
 
 def run(folder: Path, faults: Path, *fault: dict[str, object]) -> tuple[TrialRecord, list[str]]:
@@ -76,7 +76,9 @@ def test_outputs_that_core_ml_puts_elsewhere_are_seen(folder: Path, over_workers
         record, told = run(folder, over_workers, {"at": "predict", "action": action})
         assert record.measured.worker is not None
         assert record.measured.worker.copied_bytes == record.measured.worker.written_bytes
-        assert told[1].startswith("warn: outputs were not put where they were asked for: 4.1 kB of 4.1 kB")
+        assert told[1].startswith(
+            "warn: Core ML did not write outputs to the given buffers: 4.1 kB of 4.1 kB"
+        )
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,7 @@ class CoreMLDevice:
         return self._core_ml.compile(package, destination / f"{package.stem}.mlmodelc")
 
     def load(self, compiled: Path, units: Units, function: str | None, hint: ReshapeHint) -> CoreMLModel:
-        """Load the model; the first time Core ML specialises it for the Neural Engine, which takes
-        minutes."""
+        """Load the model; the first load specialises it for the Neural Engine, which takes minutes."""
         return CoreMLModel(self._core_ml.load(compiled, function, COMPUTE_UNITS[units], hint))
 
     def plan(self, artifact: Artifact, shard: Shard, compiled: Path) -> ShardComputePlan:

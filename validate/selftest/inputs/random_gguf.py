@@ -66,8 +66,10 @@ def stored_bytes(sizes: Sizes) -> int:
 def random_tensor(
     shape: tuple[int, ...], kind: GGMLQuantizationType, rng: np.random.Generator
 ) -> NDArray[np.generic]:
-    """Return weights as stored (Q8_0: bytes per row) with standard deviation 0.02 or more; norms are near
-    one."""
+    """Return weights as stored (Q8_0: bytes per row), with a standard deviation of 0.02 or more.
+
+    Norms are near one.
+    """
     if len(shape) == 1:
         return (1 + 0.05 * rng.standard_normal(shape)).astype(np.float32)
     spread = max(WEIGHT_STD, shape[1] ** -0.5)

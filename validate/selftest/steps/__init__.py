@@ -1,4 +1,4 @@
-"""The self-test's steps, in their order: what decides most comes first."""
+"""The self-test's steps in their order; the most decisive ones come first."""
 
 from anespec.validate.selftest.steps.cpu import CPU, TABLE
 from anespec.validate.selftest.steps.exactness import EXACTNESS
@@ -15,4 +15,4 @@ from anespec.validate.selftest.steps.worker import WORKER
 STEPS: tuple[Step, ...] = (
     SHAPES, KV, LAYOUT, CPU, TABLE, WORKER, PLANS, TRAINED, STATES, NUMBERS, REPEATS, EXACTNESS, TOPOLOGY,
 )  # fmt: skip
-"""As people meet them."""
+"""The steps in the order in which they run and are reported."""

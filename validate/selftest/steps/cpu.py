@@ -1,4 +1,4 @@
-"""Do packages compile, load and compute at all, on the processor alone?"""
+"""Check that packages compile, load and compute at all, on the processor alone."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -84,7 +84,7 @@ def _table(trial: Trial, bench: Bench) -> Measured:
 def _judge_table(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
     def described(record: TrialRecord) -> str:
         (found,) = record.measured.comparisons
-        return f"{facts.cpu} computes what the torch table does: error {found.error:.2g}"
+        return f"{facts.cpu} agrees with the torch table: error {found.error:.2g}"
 
     return judged(records, facts, described)
 
@@ -92,7 +92,7 @@ def _judge_table(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Fin
 CPU = Step(
     id="cpu",
     title="Compile and load on the CPU alone",
-    asks="Does anything work at all, before a Neural Engine is asked?",
+    asks="Does anything work at all, before the Neural Engine is used?",
     trials=_load_trials,
     run=_load,
     judge=_judge_load,
@@ -101,7 +101,7 @@ CPU = Step(
 TABLE = Step(
     id="table",
     title="One shard on the CPU against the torch table",
-    asks="Do the operations mean there what they mean here?",
+    asks="Do the operations compute the same there as in torch?",
     trials=_table_trials,
     run=_table,
     judge=_judge_table,

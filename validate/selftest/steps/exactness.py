@@ -1,4 +1,4 @@
-"""The exactness gate on this device: what speculation needs, and region, width and span."""
+"""Run the exactness gate on this device: what speculation needs, and region, width and span."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,7 +14,7 @@ from anespec.validate.selftest.records import Measured, Trial, TrialRecord
 from anespec.validate.selftest.steps.step import Step, broken
 
 INVARIANCES, WIDTHS = "invariances", "widths"
-"""The trial of one shape, and the one that only says whether its functions of several widths agree."""
+"""The trial with one shape, and the trial that only checks whether functions of several widths agree."""
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
@@ -69,7 +69,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
                         else "the runtime does without it",
                     )
                 )
-            elif invariance is not Invariance.REPEAT:  # the step of that name asks for it
+            elif invariance is not Invariance.REPEAT:  # The step of that name measures it.
                 findings.append(Finding(subject=invariance.value, level=Level.NOT_HERE, text=str(standing)))
     return findings
 
@@ -77,7 +77,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
 EXACTNESS = Step(
     id="exactness",
     title="Exactness, with region, width and span",
-    asks="May this machine speculate, and which other means are open to it?",
+    asks="May this machine speculate, and which optional techniques may it use?",
     trials=_trials,
     run=_run,
     judge=_judge,

@@ -1,4 +1,4 @@
-"""Numbers that Neural Engines are known to treat differently, beside torch and the same machine's CPU."""
+"""Compare numbers that Neural Engines are known to treat differently with torch and the machine's CPU."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,11 +18,11 @@ from anespec.validate.selftest.steps.step import Step, comparison_right, judged
 
 ZERO, SUBNORMAL, LARGE, LONG = "zero rows", "subnormals", "large activations", "long S"
 OUTLIER = 300.0
-"""One channel so many times the rest, as trained models have them."""
-NEXT_TO_NOTHING = 0.05
-"""By how much of their largest value, of 1 where all are smaller, rows of zeros may differ: they attend to
-others, but add nothing of their own."""
-SMALL_NUMBER = np.float16(1e-6)
+"""The value of one channel, many times the others, as trained models have them."""
+ZERO_ROW_TOLERANCE = 0.05
+"""The allowed difference of rows of zeros, as a share of their largest value or of 1. They attend to other
+rows, but add nothing of their own."""
+SUBNORMAL_VALUE = np.float16(1e-6)
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
@@ -59,7 +59,7 @@ def _beside_cpu(
     expected: list[Tensor],
     found: list[Tensor],
 ) -> Measured:
-    """What was found, with a comparison to the CPU alone where the CPU computes what torch does."""
+    """Add a comparison with the CPU alone; raise AnespecError if the CPU differs from torch."""
     with closing(bench.open(on_cpu(trial.build, bench.facts.target), Units.CPU).session) as session:
         on_processor = session.outputs(steps)
     own = compared("the hidden state", "torch", steps, expected, on_processor)
@@ -79,7 +79,7 @@ def _steps(trial: Trial, bench: Bench) -> list[Pass]:
         hidden[:, 1:] = 0
         hidden[2] = 0
     elif trial.name == SUBNORMAL:
-        hidden[:, 1:] = SMALL_NUMBER * np.sign(hidden[:, 1:])
+        hidden[:, 1:] = SUBNORMAL_VALUE * np.sign(hidden[:, 1:])
     else:
         hidden[:, :, d // 2] = OUTLIER
     return [pass_of(region_map(manifest), number * block, rows) for number, rows in enumerate(hidden)]
@@ -101,18 +101,18 @@ def _as_expected(steps: Sequence[Pass], found: Sequence[Tensor], expected: Seque
         worst = max(worst, float(np.nan_to_num(difference, nan=np.inf).max(initial=0.0)))
         largest = max(largest, float(np.abs(wanted).max(initial=0.0)))
     return Check(
-        name="rows of zeros come to what they do in torch",
-        held=worst <= NEXT_TO_NOTHING * largest,
-        detail=f"they differ by up to {worst:.3g}, and are up to {largest:.3g} there",
+        name="rows of zeros give the same as in torch",
+        held=worst <= ZERO_ROW_TOLERANCE * largest,
+        detail=f"they differ by up to {worst:.3g}; torch's values go up to {largest:.3g}",
     )
 
 
 def _subnormals_stay(session: ShardSession) -> Check:
-    """Subnormal numbers in slots that no row writes are there after a pass."""
+    """Check that subnormal numbers in slots that no row writes survive a pass."""
     session.reset()
     put = {}
     for state in session.shard.states:
-        put[state.name] = np.full(state.shape, SMALL_NUMBER)
+        put[state.name] = np.full(state.shape, SUBNORMAL_VALUE)
         session.write(state.name, put[state.name])
     (step,) = passes(session.manifest, session.manifest.block, 1)
     session.run(step)
@@ -121,8 +121,8 @@ def _subnormals_stay(session: ShardSession) -> Check:
     return Check(
         name="subnormal numbers in states stay",
         held=not changed,
-        detail=f"they are flushed to zero in {', '.join(changed[:3])}; a pass makes none but small softmax "
-        "weights of long contexts",
+        detail=f"they are flushed to zero in {', '.join(changed[:3])}; passes make subnormal numbers only as "
+        "small softmax weights of long contexts",
         severity=Level.WARN,
     )
 
@@ -130,7 +130,7 @@ def _subnormals_stay(session: ShardSession) -> Check:
 def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
     def described(record: TrialRecord) -> str:
         errors = [f"error {c.error:.2g} against {c.against}" for c in record.measured.comparisons]
-        return ", ".join(errors) or "every number is finite, and where it should be"
+        return ", ".join(errors) or "every number is finite and correct"
 
     return judged(records, facts, described)
 
@@ -138,7 +138,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
 NUMBERS = Step(
     id="numbers",
     title="Numbers",
-    asks="Does it compute what the CPU does, where Neural Engines are known to differ?",
+    asks="Does it compute the same as the CPU where Neural Engines are known to differ?",
     trials=_trials,
     run=_run,
     judge=_judge,

@@ -1,4 +1,4 @@
-"""Is the same pass the same again, in another process, compiled again, and after 500 others?"""
+"""Check that a pass gives the same bits again, in another process, compiled again, and after many others."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +16,7 @@ from anespec.validate.selftest.records import Check, Digest, Measured, Trial, Tr
 from anespec.validate.selftest.steps.step import Step, judged
 
 REPEAT, PROCESS, COMPILED, SOAK = "repeat", "new process", "compiled again", "soak"
-SAID_EVERY = 50
+PASSES_PER_NOTE = 50
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
@@ -51,13 +51,13 @@ def _eight(session: ShardSession) -> list[Tensor]:
 
 
 def _repeat(session: ShardSession, bench: Bench) -> Check:
-    """One pass over and over: it writes what stands there already."""
+    """Repeat one pass, which writes the values that its slots already hold."""
     times = bench.scale.repeats
     before, step = list(passes(session.manifest, session.manifest.block, 2, seed=5))
     session.run(before)
     first, _ = session.run(step)
     for number in range(1, times):
-        if number % SAID_EVERY == 1:
+        if number % PASSES_PER_NOTE == 1:
             bench.say(f"repetition {number} of {times}")
         found, _ = session.run(step)
         if not np.array_equal(found.view(np.uint16), first.view(np.uint16)):
@@ -71,11 +71,11 @@ def _repeat(session: ShardSession, bench: Bench) -> Check:
 
 
 def _soak(session: ShardSession, bench: Bench) -> Check:
-    """Many passes one after another; the first ones must come out as before."""
+    """Run many passes one after another; then the first ones must give the same bits as before."""
     count = bench.scale.soak
     first = digest(_eight(session))
     for number, step in enumerate(passes(session.manifest, session.manifest.block, count, seed=6)):
-        if number % SAID_EVERY == 0:
+        if number % PASSES_PER_NOTE == 0:
             bench.say(f"pass {number} of {count}")
         output, _ = session.run(step)
         if not np.isfinite(output).all():
@@ -83,7 +83,7 @@ def _soak(session: ShardSession, bench: Bench) -> Check:
     session.reset()
     same = digest(_eight(session)) == first
     return Check(
-        name=f"{count} passes leave the numbers alone", held=same, detail="the same passes differ afterwards"
+        name=f"{count} passes change no numbers", held=same, detail="the same passes differ afterwards"
     )
 
 
@@ -99,7 +99,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
             Finding(
                 subject=record.trial.name,
                 level=Level.FAIL,
-                text="the same passes give other bits",
+                text="the same passes give different bits",
                 mend="speculation will be refused here; please send the report back",
             )
         ]
@@ -113,8 +113,8 @@ def _described(record: TrialRecord) -> str:
 
 REPEATS = Step(
     id="repeat",
-    title="Again, and a soak",
-    asks="Is the same pass the same again, in a new process, compiled again, and after many others?",
+    title="Repetition and a soak",
+    asks="Does the same pass give the same bits again, in a new process, compiled again, after others?",
     trials=_trials,
     run=_run,
     judge=_judge,

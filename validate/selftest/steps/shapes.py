@@ -1,4 +1,4 @@
-"""Which shapes a package may take: a range, one, or a function for each; plan, load time, again."""
+"""Compare the shapes of a package: a range, one fixed shape, or several functions."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -35,22 +35,22 @@ RANGES: Mapping[str, Mapping[str, object]] = MappingProxyType(
         **{f"{hint} hint": {"reshape_hint": hint} for hint in KNOWN.reshape_hint[1:]},
     }
 )
-"""Ranges other than the usual one, by what differs."""
+"""Ranges other than the default one, by their difference."""
 
 LONG_LOAD = 10.0
-COSTLY_CHANGE = 4.0
-"""A pass after one of another width may take so many times what it takes after its like."""
+MAX_CHANGE_FACTOR = 4.0
+"""The allowed time of a pass after one of another width, divided by its time after one of the same width."""
 CHANGES = 4
 
-SHORTER = 0.5
-"""A second process should start in less than this share of the first's time, where that was long."""
+RESTART_SHARE = 0.5
+"""A second process should start in less than this share of the first's time, if that was long."""
 
 
 def variants(scale: Scale, facts: DeviceFacts) -> dict[str, Build]:
-    """Every way to shape a package that is tried, by name; a range last, since it may take longest or fail.
+    """Return every shape of a package that is tried, by name; ranges last, since they may hang.
 
-    The choices that a range alone has are fields of Build. They are tried where there is a Neural Engine: no
-    other device heeds them.
+    Options that only ranges have are fields of Build. They are tried only on a Neural Engine, since no other
+    device uses them.
     """
     form = "" if scale.kv_form is None else f", {scale.kv_form}"
     found = {f"{shapes}{form}": scale.isolated(shapes=shapes) for shapes in reversed(KNOWN.shapes)}
@@ -96,14 +96,14 @@ def _run(trial: Trial, bench: Bench) -> Measured:
 
 
 def _is_range(trial: Trial) -> bool:
-    """Whether one loaded model runs all widths; else each has its own."""
+    """Return whether one loaded model runs all widths; otherwise each width has its own."""
     return trial.build.shapes is Shapes.RANGE
 
 
 def _changing(trial: Trial, bench: Bench, rows: int, times: Sequence[PassTime]) -> Check:
-    """What passes take that change between the block and another width, as generation's do.
+    """Check the time of passes that alternate between the block and another width, as in generation.
 
-    Core ML is loaded so that it makes a model anew for a shape, and may do so at every change.
+    Core ML may prepare a model again at every change of shape.
     """
     widths = (trial.build.block, rows)
     alone = {t.rows: t.median_ms for t in times if t.units is Units.DEVICE}
@@ -111,19 +111,19 @@ def _changing(trial: Trial, bench: Bench, rows: int, times: Sequence[PassTime]) 
         steps = [list(passes(session.manifest, width, CHANGES + 1, seed=7)) for width in widths]
         bench.say(f"changing between passes of {widths[0]} and {widths[1]} rows")
         found = [[1000 * session.run(step)[1] for step in pair] for pair in zip(*steps, strict=True)]
-    # The first of each is the one that may take minutes in any case.
+    # The first pass of each width may take minutes in any case.
     changed = [statistics.median(each) for each in zip(*found[1:], strict=True)]
     share = max(ms / alone[width] for ms, width in zip(changed, widths, strict=True))
     return Check(
         name="changing between widths costs nothing",
-        held=share <= COSTLY_CHANGE,
+        held=share <= MAX_CHANGE_FACTOR,
         detail=f"a pass after one of another width takes {share:.1f} times as long; convert with "
         "--shapes functions or static",
     )
 
 
 def _other_rows(trial: Trial, bench: Bench) -> tuple[int, ...]:
-    """The narrowest and the widest pass that the artifact takes."""
+    """Return the narrowest and the widest pass that the artifact runs."""
     widths = bench.widths(trial.build)
     return tuple(dict.fromkeys((widths[0], widths[-1])))
 
@@ -135,7 +135,7 @@ def _digest(trial: Trial, bench: Bench) -> Digest:
 
 
 def _started(trial: Trial, bench: Bench, uses: tuple[FirstUse, ...]) -> Measured:
-    """A second process: what it waited for, and the bits that it computes."""
+    """Return the results of a second process: what it waited for, and its bits."""
     return Measured(
         load_seconds=sum(use.load_seconds for use in uses),
         first_uses=uses,
@@ -144,7 +144,7 @@ def _started(trial: Trial, bench: Bench, uses: tuple[FirstUse, ...]) -> Measured
 
 
 def waiting(record: TrialRecord) -> float:
-    """Seconds until a process has loaded a package and run every width of it once."""
+    """Return the seconds until a process has loaded a package and run every width once."""
     return sum(use.seconds for use in record.measured.first_uses)
 
 
@@ -163,14 +163,14 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
                 Finding(
                     subject=name,
                     level=Level.WARN,
-                    text=f"passes of {', '.join(slow)} rows run on the CPU: the default shape alone stays",
+                    text=f"passes of {', '.join(slow)} rows run on the CPU; only the default shape does not",
                     mend="run passes of the default shape, or convert with --shapes functions",
                 )
             )
         again = named.get(f"{name}{AGAIN}")
         first = waiting(record)
         second = waiting(again) if again is not None and again.done else None
-        if second is not None and first > LONG_LOAD and second > SHORTER * first:
+        if second is not None and first > LONG_LOAD and second > RESTART_SHARE * first:
             findings.append(
                 Finding(
                     subject=name,
@@ -185,7 +185,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
                 Finding(
                     subject=name,
                     level=Level.FAIL,
-                    text="a second process computes other bits",
+                    text="a second process computes different bits",
                     mend="speculation will be refused here; see the step `repeat`",
                 )
             )
@@ -197,7 +197,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
 SHAPES = Step(
     id="shapes",
     title="Range, static and functions",
-    asks="At which numbers of rows does a package stay where it should, and what does loading cost?",
+    asks="At which numbers of rows does a package stay on the device, and what does loading cost?",
     trials=_trials,
     run=_run,
     judge=_judge,

@@ -1,4 +1,4 @@
-"""Are states zero at the start, kept between passes, and left alone where nothing is written?"""
+"""Check that states are zero at the start, kept between passes, and unchanged where nothing is written."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,15 +16,18 @@ from anespec.validate.selftest.inputs.stimulus import passes
 from anespec.validate.selftest.records import Check, Measured, Trial, TrialRecord
 from anespec.validate.selftest.steps.step import Step, judged
 
-MANY = " in two layers"
-"""Three states in a shard failed on an iPhone (CoreML-LLM): the main model's one layer has two."""
+TWO_LAYERS = " in two layers"
+"""The suffix of trials with two layers. Three states in a shard failed on an iPhone (CoreML-LLM), and the
+main model's one layer has only two."""
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     trials = [Trial(step="states", name=form.value, build=scale.isolated(kv_form=form)) for form in KVForm]
     if scale.sizes["small"].layers > scale.sizes[scale.main].layers:
         trials += [
-            Trial(step="states", name=form.value + MANY, build=scale.isolated(size="small", kv_form=form))
+            Trial(
+                step="states", name=form.value + TWO_LAYERS, build=scale.isolated(size="small", kv_form=form)
+            )
             for form in KVForm
         ]
     return tuple(trials)
@@ -45,7 +48,7 @@ def _zero_at_start(session: ShardSession) -> Check:
 
 
 def _written(session: ShardSession) -> Check:
-    """Rows land in their home slots, in these alone, and stay for the next pass."""
+    """Check that rows are written to their home slots only, and kept for the next pass."""
     session.reset()
     one, two = list(passes(session.manifest, session.manifest.block, 2))
     session.run(one)
@@ -69,7 +72,7 @@ def _lost(check: str, name: str, slots: NDArray[np.intp]) -> Check:
 
 
 def _masked(session: ShardSession) -> Check:
-    """What stands in slots that no row writes is there afterwards, bit for bit."""
+    """Check that slots that no row writes keep their values, bit for bit."""
     session.reset()
     rng = np.random.default_rng(2)
     put = {}
@@ -92,7 +95,7 @@ def _masked(session: ShardSession) -> Check:
 
 
 def _written_by_hand(session: ShardSession) -> Check:
-    """What is written to a state is what is read, and what the next pass attends to."""
+    """Check that a state reads as it was written, and that the next pass attends to it."""
     session.reset()
     one, two = list(passes(session.manifest, session.manifest.block, 2))
     session.run(one)
@@ -102,7 +105,7 @@ def _written_by_hand(session: ShardSession) -> Check:
     for name, value in kept.items():
         session.write(name, value)
         if not np.array_equal(_bits(session.read(name)), _bits(value)):
-            return Check(name="what is written is read", held=False, detail=f"{name} reads otherwise")
+            return Check(name="what is written is read", held=False, detail=f"{name} reads differently")
     found, _ = session.run(two)
     same = np.array_equal(_bits(found), _bits(expected))
     return Check(name="what is written is read", held=same, detail="the next pass sees something else")
@@ -119,7 +122,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
 STATES = Step(
     id="states",
     title="States",
-    asks="Are they zero at the start, kept between passes, and left alone where nothing is written?",
+    asks="Are they zero at the start, kept between passes, and unchanged where nothing is written?",
     trials=_trials,
     run=_run,
     judge=_judge,

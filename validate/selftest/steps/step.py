@@ -1,4 +1,4 @@
-"""What a step is: what it asks, what it tries, how a process runs a trial, and what the records come to."""
+"""Define a step: its question, its trials, how a process runs one, and how the results are judged."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ from anespec.validate.selftest.records import (
     TrialRecord,
 )
 
-AS_SLOW, SLOWER = 0.8, 1.25
-"""A pass on the device that takes about as long as on the processor alone, between these shares of its time,
-looks as if it ran there. One that takes longer still ran elsewhere, slowly. No source: chosen here."""
+FALLBACK_MIN_RATIO, FALLBACK_MAX_RATIO = 0.8, 1.25
+"""A pass on the device whose time divided by the processor's is between these seems to have run on the
+processor. One that takes longer still ran elsewhere, slowly. No source: chosen here."""
 
-TOO_SHORT = 0.5
-"""Milliseconds of a pass on the processor below which handing tensors over is what is timed."""
+MIN_PASS_MS = 0.5
+"""The milliseconds of a pass on the processor below which the time is mostly that of copying tensors."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One of the self-test's steps; `id` is what --only takes."""
+    """One of the self-test's steps; `id` is a value of --only."""
 
     id: str
     title: str
@@ -42,12 +42,12 @@ class Step:
 
 
 def placement(plan: ShardComputePlan) -> Placement:
-    """Where a shard is as a whole."""
+    """Return where a shard as a whole runs."""
     return Placement.REFUSED if plan.refusal is not None else DeviceTotals.of(plan.operations).placement
 
 
 def off_engine(plan: ShardComputePlan) -> str:
-    """How much of a plan is off the Neural Engine, with the kinds that are."""
+    """Return how many operations of a plan are off the Neural Engine, and their kinds."""
     if plan.refusal is not None:
         return plan.refusal
     off = [op for op in plan.operations if op.device is not PlanDevice.ANE]
@@ -56,32 +56,32 @@ def off_engine(plan: ShardComputePlan) -> str:
 
 
 def time_of(times: Iterable[PassTime], units: Units, rows: int | None = None) -> PassTime | None:
-    """The time on those units, at so many rows or at the first that were timed."""
+    """Return the time on those units, for `rows` rows or for the first that were timed."""
     return next((t for t in times if t.units is units and rows in (None, t.rows)), None)
 
 
 def falls_back(record: TrialRecord, facts: DeviceFacts, rows: int | None = None) -> bool:
-    """Whether its time says that the device's passes ran on the processor."""
+    """Return whether the times show that the device's passes ran on the processor."""
     device = time_of(record.measured.times, Units.DEVICE, rows)
     cpu = time_of(record.measured.times, Units.CPU, rows)
-    if not facts.engine or device is None or cpu is None or cpu.median_ms < TOO_SHORT:
+    if not facts.engine or device is None or cpu is None or cpu.median_ms < MIN_PASS_MS:
         return False
-    return AS_SLOW * cpu.median_ms <= device.median_ms <= SLOWER * cpu.median_ms
+    return FALLBACK_MIN_RATIO * cpu.median_ms <= device.median_ms <= FALLBACK_MAX_RATIO * cpu.median_ms
 
 
 def numbers_right(record: TrialRecord) -> bool:
-    """Whether every comparison stays within what a healthy shard of its format errs by."""
+    """Return whether every comparison is within the error of a healthy shard of its format."""
     return all(comparison_right(c, record.trial) for c in record.measured.comparisons)
 
 
 def comparison_right(found: Comparison, trial: Trial) -> bool:
-    """The same of one comparison."""
+    """Return whether one comparison is within that error."""
     limit = THRESHOLDS[trial.build.weights].one_shard
     return not found.not_finite and found.error <= limit and found.cosine >= 1 - limit**2
 
 
 def sound(record: TrialRecord, facts: DeviceFacts) -> bool:
-    """Whether a trial ran, in the right place, to the right numbers, and all its checks held."""
+    """Return whether a trial ran, on the right device, with the right numbers, and with all checks passed."""
     measured = record.measured
     resident = measured.planned is None or placement(measured.planned) is Placement.ANE
     checks = all(check.held or check.severity is not Level.FAIL for check in measured.checks)
@@ -89,7 +89,7 @@ def sound(record: TrialRecord, facts: DeviceFacts) -> bool:
 
 
 def broken(record: TrialRecord) -> Finding | None:
-    """What a trial comes to that did not run to its end; None for one that did."""
+    """Return the finding of a trial that did not run to its end; None if it did."""
     if record.done:
         return None
     failure, subject = record.failure, record.trial.name
@@ -102,12 +102,12 @@ def broken(record: TrialRecord) -> Finding | None:
     said = {
         Outcome.ERROR: f"failed while {stage}{code}: {meaning or text}",
         Outcome.KILLED: f"the process was killed while {stage} ({text})",
-        Outcome.HUNG: f"hung while {stage} ({text}, and no compiler worked for it)",
+        Outcome.HUNG: f"hung while {stage} ({text}, and no compiler was working)",
         Outcome.LOST: f"the machine or the self-test ended while {stage}, so it was not tried again",
     }[record.outcome]
     mend = failure.mend if failure is not None else None
     if record.outcome is Outcome.HUNG:
-        mend = f"where `top` shows ANECompilerService at work, `{END_COMMAND}` ends it"
+        mend = f"if `top` shows ANECompilerService at work, `{END_COMMAND}` ends it"
     return Finding(subject=subject, level=Level.FAIL, text=said, mend=mend)
 
 
@@ -117,8 +117,10 @@ def judged(
     describe: Callable[[TrialRecord], str],
     extra: Callable[[TrialRecord], list[Finding]] = lambda _: [],
 ) -> list[Finding]:
-    """One finding per trial, the first of: did not run, wrong numbers, wrong place, a broken check, fine;
-    then those that `extra` adds for trials that ran."""
+    """Return a finding per trial: did not run, wrong numbers, wrong device, a failed check, or fine.
+
+    The first of these that applies is reported. The findings of `extra` on trials that ran follow.
+    """
     findings = []
     for record in records:
         findings.append(broken(record) or _judge_done(record, facts, describe(record)))
@@ -128,7 +130,7 @@ def judged(
 
 
 def _baseline(record: TrialRecord) -> list[Finding]:
-    """What the CPU alone could not do; it never is the device's fault."""
+    """Return a warning if the CPU alone failed, which is never the device's fault."""
     failure = record.measured.baseline
     if failure is None:
         return []
@@ -187,7 +189,7 @@ def _fallback(record: TrialRecord) -> Finding:
 
 
 def times_text(record: TrialRecord) -> str:
-    """How long passes took, and how long loading."""
+    """Return the times of passes and of loading in words."""
     measured, parts = record.measured, []
     for time in measured.times:
         where = "" if time.units is Units.DEVICE else " on the CPU alone"

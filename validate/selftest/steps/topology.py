@@ -1,4 +1,4 @@
-"""Real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
+"""Measure real sizes: passes of 1 to 64 rows, 512 to 2048 slots, and all of Phi-4-mini's layers."""
 
 import time
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ LOADINGS: tuple[Loading, ...] = ("together", "in-turn")
 
 
 def loading_name(loading: Loading) -> str:
-    """The trial that loads all of the full model in this way."""
+    """Return the name of the trial that loads all of the full model in this way."""
     return f"loading {loading}"
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
     trials = []
     for rows in scale.rows:
-        # A processor runs any width of one package; on a Neural Engine the default shape alone is sure.
+        # A processor runs any width of one package; on a Neural Engine only the default shape surely runs.
         one = facts.target is Target.CPU
         build = scale.isolated(shapes=None) if one else scale.isolated(block=rows)
         trials.append(Trial(step="topology", name=f"{rows} rows", build=build, rows=rows))
@@ -67,9 +67,9 @@ def _run(trial: Trial, bench: Bench) -> Measured:
 
 
 def _full(trial: Trial, bench: Bench) -> Measured:
-    """Everything loaded at once, as the worker would, and passed through; then the same on the processor.
+    """Load everything at once, as the worker would, and run passes; then do the same on the processor.
 
-    What is more than one process may hold is shared out to several, by the worker's own rule.
+    Shards that exceed the budget of one process are distributed over several, by the worker's own rule.
     """
     build = trial.build
     # A processor runs shards of any size: one artifact is the baseline of all topologies.
@@ -87,13 +87,13 @@ def _full(trial: Trial, bench: Bench) -> Measured:
 
 
 def _loading(build: Build, bench: Bench, loading: Loading) -> Measured:
-    """What loading all shards takes that were loaded before, in one way."""
+    """Measure loading all shards, which were loaded before, in one way."""
     shards = bench.artifact(build).manifest.shards
     for shard in shards:
         bench.compiled(build, shard)
     shares = _shares(build, bench)
     if len(shares) == 1:
-        raise NotHereError("one process holds all of it, so there is nothing to load at the same time")
+        raise NotHereError("one process holds the whole model, so nothing can be loaded at the same time")
     began = time.perf_counter()
     with open_groups(bench, build, shares, Units.DEVICE, in_turn=loading == "in-turn") as groups:
         for group in groups:
@@ -102,7 +102,7 @@ def _loading(build: Build, bench: Bench, loading: Loading) -> Measured:
 
 
 def _sizes(build: Build, bench: Bench) -> list[int]:
-    """Bytes of weights of each shard."""
+    """Return the bytes of weights of each shard."""
     return [shard.bytes for shard in bench.artifact(build).manifest.shards]
 
 
@@ -136,7 +136,7 @@ def _stack(build: Build, bench: Bench, units: Units) -> Measured:
 
 
 def _pass(groups: Sequence[Group], step: Pass) -> tuple[float, bool]:
-    """The seconds of one pass through everything, and whether all of it is finite."""
+    """Return the seconds of one pass through all groups, and whether all outputs are finite."""
     total, finite, hidden = 0.0, True, step.hidden
     for group in groups:
         hidden, passed = group.run(Pass(step.rows, hidden))
@@ -158,7 +158,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
 
 
 def _beside_prediction(record: TrialRecord) -> str:
-    """How a pass compares with its prediction, where the chip is known."""
+    """Return how a pass compares with its prediction, if the chip is known."""
     predicted, time = record.measured.predicted_ms, time_of(record.measured.times, Units.DEVICE)
     if predicted is None or time is None:
         return ""
@@ -166,7 +166,7 @@ def _beside_prediction(record: TrialRecord) -> str:
 
 
 def _processes(weights: Sequence[int]) -> str:
-    """How the shards were shared out."""
+    """Return how the shards were distributed, in words."""
     if len(weights) < 2:
         return "in one process"
     return f"in {len(weights)} processes ({', '.join(bytes_text(each) for each in weights)} of weights)"
@@ -175,7 +175,7 @@ def _processes(weights: Sequence[int]) -> str:
 TOPOLOGY = Step(
     id="topology",
     title="Full topology",
-    asks="What does a pass cost at real sizes, and which shards still run where they should?",
+    asks="What does a pass cost at real sizes, and which shards still run on the right device?",
     trials=_trials,
     run=_run,
     judge=_judge,

@@ -1,4 +1,4 @@
-"""Are trained weights as fast as random ones, and do they come to the right numbers?"""
+"""Check that trained weights are as fast as random ones and give the right numbers."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from anespec.validate.selftest.records import Measured, ModelSize, Trial, TrialR
 from anespec.validate.selftest.steps.step import Step, broken, comparison_right, judged, time_of, times_text
 from anespec.validate.selftest.steps.variants import measure_variant
 
-ALIKE = 1.25
-"""Trained weights may take so many times what random ones do before it is said."""
+MAX_RATIO = 1.25
+"""The factor of the random weights' time above which trained weights are reported as slower."""
 
 
 def _trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
@@ -40,20 +40,24 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
         if (record := named.get(trained)) is None:
             continue
         findings += [_judge_small(record)] if trained == "embedded" else judged([record], facts, times_text)
-        if twin in named and (slower := _times_slower(record, named[twin])) is not None and slower > ALIKE:
+        if (
+            twin in named
+            and (slower := _times_slower(record, named[twin])) is not None
+            and slower > MAX_RATIO
+        ):
             findings.append(
                 Finding(
                     subject=f"{trained} beside random weights",
                     level=Level.WARN,
                     text=f"trained weights take {slower:.1f} times as long as random ones of the same shapes",
-                    mend="expect so many times what the other steps measured",
+                    mend="expect the times of the other steps to be longer by that factor",
                 )
             )
     return findings
 
 
 def _judge_small(record: TrialRecord) -> Finding:
-    """The embedded model is too small for a Neural Engine: where it runs is not judged."""
+    """Judge the embedded model, which is too small for a Neural Engine, without its placement."""
     if (found := broken(record)) is not None:
         return found
     wrong = next((c for c in record.measured.comparisons if not comparison_right(c, record.trial)), None)
@@ -64,7 +68,7 @@ def _judge_small(record: TrialRecord) -> Finding:
 
 
 def _times_slower(trained: TrialRecord, twin: TrialRecord) -> float | None:
-    """How many times longer a byte of trained weights takes on the device."""
+    """Return how many times longer the device takes for a byte of trained weights."""
     of_trained, of_twin = (time_of(each.measured.times, Units.DEVICE) for each in (trained, twin))
     bytes_of = trained.measured.weight_bytes, twin.measured.weight_bytes
     if of_trained is None or of_twin is None or not all(bytes_of) or not of_twin.median_ms:

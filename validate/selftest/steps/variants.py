@@ -1,4 +1,4 @@
-"""Each weight format, form of keys and values and layout of channel tensors: plan, numbers and time."""
+"""Measure each weight format, form of keys and values, and layout of channel tensors."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,17 +14,17 @@ from anespec.validate.selftest.steps.step import Step, judged, times_text
 
 
 def measure_variant(trial: Trial, bench: Bench, *, rows: int | None = None) -> Measured:
-    """The plan of an artifact's first shard, its numbers beside torch's, and the time of a pass."""
+    """Return the plan of an artifact's first shard, its numbers compared with torch's, and its pass times."""
     found = measure_on_device(trial, bench, rows=rows)
     return bench.with_cpu_times(trial.build, found)
 
 
 def measure_on_device(trial: Trial, bench: Bench, *, rows: int | None = None) -> Measured:
-    """The same without the times on the CPU alone."""
+    """Return the same without the times on the CPU alone."""
     build, width = trial.build, rows or trial.build.block
     planned, no_plan = None, None
     predicted, findings = bench.predicted(build)
-    # Loaded before it is planned, which might warm a cache of the system's.
+    # Loading comes before planning, since planning might warm a cache of the system.
     opened = bench.open(build, Units.DEVICE, rows=width)
     with closing(opened.session) as session:
         try:
@@ -46,7 +46,7 @@ def measure_on_device(trial: Trial, bench: Bench, *, rows: int | None = None) ->
 
 
 def _format_trials(scale: Scale, facts: DeviceFacts) -> tuple[Trial, ...]:
-    # The form of the CPU's baseline spares a second conversion of each format.
+    # With the K/V form of the CPU's baseline each format is converted only once.
     form = scale.kv_form or form_on_cpu(facts.target)
     return tuple(
         Trial(
@@ -77,7 +77,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
 PLANS = Step(
     id="plans",
     title="The plan of the shipped package, for each weight format",
-    asks="Which formats run where they should, with the right numbers, and how fast?",
+    asks="Which formats run on the device, with the right numbers, and how fast?",
     trials=_format_trials,
     run=measure_variant,
     judge=_judge,
@@ -95,7 +95,7 @@ KV = Step(
 LAYOUT = Step(
     id="layout",
     title="The layouts of hidden states and logits",
-    asks="Is a pass faster with its rows in the last axis, of which a single element is padded?",
+    asks="Is a pass faster with its rows in the last axis, where a single element would be padded?",
     trials=_layout_trials,
     run=measure_variant,
     judge=_judge,

@@ -1,4 +1,4 @@
-"""The native worker: is it built here, and does it compute what the device computes without it?"""
+"""Check that the native worker can be built and computes the same as the device without it."""
 
 import time
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:
 
 
 def _copies(record: TrialRecord) -> list[Finding]:
-    """Whether Core ML wrote outputs where it was asked to, by outputBackings."""
+    """Warn if Core ML did not write outputs to the buffers given as outputBackings."""
     worker = record.measured.worker
     if worker is None or not worker.copied_bytes:
         return []
@@ -111,8 +111,8 @@ def _copies(record: TrialRecord) -> list[Finding]:
         Finding(
             subject=record.trial.name,
             level=Level.WARN,
-            text=f"outputs were not put where they were asked for: {copied} were copied",
-            mend="it costs a copy a pass and shard; send the report back",
+            text=f"Core ML did not write outputs to the given buffers: {copied} were copied",
+            mend="this costs a copy for each pass and shard; send the report back",
         )
     ]
 
@@ -120,7 +120,7 @@ def _copies(record: TrialRecord) -> list[Finding]:
 WORKER = Step(
     id="worker",
     title="The native worker",
-    asks="Can it be built, and are its passes the device's own?",
+    asks="Can it be built, and do its passes give the device's bits?",
     trials=_trials,
     run=_run,
     judge=_judge,
