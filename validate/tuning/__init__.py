@@ -1,1 +1,1 @@
-"""Finds the choices of a conversion that run a model fastest on one machine, by measuring its shards."""
+"""Tuning: find the options with which a model runs fastest on one machine, by measuring its shards."""

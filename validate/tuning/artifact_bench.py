@@ -1,4 +1,4 @@
-"""The workbench that converts: each probe becomes an artifact, run and judged in a process of its own."""
+"""The workbench that converts: each probe becomes an artifact, measured and judged in its own process."""
 
 import hashlib
 import re
@@ -20,33 +20,34 @@ from anespec.validate.tuning.trial_process import MODULE, TrialRequest, options_
 from anespec.validate.tuning.truncated_gguf import first_layers
 from anespec.validate.tuning.workbench import Measured, Probe
 
-MOST_SECONDS = 1800.0
-"""A first use on a Neural Engine has been seen to take minutes; what takes longer than this hangs."""
+MAX_SECONDS = 1800.0
+"""The time limit of a probe. A first use on a Neural Engine was seen to take minutes; a longer one hangs."""
 
-ROOM = 2.2
-"""Times an artifact's bytes: the artifact, what Core ML compiles of it, and a tenth each."""
+DISK_FACTOR = 2.2
+"""The disk needed, divided by an artifact's bytes: the artifact, what Core ML compiles of it, and a tenth
+each."""
 
 FIRST_LAYERS = "first-{}.gguf"
-"""In the work folder, a GGUF of so many layers."""
+"""The name of a GGUF with the first layers of the model, in the work folder."""
 
-# A person may name a folder that holds more than what is made here.
+# The user's work folder may hold other files, which are never removed.
 _FIRST = re.compile(r"first-\d+\.gguf")
 _TRIAL = re.compile(r"\.?trial-[0-9a-f]{16}\.anespec(\.partial)?")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs the probes, within which limits where it has workers, and how long one may take."""
+    """What runs the probes: the backend, its workers' limits if it has workers, and the time limit."""
 
     backend: str
     threads: int | None
     heed_rules: bool
-    most_seconds: float = MOST_SECONDS
+    most_seconds: float = MAX_SECONDS
     workers: WorkerLimits | None = None
 
 
 class ArtifactBench:
-    """A Workbench over a model's GGUF. Artifacts stand in `work` while they are measured."""
+    """A Workbench over a model's GGUF. Artifacts are in `work` while they are measured."""
 
     def __init__(
         self, model: SourceModel, target: Target, context: int, work: Path, machine: Machine
@@ -60,28 +61,28 @@ class ArtifactBench:
 
     @property
     def layers(self) -> int:
-        """Of the whole model."""
+        """Return the layers of the whole model."""
         return len(self.model.facts.layers)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
-        """As `convert` would plan it."""
+        """Return the layers of each shard, as `convert` would plan them."""
         return self._plan(candidate).topology.layers
 
     def _plan(self, candidate: Candidate) -> ConversionPlan:
         return ConversionPlan(self.model, options_of(candidate, self.target, self.context))
 
     def _require_room(self, candidate: Candidate) -> None:
-        """Raise StorageError where a whole artifact would fill the disk."""
-        needed = int(ROOM * self._plan(candidate).estimated_bytes())
+        """Raise StorageError if a whole artifact would fill the disk."""
+        needed = int(DISK_FACTOR * self._plan(candidate).estimated_bytes())
         free = shutil.disk_usage(self.work).free
         if free < needed:
             raise StorageError(
-                f"{self.work}: a whole artifact takes up to {bytes_text(needed)} here, and "
-                f"{bytes_text(free)} are free"
+                f"{self.work}: a whole artifact takes up to {bytes_text(needed)}, and only "
+                f"{bytes_text(free)} are free; make room, or choose another folder with --work"
             )
 
     def measure(self, probe: Probe) -> Measured:
-        """See Workbench; raises StorageError where the disk refuses or has no room."""
+        """Measure a probe; see Workbench. Raises StorageError if the disk is full or cannot be written."""
         if probe.whole:
             self._require_room(probe.candidate)
         output = (
@@ -113,7 +114,7 @@ class ArtifactBench:
                 shutil.rmtree(path, ignore_errors=True)
 
     def clean(self) -> None:
-        """Remove the models of fewer layers, once nothing is measured any more: they may have gigabytes."""
+        """Remove the models with fewer layers at the end of the search, since they may take gigabytes."""
         for path in self.work.iterdir():
             if _FIRST.fullmatch(path.name):
                 path.unlink(missing_ok=True)
@@ -125,13 +126,13 @@ class ArtifactBench:
 
 
 def _in_a_process(request: TrialRequest, seconds: float) -> Measured:
-    """Run a trial where Core ML may kill whoever asks it."""
+    """Run a trial in a process of its own, which Core ML may kill."""
     try:
         return Measured.model_validate_json(child_answer(MODULE, (request.model_dump_json(),), seconds))
     except StorageError as error:
-        # It says nothing of the candidate, and would of every other one.
-        raise StorageError(f"{error}; run it again with room, or with another --work") from None
+        # The disk is not the candidate's fault, and every other candidate would fail too.
+        raise StorageError(f"{error}; make room and run it again, or choose another --work") from None
     except AnespecError as error:
         return Measured(probe=request.probe, refusal=f"its process failed: {error}")
     except ValidationError:
-        return Measured(probe=request.probe, refusal="its process gave no answer that can be read")
+        return Measured(probe=request.probe, refusal="its process gave no readable answer")

@@ -1,4 +1,4 @@
-"""The candidates: one value of each option that changes the speed of a model, but not its output."""
+"""The candidates: values of each option that change the speed of a model, but not its output."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from anespec.system.errors import RequestError
 class Candidate(Record):
     """One way to convert a model.
 
-    `shard_bytes` is what a layer shard is filled up to. `prefill_block` is None but for packages of several
-    functions, which alone have a pass of another width than the block's; `range_default` and `reshape_hint`
-    are None but for ranges.
+    A layer shard is filled up to `shard_bytes`. `prefill_block` is set only for packages of several
+    functions, which have passes wider than the block. `range_default` and `reshape_hint` are set only for
+    ranges.
     """
 
     weights: str
@@ -59,12 +59,12 @@ class Candidate(Record):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The rows of its passes: those that decode, and those that take in a prompt."""
+        """Return the rows of its passes: for decoding, and for reading a prompt."""
         return tuple(dict.fromkeys((self.block, self.prefill_block or self.block)))
 
 
 SEARCHED = tuple(Candidate.model_fields)
-"""The choices that are searched, each an option of a conversion and a field of TunedChoices."""
+"""The options that are searched, each a field of a conversion's options and of TunedChoices."""
 
 
 DEPENDENT: Mapping[str, Shapes] = MappingProxyType(
@@ -74,13 +74,13 @@ DEPENDENT: Mapping[str, Shapes] = MappingProxyType(
         "reshape_hint": Shapes.RANGE,
     }
 )
-"""Choices of one kind of shapes alone."""
+"""Options that apply to only one kind of shapes."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """The values of each choice. The first ones are the defaults: what is as fast does not replace them
-    (see ranking)."""
+    """The values of each option. The first ones are the defaults, which only faster values replace (see
+    ranking)."""
 
     weights: Sequence[str]
     kv_form: Sequence[KVForm]
@@ -97,13 +97,13 @@ class Space:
 
     @property
     def start(self) -> Candidate:
-        """The first of everything."""
+        """Return the candidate with all defaults."""
         return next(iter(self.around(None, ())))
 
     def around(self, centre: Candidate | None, choices: Iterable[str]) -> Iterator[Candidate]:
-        """Candidates with every combination of values of some choices, the others as `centre` has them.
+        """Yield candidates with every combination of values of some options, and the others as in `centre`.
 
-        What two combinations have in common comes once.
+        No candidate is yielded twice.
         """
         varied = frozenset(choices)
         values = [
@@ -151,30 +151,29 @@ KNOWN = Space(
     reshape_hint=tuple(ReshapeHint),
     head_outputs=tuple(HeadOutputs),
 )
-"""The one table of choices, the best known value first, for `anespec tune` and for the self-test.
+"""The one table of options, with the best known value first, for `anespec tune` and for the self-test.
 
-Weight formats stand in the order of the quality that they keep; K/V forms and shapes begin with what another
-project measured resident, and the cache in the graph comes before one that the host keeps. Sizes of shards go
-from far below what is disputed to the largest that was seen resident (convert.shard_limits).
+Weight formats are in the order of the quality that they keep. K/V forms and shapes begin with what another
+project measured resident, and a cache in the graph comes before one that the host keeps. Sizes of shards go
+from far below any disputed size to the largest that was seen resident (convert.shard_limits).
 """
 
-
-# What is worth trying of a model on a target.
 
 Value = TypeVar("Value")
 
 
 def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
-    """Return the values of the table of choices that apply, the plan's own first; shard sizes that change
-    nothing are left out.
+    """Return the values of the table that apply to a plan, with the plan's own first.
+
+    Shard sizes that change nothing are left out.
 
     Raises:
-        RequestError: `weights` is empty, or names a format that there is not.
+        RequestError: `weights` is empty, or names an unknown format.
     """
     if not weights:
-        raise RequestError("there is no weight format to try; give --weights one, or leave it out")
+        raise RequestError("there is no weight format to try; give --weights a format, or leave it out")
     vocabulary = plan.model.facts.vocabulary
-    # A processor's library knows neither default shapes nor hints, and its logits are near.
+    # A processor's library has neither default shapes nor hints, and reads logits without a copy.
     on_engine = plan.options.target is not Target.CPU
     planned, slices = len(plan.topology.heads), -(-vocabulary // HEAD_CHANNELS)
     return Space(
@@ -198,6 +197,6 @@ def _beginning(first: Value, known: Sequence[Value]) -> list[Value]:
 
 
 def _useful(sizes: Sequence[int], plan: ConversionPlan) -> list[int]:
-    """Sizes up to the first that holds all layers."""
+    """Return the sizes up to the first that holds all layers."""
     total = sum(plan.layer_bytes(layer) for layer in plan.model.facts.layers)
     return [size for number, size in enumerate(sizes) if not number or sizes[number - 1] < total]

@@ -1,4 +1,4 @@
-"""The options of a search, declared once for Python and the command line."""
+"""The options of `tune`, declared once for Python and the command line."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,15 +12,15 @@ from anespec.system.options import Flag
 
 
 def _read_formats(value: Any) -> Any:
-    """`int8-channel lut8`, or with semicolons, since a format may hold commas."""
+    """Split `int8-channel lut8` at spaces or semicolons, since a format may contain commas."""
     return tuple(value.replace(";", " ").split()) if isinstance(value, str) else value
 
 
 class TuneOptions(BackendOptions):
-    """What is searched, on what, and where it is written."""
+    """What is searched, for which workload, and where results are written."""
 
     target: Target = Field(
-        default=usual_target(), description="What to build for; cpu tunes the portable backend."
+        default=usual_target(), description="Target to build for; cpu tunes the portable backend."
     )
     context: Annotated[int | None, Flag(default="as convert")] = Field(
         default=None, ge=1, description="Tokens per sequence."

@@ -1,4 +1,4 @@
-"""The ranking of what was measured: of candidates that are about as fast, the first stays."""
+"""Rank candidates: of those that are about as fast, the first stays."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,32 +8,33 @@ from typing import TypeVar
 Candidate = TypeVar("Candidate")
 
 MUCH_FASTER = 0.9
-"""Share of the best time so far that a candidate must stay below where times are of single shards and passes,
-or where it starts slowly."""
+"""The share of the best time so far that a candidate must stay below if times are those of single shards
+and passes, or if the candidate starts slowly."""
 
 FASTER = 0.99
-"""The same where times are of a whole workload, added up from many passes."""
+"""The same share if times are those of a whole workload, the sum of many passes."""
 
 LONG_START = 30.0
-"""Seconds to load a shard, with its first passes, that are a price at every start."""
+"""The seconds to load a shard with its first passes above which a start counts as slow."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a candidate takes: the time of its work in any unit, infinite where it is unusable, and seconds to
-    start."""
+    """The time of a candidate's work in any unit, infinite if it is unusable, and its seconds to start."""
 
     work: float
     start: float = 0.0
 
     @property
     def starts_slowly(self) -> bool:
-        """Whether every start has a price."""
+        """Return whether its start is slow."""
         return self.start >= LONG_START
 
     def replaces(self, best: "Cost", share: float) -> bool:
-        """Whether this takes less than `share` of what the best so far does; what starts slowly must be much
-        faster than what does not."""
+        """Return whether this takes less than `share` of the best work so far.
+
+        A candidate that starts slowly must be much faster than one that does not.
+        """
         if self.starts_slowly == best.starts_slowly:
             return self.work < best.work * share
         if self.starts_slowly:
@@ -42,7 +43,7 @@ class Cost:
 
 
 def best_of(candidates: Iterable[Candidate], cost: Callable[[Candidate], Cost], share: float) -> Candidate:
-    """Return the first candidate, or a later one that replaces it; ValueError where there is none."""
+    """Return the first candidate, or a later one that replaces it; raises ValueError without candidates."""
     best: Candidate | None = None
     for candidate in candidates:
         if best is None or cost(candidate).replaces(cost(best), share):

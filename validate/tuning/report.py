@@ -1,4 +1,4 @@
-"""What a search came to, as a file: the choices that `convert --tuned` takes, a preset, and every trial."""
+"""The report of a search as a file: the options for `convert --tuned`, a preset, and every trial."""
 
 import math
 import re
@@ -21,7 +21,7 @@ from anespec.validate.tuning.workbench import Measured, Milliseconds, Probe, Wor
 
 
 class PassComparison(Record):
-    """A pass of the whole model with so many rows: as its shards add up, and as it was measured."""
+    """A pass of the whole model with `rows` rows: the sum of its shards' times, and the measured time."""
 
     rows: Count
     predicted: Milliseconds
@@ -29,9 +29,9 @@ class PassComparison(Record):
 
 
 class WholeModel(Record):
-    """A candidate converted whole. `predicted` and `measured` are the seconds of the workload.
+    """A candidate converted as a whole. `predicted` and `measured` are the seconds of the workload.
 
-    Where it was not measured, `why_not` says why, and there are no `passes`. No gate has judged it whole: its
+    If it was not measured, `why_not` says why, and `passes` is empty. No gate has judged the whole: its
     largest shard passed them, and `anespec validate` judges what `anespec convert` makes.
     """
 
@@ -49,7 +49,8 @@ def measure_whole(
     workload: Workload,
     on_whole: Callable[[Candidate], None] = lambda _: None,
 ) -> tuple[WholeModel, ...]:
-    """The best candidate, and the defaults where they are others and run; what fails says so in its place."""
+    """Measure the best candidate, and the defaults if they differ and run; a failure is recorded in the
+    result."""
     best, defaults = found.best, found.trials[0]
     on_whole(best.candidate)
     models = [_whole("best", best, workbench, workload)]
@@ -67,7 +68,7 @@ def _whole(
     try:
         measured = workbench.measure(Probe(candidate=candidate, layers=layers, whole=True))
     except StorageError as error:
-        # The search is done, and what it found is worth more than this.
+        # The search is done; its result must not be lost because of this.
         return unmeasured.model_copy(update={"why_not": str(error)})
     if not measured.usable:
         return unmeasured.model_copy(update={"why_not": measured.why_not})
@@ -84,7 +85,7 @@ def _whole(
 
 
 class TrialRecord(Record):
-    """A candidate as it was tried; `seconds` of the workload are null where it is unusable."""
+    """A tried candidate; `seconds` of the workload is null if it is unusable."""
 
     candidate: Candidate
     topology: tuple[Count, ...]
@@ -93,7 +94,7 @@ class TrialRecord(Record):
 
     @classmethod
     def of(cls, trial: Trial) -> "TrialRecord":
-        """A trial to be written down."""
+        """Return the record of a trial."""
         seconds = None if math.isinf(trial.seconds) else trial.seconds
         return cls(
             candidate=trial.candidate, topology=trial.topology, seconds=seconds, measured=trial.measured
@@ -102,7 +103,7 @@ class TrialRecord(Record):
 
 @dataclass(frozen=True)
 class TunedModel:
-    """What a search was about."""
+    """The model, machine and target of a search."""
 
     matched: MatchedModel
     machine: str
@@ -111,9 +112,9 @@ class TunedModel:
 
 
 class TuneReport(Record):
-    """The file. `preset` is null where the weights are of several formats, which a preset does not name.
+    """The report file. `preset` is null if the weights are of several formats, which a preset cannot name.
 
-    `whole` is what was predicted of whole models, beside what was measured of them.
+    `whole` has the predictions for whole models beside their measurements.
     """
 
     schema_version: Literal[1] = 1
@@ -125,7 +126,7 @@ class TuneReport(Record):
     trials: tuple[TrialRecord, ...]
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all; raises StorageError."""
+        """Write the report as a whole or not at all; raises StorageError."""
         try:
             write_atomically(path, self.model_dump_json(indent=2) + "\n")
         except OSError as error:
@@ -137,7 +138,7 @@ class TuneReport(Record):
 def tune_report(
     found: Found, whole: tuple[WholeModel, ...], tuned: TunedModel, workload: Workload
 ) -> TuneReport:
-    """Everything that is kept of a search."""
+    """Return the report of a search."""
     best = found.best
     chosen = {name: getattr(best.candidate, name) for name in SEARCHED}
     return TuneReport(
@@ -160,7 +161,7 @@ def tune_report(
 
 
 def _reason(choice: str, found: Found) -> ChoiceReason:
-    """How the best candidate compares with those that differ in this choice alone."""
+    """Return how the best candidate compares with those that differ only in this option."""
     best, others = found.best, []
     for trial in found.trials:
         if _differing(trial.candidate, best.candidate) == {choice}:
@@ -174,12 +175,13 @@ def _reason(choice: str, found: Found) -> ChoiceReason:
         )
         for trial in others
     ]
-    because = "; ".join(clauses) if clauses else "nothing else was tried beside it"
+    because = "; ".join(clauses) if clauses else "no other value was tried with it"
     return ChoiceReason(choice=choice, because=because, measured=bool(others))
 
 
 def _differing(one: Candidate, other: Candidate) -> set[str]:
-    """The choices in which two candidates differ; those of one kind of shapes count where both have it."""
+    """Return the options in which two candidates differ; those of one kind of shapes count if both have
+    them."""
     return {
         name
         for name in SEARCHED
@@ -221,8 +223,8 @@ def _preset(found: Found, whole: tuple[WholeModel, ...], tuned: TunedModel) -> P
 
 
 def _pass_times(best: Trial, whole: tuple[WholeModel, ...]) -> str:
-    """What a pass of the block takes, and how that is known."""
+    """Return the time of a pass of the block, and how it was found."""
     rows = best.candidate.block
-    added = f"{best.milliseconds[rows]:.1f} ms for a pass over {counted(rows, 'row')}, its parts added up"
+    added = f"{best.milliseconds[rows]:.1f} ms for a pass of {counted(rows, 'row')}, the sum of its shards"
     taken = [p.measured for model in whole if model.which == "best" for p in model.passes if p.rows == rows]
     return f"{added}, {taken[0]:.1f} ms measured whole" if taken else f"{added}, not measured whole"

@@ -1,4 +1,4 @@
-"""A search over a GGUF on this machine, from options to a report."""
+"""Run a search over a GGUF on this machine, from options to a report."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,13 +28,13 @@ from anespec.validate.tuning.search import Found, Trial, search
 from anespec.validate.tuning.workbench import Measured, Probe, Workbench, Workload
 
 LARGEST_JOURNAL = 1 << 28
-"""Bytes; a measurement has a few thousand."""
+"""The most bytes of a journal; a measurement takes a few thousand."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 
 
 class Heading(Record):
-    """What measurements are about: another model, machine, backend or version needs its own."""
+    """What measurements are about: another model, machine, backend or version needs its own journal."""
 
     model_sha256: str
     machine: str
@@ -47,14 +47,14 @@ class Heading(Record):
 
 
 class Journal:
-    """A workbench that writes down what another one measures, a line of JSON each, and repeats nothing.
+    """A workbench that records another one's measurements, each as a line of JSON, and repeats none.
 
-    The first line says what the others are about; a journal about something else is begun anew. It is written
-    anew with each measurement, so that it is never half written and never through a link.
+    The first line says what the measurements are about; a journal about something else is replaced. The file
+    is rewritten with each measurement, so that it is never half written and never written through a link.
     """
 
     def __init__(self, path: Path, heading: Heading, workbench: Workbench) -> None:
-        """Read what is there.
+        """Read the recorded measurements.
 
         Raises:
             StorageError: the file cannot be read or written.
@@ -70,18 +70,18 @@ class Journal:
 
     @property
     def kept(self) -> int:
-        """Candidates that need not be measured."""
+        """Return the number of candidates that need not be measured."""
         return sum(not probe.whole for probe in self._known)
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
-        """Layers per shard of the whole model."""
+        """Return the layers of each shard of the whole model."""
         return self._workbench.topology(candidate)
 
     def measure(self, probe: Probe) -> Measured:
-        """What is known of a probe, or what the workbench finds, on disk before it is returned.
+        """Return the recorded result of a probe, or measure and record it before it is returned.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the result cannot be written.
         """
         if probe not in self._known:
             self._known[probe] = self._workbench.measure(probe)
@@ -125,7 +125,7 @@ JOURNAL = "trials.jsonl"
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a run found, its report, and how many measurements an earlier run had left."""
+    """The result of a run, its report, and the number of measurements reused from an earlier run."""
 
     found: Found
     report: TuneReport
@@ -139,15 +139,15 @@ def tune(
     on_trial: Callable[[Trial], None] = lambda _: None,
     on_whole: Callable[[Candidate], None] = lambda _: None,
 ) -> Tuned:
-    """Search, writing down each measurement in `work` as it is made; then time what is best whole.
+    """Search, recording each measurement in `work` as it is made; then measure the best candidate as a whole.
 
-    `work` is the user's own folder, made where it is missing, and no link.
+    `work` is the user's own folder and not a link; it is created if it does not exist.
 
     Raises:
-        GGUFError, UnsupportedModelError, RequestError: the model cannot be converted, or not so.
+        GGUFError, UnsupportedModelError, RequestError: the model cannot be converted with these options.
         MissingPackageError: the backend cannot run here.
-        StorageError: the disk refuses.
-        AnespecError: nothing runs and passes its gates.
+        StorageError: the disk is full or cannot be written.
+        AnespecError: no candidate runs and passes its gates.
     """
     backend = resolve_backend(options.backend, options.target)
     with GGUFFile(gguf) as file:
@@ -173,7 +173,7 @@ def tune(
             kept = journal.kept
             bench.sweep()
             if not kept:
-                # What an interrupted search left may be layers of another model.
+                # An interrupted search may have left layers of another model.
                 bench.clean()
             found = search(default_space(plan, options.weights), journal, workload, on_trial)
             bench.clean()
@@ -189,10 +189,10 @@ def tune(
 
 @contextmanager
 def _held(work: Path) -> Iterator[None]:
-    """The work folder, made where it is missing, for one search at a time: what lies there is trusted later.
+    """Lock the work folder for one search at a time, since its content is trusted later; create it if needed.
 
     Raises:
-        StorageError: it is a link, another search has it, others may change it, or the file system refuses.
+        StorageError: it is a link, another search uses it, others may change it, or it cannot be created.
     """
     try:
         work.parent.mkdir(parents=True, exist_ok=True)

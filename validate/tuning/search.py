@@ -1,7 +1,7 @@
-"""Which candidate is best: groups of choices in turn, each tried in every combination, until none improves.
+"""Search the best candidate: vary groups of options in turn, in all combinations, until nothing improves.
 
-Choices that decide together where a shard runs are tried together: the weights with the form of K/V,
-attention with shapes. A candidate costs one measurement of its largest shard, and none is measured twice.
+Options that together decide where a shard runs are varied together: weights with the form of K/V, attention
+with shapes. A candidate costs one measurement of its largest shard, and none is measured twice.
 """
 
 import math
@@ -24,15 +24,15 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("head_shards",),
     ("head_outputs",),
 )
-EVERYTHING_THAT_PLACES = ("weights", "kv_form", "attention", "shapes")
-"""Tried in all combinations where no stage finds a single candidate that runs."""
+PLACEMENT_OPTIONS = ("weights", "kv_form", "attention", "shapes")
+"""The options that decide where a shard runs; all combinations are tried if no stage finds a usable one."""
 
-MOST_ROUNDS = 4
+MAX_ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate, what was measured of it, and the seconds of the workload, infinite for an unusable one."""
+    """A candidate, its measurement, and the seconds of the workload, infinite if it is unusable."""
 
     candidate: Candidate
     topology: tuple[int, ...]
@@ -41,27 +41,27 @@ class Trial:
 
     @property
     def milliseconds(self) -> dict[int, float]:
-        """A pass of the whole model, by rows; the head runs on as many rows as a block has."""
+        """Return the time of a pass of the whole model by rows; the head runs on a block's rows."""
         return pass_milliseconds(self.topology, self.measured, self.candidate.block)
 
     @property
     def cost(self) -> Cost:
-        """What it is ranked by."""
+        """Return the cost by which it is ranked."""
         return Cost(self.seconds, self.measured.load_seconds)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best candidate, and everything that was tried on the way, in order."""
+    """The best candidate, and all trials in order."""
 
     best: Trial
     trials: tuple[Trial, ...]
 
 
 def pass_milliseconds(topology: Sequence[int], measured: Measured, block: int) -> dict[int, float]:
-    """A pass over the whole model by rows: a shard takes its share of what the largest one took.
+    """Return the time of a pass of the whole model by rows, in proportion to the largest shard's layers.
 
-    A prompt's pass wants logits of its last row alone, so its head runs on a block.
+    A prompt's pass needs only the logits of its last row, so its head runs on a block.
     """
     shares = sum(layers / measured.probe.layers for layers in topology)
     heads = {time.rows: time.head for time in measured.times}
@@ -74,7 +74,7 @@ def search(
     workload: Workload,
     on_trial: Callable[[Trial], None] = lambda _: None,
 ) -> Found:
-    """Find the candidate whose workload takes the least time.
+    """Return the candidate whose workload takes the least time.
 
     Raises:
         AnespecError: no candidate runs and passes its gates.
@@ -92,20 +92,20 @@ def search(
         return best_of(chain((best,), others), lambda trial: trial.cost, FASTER)
 
     best = tried(space.start)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         before = best
         for stage in STAGES:
             best = improved(best, stage)
         if math.isinf(best.seconds):
-            best = improved(best, EVERYTHING_THAT_PLACES)
+            best = improved(best, PLACEMENT_OPTIONS)
         if best is before:
             break
     if math.isinf(best.seconds):
         ruled_out = all(trial.measured.objections for trial in known.values())
-        mend = "; --ignore-rules measures what the rules fail, --target cpu is for processors" * ruled_out
+        fix = "; --ignore-rules also measures what the rules fail, --target cpu is for processors" * ruled_out
         raise AnespecError(
             f"none of {len(known)} ways to convert this model runs here and passes its gates; the first: "
-            f"{best.measured.why_not}{mend}"
+            f"{best.measured.why_not}{fix}"
         )
     return Found(best, tuple(known.values()))
 

@@ -1,10 +1,9 @@
-"""Converts, runs, times and judges one probe. Run as a process of its own, since Core ML can kill whoever
-loads a model or predicts with it.
+"""Convert, run, time and judge one probe in a process of its own, which Core ML can kill.
 
     python -P -m anespec.validate.tuning.trial_process REQUEST
 
-REQUEST is a TrialRequest as JSON; what was measured is printed as JSON. It lives as long as its standard
-input, a pipe from whoever started it.
+REQUEST is a TrialRequest as JSON; the result is printed as JSON. The process ends when its standard input, a
+pipe from its parent, closes.
 """
 
 import statistics
@@ -41,15 +40,15 @@ from anespec.validate.tuning.workbench import Measured, PassTime, Probe
 MODULE = "anespec.validate.tuning.trial_process"
 
 PAST = 256
-"""Tokens before the pass that is timed, where the context has room for them."""
+"""The tokens before the timed pass, if the context has room for them."""
 
 ROUNDS = 7
-SHORTEST = 1e-3
-"""Milliseconds: less than any pass takes; a difference of two medians may come out below it."""
+MIN_MS = 1e-3
+"""Less than any pass takes; the difference of two medians may come out below it."""
 
 
 class TrialRequest(Record):
-    """A probe, and on what it is measured; `output` is where its artifact stands meanwhile."""
+    """A probe and how to measure it; its artifact is at `output` meanwhile."""
 
     gguf: str
     output: str
@@ -63,7 +62,7 @@ class TrialRequest(Record):
 
 
 def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOptions:
-    """The conversion that a candidate stands for."""
+    """Return the conversion options of a candidate."""
     return ConvertOptions(
         target=target,
         context=context,
@@ -84,10 +83,10 @@ def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOpt
 
 
 def run_trial(request: TrialRequest) -> Measured:
-    """Measure a probe; what keeps it from being used is in what is returned.
+    """Measure a probe; what makes it unusable is part of the result.
 
     Raises:
-        StorageError: the disk refuses.
+        StorageError: the disk is full or cannot be written.
     """
     probe, source = request.probe, Path(request.gguf)
     options = options_of(probe.candidate, request.target, request.context)
@@ -119,7 +118,7 @@ def run_trial(request: TrialRequest) -> Measured:
 
 
 def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[PassTime, ...]]:
-    """Seconds to load it, with the first passes that a backend of Core ML runs then, and what passes take."""
+    """Return the seconds of loading, including a Core ML backend's first passes, and the times of passes."""
     began = time.perf_counter()
     with closing(open_verifier(artifact, request.backend, request.threads, request.workers)) as verifier:
         loaded = time.perf_counter() - began
@@ -127,12 +126,12 @@ def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[Pass
 
 
 def _heeds_rules(request: TrialRequest) -> bool:
-    """The rules are about the Neural Engine."""
+    """Return whether the rules, which are about the Neural Engine, can rule a probe out."""
     return request.heed_rules and request.target is not Target.CPU
 
 
 def _objections(residency: ResidencyVerdict) -> tuple[str, ...]:
-    """Rules that fail the layer shard; a measured plan needs none."""
+    """Return the rules that fail the layer shard; none if Core ML's plan was measured."""
     if residency.source is not PlanSource.PREDICTED:
         return ()
     return tuple(str(finding) for finding in residency.findings if finding.severity is Severity.FAIL)
@@ -143,7 +142,7 @@ def _placement(residency: ResidencyVerdict) -> Placement:
 
 
 def _failures(artifact: Artifact, source: Path, request: TrialRequest) -> tuple[str, ...]:
-    """A sentence for each gate that does not pass."""
+    """Return a sentence for each gate that does not pass."""
     found, workers = [], request.workers
     golden = golden_gate(artifact, source, request.backend, request.threads, lambda *_: None, workers)
     try:
@@ -158,7 +157,7 @@ def _failures(artifact: Artifact, source: Path, request: TrialRequest) -> tuple[
 
 
 def _pass_time(verifier: Verifier, rows: int) -> PassTime:
-    """Medians over a pass after a past, all of it in the first region."""
+    """Return the median times of a pass after a past, all of it in the first region."""
     shape, home = verifier.shape, SlotMapping.of(verifier.shape)
     past = max(0, min(PAST, shape.context - rows) // shape.block * shape.block)
     tokens = [position % shape.vocabulary for position in range(past + rows)]
@@ -170,11 +169,11 @@ def _pass_time(verifier: Verifier, rows: int) -> PassTime:
     with_head = replace(layers_alone, wanted=dict.fromkeys(range(rows), BEST_LOGIT))
     layers = _median(lambda: run_pass(verifier, layers_alone))
     whole = _median(lambda: run_pass(verifier, with_head))
-    return PassTime(rows=rows, layers=max(SHORTEST, layers), head=max(SHORTEST, whole - layers))
+    return PassTime(rows=rows, layers=max(MIN_MS, layers), head=max(MIN_MS, whole - layers))
 
 
 def _median(run: Callable[[], object]) -> float:
-    """Milliseconds, the first call left out."""
+    """Return the median milliseconds, without the first call."""
     run()
     found = []
     for _ in range(ROUNDS):
@@ -185,7 +184,7 @@ def _median(run: Callable[[], object]) -> float:
 
 
 def answer(arguments: Sequence[str]) -> bytes:
-    """Return what a TrialRequest's probe measures as JSON."""
+    """Return the result of a TrialRequest as JSON."""
     return run_trial(TrialRequest.model_validate_json(arguments[0])).model_dump_json().encode()
 
 

@@ -1,4 +1,4 @@
-"""The first layers of a GGUF as a GGUF of their own: what a probe is converted from."""
+"""Write the first layers of a GGUF as a GGUF, from which a probe is converted."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from anespec.system.errors import AnespecError, StorageError
 
 LAYER = "blk."
 MADE_BY_WRITER = ("GGUF.", "general.architecture")
-"""How keys begin that a writer puts there itself."""
+"""The prefixes of keys that the writer adds itself."""
 
 PER_LAYER = (
     "attention.head_count",
@@ -25,15 +25,14 @@ PER_LAYER = (
     "attention.sliding_window_pattern",
     "feed_forward_length",
 )
-"""Keys that may hold a value for each layer, after the architecture's name."""
+"""Keys, after the architecture's name, that may hold a value for each layer."""
 
 
 def write_first_layers(source: Path, layers: int, path: Path) -> Path:
-    """Copy a GGUF, its first layers alone, every tensor in the type that it has.
+    """Copy a GGUF with only its first layers; every tensor keeps its type.
 
-    `source` is one that is converted: its metadata was read before, and is taken as sound. Where tensors of
-    the whole model hold something for every layer, as rope factors of the widest heads or per-layer
-    embeddings do, what is written is no sound model: whoever reads it says so.
+    `source` was read before and is taken as valid. If tensors of the whole model hold something for every
+    layer, as per-layer embeddings do, the written model is not valid, and reading it fails.
 
     Raises:
         StorageError: the file cannot be written.
@@ -60,7 +59,7 @@ def write_first_layers(source: Path, layers: int, path: Path) -> Path:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise StorageError(
-            # Numpy's own error says how much it wrote, and has no number.
+            # NumPy's own error says how much it wrote, and has no errno.
             f"{path}: {error.strerror or error}; make room, or choose another folder with --work"
         ) from error
     return path
@@ -69,9 +68,10 @@ def write_first_layers(source: Path, layers: int, path: Path) -> Path:
 def first_layers(
     source: Path, layers: int, total: int, place: Callable[[int], Path], target: Target
 ) -> tuple[Path, int]:
-    """A GGUF of so many layers of `total`, or of the fewest more that are a sound model; the whole at last.
+    """Return a GGUF of `layers` of the `total` layers, or of the fewest more that make a valid model.
 
-    `place` says where that of a number of layers lies, or is written. Raises like write_first_layers.
+    `place` returns the path for a number of layers. At the end it is the whole model. Raises like
+    write_first_layers.
     """
     for count in range(layers, total):
         path = place(count)
@@ -100,7 +100,7 @@ def _copied(reader: GGUFReader) -> Iterator[ReaderField]:
 
 
 def _first_of(field: ReaderField, architecture: str, layers: int) -> Any:
-    """A key's value, as it is for fewer layers."""
+    """Return a key's value for fewer layers."""
     value = field.contents()
     name = field.name.removeprefix(f"{architecture}.")
     if name == "block_count":
@@ -111,6 +111,6 @@ def _first_of(field: ReaderField, architecture: str, layers: int) -> Any:
 
 
 def _layer_of(tensor: str) -> int:
-    """The layer that a tensor belongs to; -1 for one of the whole model."""
+    """Return the layer of a tensor; -1 for one of the whole model."""
     number = tensor.removeprefix(LAYER).partition(".")[0]
     return int(number) if tensor.startswith(LAYER) and number.isdecimal() else -1

@@ -1,4 +1,4 @@
-"""The seam between the search and whatever measures: a machine, or in tests a simulated one."""
+"""The interface between the search and measuring: a real machine, or a simulated one in tests."""
 
 import math
 from collections.abc import Mapping
@@ -11,27 +11,25 @@ from anespec.manifests.residency import Placement
 from anespec.manifests.schema import Count, Record
 from anespec.validate.tuning.candidates import Candidate
 
-# The measure of a candidate: the seconds of a request with a prompt and an answer.
-
 ACCEPTANCE = 0.41
-"""How often the next guess of a chain is right: three guesses a pass then make 1.65 tokens, as the best draft
-source does over Spec-Bench."""
+"""The probability that the next draft of a chain is right. Three drafts a pass then make 1.65 tokens, as
+the best draft source does over Spec-Bench."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A request: the tokens of its prompt, and those of its answer."""
+    """The request by which candidates are compared: the tokens of its prompt and of its answer."""
 
     prompt_tokens: int = 512
     answer_tokens: int = 256
     acceptance: float = ACCEPTANCE
 
     def tokens_per_pass(self, block: int) -> float:
-        """Expected tokens that a pass of so many rows commits: 1 + a + a^2 ... for a chain of guesses."""
+        """Return the expected tokens of a pass with `block` rows: 1 + a + a^2 ... for a chain of drafts."""
         return (1 - self.acceptance**block) / (1 - self.acceptance)
 
     def seconds(self, block: int, prefill: int, milliseconds: Mapping[int, float]) -> float:
-        """The seconds of the request, given those of a pass by its rows."""
+        """Return the seconds of the request, from the milliseconds of passes by their rows."""
         prompt = math.ceil(self.prompt_tokens / prefill) * milliseconds[prefill]
         answer = math.ceil(self.answer_tokens / self.tokens_per_pass(block)) * milliseconds[block]
         return (prompt + answer) / 1e3
@@ -43,7 +41,7 @@ Milliseconds = Annotated[float, Field(gt=0)]
 class Probe(Record):
     """What is measured of a candidate: one shard of its first `layers` layers, and the whole head.
 
-    A `whole` one is of all layers, in the candidate's own shards; it is timed and not judged.
+    A `whole` probe has all layers in the candidate's own shards; it is timed but not judged.
     """
 
     candidate: Candidate
@@ -52,7 +50,8 @@ class Probe(Record):
 
 
 class PassTime(Record):
-    """The medians of a pass of `rows` rows, in milliseconds: in all layer shards, and in all head shards."""
+    """The median times of a pass of `rows` rows in milliseconds: in all layer shards, and in all head
+    shards."""
 
     rows: Count
     layers: Milliseconds
@@ -60,11 +59,11 @@ class PassTime(Record):
 
 
 class Measured(Record):
-    """What became of a probe.
+    """The result of a probe.
 
-    `objections` are the rules that speak against it, for which it was not run; `refusal` says why it could
-    not be run; `failures` are the gates that it failed, a sentence each. `placement` is where Core ML, or a
-    prediction, has the layer shard.
+    `objections` are the rules that fail it, in which case it was not run. `refusal` says why it could not
+    run. `failures` are the gates that it failed, a sentence each. `placement` is where Core ML, or a
+    prediction, places the layer shard.
     """
 
     probe: Probe
@@ -77,12 +76,12 @@ class Measured(Record):
 
     @property
     def usable(self) -> bool:
-        """Whether it ran and passed its gates."""
+        """Return whether it ran and passed its gates."""
         return bool(self.times) and not (self.objections or self.refusal or self.failures)
 
     @property
     def why_not(self) -> str | None:
-        """A clause for people; None for what is usable."""
+        """Return why it is unusable, in words; None if it is usable."""
         if self.usable:
             return None
         if self.objections:
@@ -91,16 +90,16 @@ class Measured(Record):
 
 
 class Workbench(Protocol):
-    """A machine and a model to be tuned for it."""
+    """A machine, and a model to tune for it."""
 
     def topology(self, candidate: Candidate) -> tuple[int, ...]:
-        """Layers per shard of the whole model."""
+        """Return the layers of each shard of the whole model."""
         ...
 
     def measure(self, probe: Probe) -> Measured:
-        """Convert, run, time and judge a probe; what goes wrong with it is in what is returned.
+        """Convert, run, time and judge a probe; its own failures are part of the result.
 
         Raises:
-            StorageError: the disk refuses, which says nothing of the probe.
+            StorageError: the disk is full or cannot be written, which is no fault of the probe.
         """
         ...

@@ -116,7 +116,7 @@ def test_an_answer_that_is_none_is_told_of(
 ) -> None:
     monkeypatch.setattr(artifact_bench, "child_answer", lambda *_: b"a library says")
     found = bench(model, tmp_path).measure(Probe(candidate=CANDIDATE, layers=1))
-    assert found.refusal == "its process gave no answer that can be read"
+    assert found.refusal == "its process gave no readable answer"
 
 
 def test_the_topology_is_what_convert_would_build(model: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_every_choice_says_why_by_what_was_measured(tmp_path: Path) -> None:
     assert "lut6 the golden gate failed" in reasons["weights"].because
     assert "int8-channel takes" in reasons["weights"].because
     unsearched = {reasons.pop(choice).because for choice in ("range_default", "reshape_hint", "head_outputs")}
-    assert unsearched == {"nothing else was tried beside it"}
+    assert unsearched == {"no other value was tried with it"}
     assert all(reason.measured for reason in reasons.values())
 
 
