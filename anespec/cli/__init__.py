@@ -1,1 +1,1 @@
-"""The command line: one file for each verb, and what verbs share."""
+"""The command line: a module for each verb, and the helpers that verbs share."""

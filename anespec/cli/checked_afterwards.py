@@ -1,4 +1,4 @@
-"""Load a model for one piece of work, and run the gates without a verdict after it."""
+"""Load a model for one task, and run the gates without a verdict after the task."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def loaded_for_once(
 ) -> "Iterator[Model]":
     """Open the model for the block; raise like `load_model`, and at the end like `close_and_check`.
 
-    The gates run at the end if `--gates later` was chosen, or if progress is `shown` on a terminal.
+    The gates run at the end if `--gates later` was given, or if progress is `shown` on a terminal.
     """
     from anespec.model import load_model
 

@@ -1,4 +1,4 @@
-"""A completion for a program: what `generate --json` prints."""
+"""Convert a completion to the JSON that `generate --json` prints."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def completion_facts(completion: "Completion", model: "Model") -> dict[str, Any]:
-    """The first choice's facts, and under `choices` those of all where there are several."""
+    """Return the facts of the first choice; if there are several, `choices` has the facts of all."""
     choices = [_choice_facts(choice, model) for choice in completion.choices]
     facts = {"prompt_ids": list(completion.prompt_ids)} | choices[0]
     return facts | {"choices": choices} if len(choices) > 1 else facts

@@ -1,4 +1,4 @@
-"""The output of verbs: tables and text on standard output, progress on standard error, or one JSON object."""
+"""Print the output of verbs: results to standard output, progress and notes to standard error, or JSON."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
 
-from anespec.cli.log_file import SAID
+from anespec.cli.log_file import NOTE_LOG
 from anespec.cli.word_wrap import wrapped
 from anespec.system.errors import AnespecError, Interrupted, UsageError
 from anespec.system.formatting import bytes_text, duration_text, sanitize_terminal
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from anespec.system.progress import StepReport
 
 QUIET = "anespec.quiet"
-"""The key of the command line's context."""
+"""The key of -q in the metadata of click's context."""
 
 
 def is_quiet() -> bool:
-    """Return whether the running command was asked to omit notes and progress."""
+    """Return whether the running command has -q, which omits notes and progress."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(QUIET))
 
@@ -45,20 +45,21 @@ SECONDS_BETWEEN_LINES = 10.0
 """Seconds between lines of progress if standard error is not a terminal."""
 
 LEAST_SHARE = 1 / 20
-"""No remaining time is worked out from less: opening a large model is one step of many, and the longest."""
+"""The least share done from which the remaining time is estimated. The first step, opening a large model, is
+the longest."""
 
 
 class ElapsedColumn(ProgressColumn):
-    """The elapsed time."""
+    """A column with the elapsed time."""
 
     def render(self, task: Task) -> Text:
         return Text(duration_text(task.elapsed or 0.0))
 
 
 class TimesColumn(ProgressColumn):
-    """The elapsed time, and the remaining time if it is known, as in `1:20  0:45 left`.
+    """A column with the elapsed time, and the remaining time if it is known, e.g. `1:20  0:45 left`.
 
-    The text is as wide with an estimate as without, so that the bar next to it does not move.
+    Its width is the same with and without an estimate, so that the bar beside it does not move.
     """
 
     def render(self, task: Task) -> Text:
@@ -67,7 +68,7 @@ class TimesColumn(ProgressColumn):
 
 
 def _clock(seconds: float) -> str:
-    """A time span in few characters: `0:07`, `12:30`, `1h05`, `26h`."""
+    """Return a time span in few characters: `0:07`, `12:30`, `1h05`, `26h`."""
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"
@@ -79,14 +80,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 class _HarmlessConsole(Console):
-    """Shows names and texts out of files without what would command the terminal.
+    """A console that escapes control characters in names and texts from files.
 
-    A terminal breaks long lines anywhere, so the lines of a plain str, which is a sentence of ours, end
-    between words there. A Text, which a model may have written and which goes on, is left as it is.
+    On a terminal, the lines of a str are wrapped between words, since a terminal breaks long lines anywhere.
+    A Text is not wrapped: it may be a part of a model's output.
     """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does."""
+        """Print as rich does, with str objects escaped and wrapped."""
         width = self.width if self.is_terminal else None
         shown = (wrapped(each, width) if isinstance(each, str) and width else each for each in objects)
         super().print(*shown, **options)
@@ -104,13 +105,13 @@ def out() -> Console:
 def notes() -> Console:
     """Return the console for progress and notes: standard error.
 
-    It is bound now, so that a later redirection does not affect it. With -q progress and notes are dropped.
+    It is bound to the current stream, so a later redirection does not affect it. With -q it drops everything.
     """
     return _standard_error(is_quiet())
 
 
 def aside() -> Console:
-    """Standard error for what was asked for but is no result; -q leaves it."""
+    """Return the console for requested output that is not a result: standard error, also with -q."""
     return _standard_error(False)
 
 
@@ -119,25 +120,31 @@ def _standard_error(quiet: bool) -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one object on one line of standard output, in ASCII, so that any encoding carries it."""
+    """Print an object as one line of JSON on standard output, in ASCII, so that any encoding can carry it."""
     click.echo(json.dumps(value))
 
 
 def confirm_removal(question: str) -> None:
-    """Ask for confirmation on standard error; raise Interrupted at a no, and UsageError if no person can
-    answer."""
+    """Ask for confirmation on standard error.
+
+    Raises:
+        Interrupted: the answer is no.
+        UsageError: standard input has ended, so nobody can answer.
+    """
     try:
         if not click.confirm(question, err=True):
-            raise Interrupted("nothing is removed")
+            raise Interrupted("nothing was removed")
     except click.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise
-        raise UsageError("nobody answers; --yes removes without asking") from None
+        raise UsageError(
+            "there is no answer on standard input; pass --yes to remove without asking"
+        ) from None
 
 
 @contextlib.contextmanager
 def result_as_json(facts: Mapping[str, Any], shown: bool) -> Iterator[None]:
-    """Print `facts` where the block succeeds; where it fails they go into the object of the failure."""
+    """Print `facts` if the block succeeds; if it fails, add them to the JSON object of the error."""
     try:
         yield
     except AnespecError as error:
@@ -149,7 +156,8 @@ def result_as_json(facts: Mapping[str, Any], shown: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str | None, int], None]]:
-    """Progress over bytes; call the result with a note, None to leave the last one, and the bytes done."""
+    """Show progress over bytes; yield a function to call with a note (None: the last one) and the bytes
+    done."""
     with timed_progress(title, shown, announced=False) as report:
         last = ""
 
@@ -163,7 +171,8 @@ def byte_progress(title: str, total: int, shown: bool) -> Iterator[Callable[[str
 
 @contextlib.contextmanager
 def step_progress(title: str, shown: bool) -> "Iterator[StepReport]":
-    """A spinner with elapsed time for work of unknown length; call the result with what is being done."""
+    """Show a spinner with the elapsed time, for work of unknown length; yield a function to call with each
+    step."""
     text = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
     with _progress(SpinnerColumn(), text, ElapsedColumn(), shown=shown, expand=True) as progress:
         task = progress.add_task(title, total=None)
@@ -171,34 +180,34 @@ def step_progress(title: str, shown: bool) -> "Iterator[StepReport]":
 
 
 class TimedReport:
-    """Long work at its work: call it with what is being done and, where that is known, the share done.
+    """The reporter of long work: call it with the current step and, if it is known, the share done.
 
-    What is known before the end is printed to `results`, and notes on the way to `notes`. Where that is the
-    terminal of the bar they come above it; else the bar would stay behind in pieces.
+    Early results are printed to `results`, and notes to `notes`. If these are the terminal of the progress
+    bar, the texts appear above the bar, which would break otherwise.
     """
 
     def __init__(self, update: Callable[[str, float | None], None], results: Console, notes: Console) -> None:
-        """`update` shows both."""
+        """`update` shows the step and the share."""
         self._update = update
         self.results = results
         self.notes = notes
 
     def __call__(self, note: str, share: float | None = None, /) -> None:
-        """Say how far it is."""
+        """Show the current step and the share done."""
         self._update(note, share)
 
     def note(self, text: str) -> None:
         """Print a note, independently of the progress bar."""
-        SAID.info("%s", text)
+        NOTE_LOG.info("%s", text)
         self.notes.print(f"note: {text}", style="yellow")
 
 
 @contextlib.contextmanager
 def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[TimedReport]:
-    """Elapsed and remaining time of long work; call the result with what is being done and the share done.
+    """Show the elapsed and remaining time of long work; yield its reporter.
 
-    A terminal sees a bar that goes when the block ends. Anything else gets a plain line at the beginning,
-    if it is to be `announced`, then at most one every SECONDS_BETWEEN_LINES.
+    On a terminal this is a bar that disappears at the end of the block. Elsewhere it is a plain line at the
+    beginning, if `announced`, and then at most one line every SECONDS_BETWEEN_LINES.
     """
     console = notes()
     if not shown or console.is_terminal:
@@ -223,11 +232,10 @@ def timed_progress(title: str, shown: bool, announced: bool = True) -> Iterator[
 
 
 def watcher(shown: bool) -> ProgressCallbacks:
-    """Callbacks that show a person the progress of long work: notes always, progress only if it is
-    `shown`."""
+    """Return callbacks that print notes, and show progress if `shown` is True."""
 
     def note(text: str) -> None:
-        SAID.info("%s", text)
+        NOTE_LOG.info("%s", text)
         notes().print(f"note: {text}", style="yellow")
 
     return ProgressCallbacks(
@@ -238,14 +246,14 @@ def watcher(shown: bool) -> ProgressCallbacks:
 
 
 class _PlainLines:
-    """Progress for standard error that is redirected to a file."""
+    """Progress as plain lines, for standard error that is not a terminal."""
 
     def __init__(self, title: str, console: Console) -> None:
         self.title, self.console = title, console
         self.started = self.last = time.monotonic()
 
     def report(self, note: str, share: float | None) -> None:
-        """Print a line where the last one is old enough."""
+        """Print a line, unless the last one is less than SECONDS_BETWEEN_LINES old."""
         now = time.monotonic()
         if now - self.last < SECONDS_BETWEEN_LINES:
             return
@@ -257,7 +265,7 @@ class _PlainLines:
 
 
 def _progress(*columns: ProgressColumn, shown: bool, expand: bool = False) -> Progress:
-    """A display that goes when it is done, and that only a terminal gets to see."""
+    """Return a display that only a terminal shows, and that disappears at the end."""
     console = notes()
     return Progress(
         *columns,

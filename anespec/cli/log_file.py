@@ -1,4 +1,4 @@
-"""`--log-file`: the steps and messages of a command, with times, in a file in addition to the terminal."""
+"""Implement `--log-file`: write the steps and messages of a command to a file, with times."""
 
 import logging
 from copy import copy
@@ -8,40 +8,43 @@ import click
 
 from anespec.system.errors import StorageError
 
-SAID = logging.getLogger("anespec.said")
-"""A note for a person, in addition to the results; it is logged in the file, and shown elsewhere."""
+NOTE_LOG = logging.getLogger("anespec.said")
+"""The logger of notes, which the console shows by itself; this logger only writes them to the log file."""
 
-SAID.propagate = False
-SAID.addHandler(logging.NullHandler())
+NOTE_LOG.propagate = False
+NOTE_LOG.addHandler(logging.NullHandler())
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 LOGGERS = ("anespec", "anespec.said", "anespec.serve")
 
 
 class _OneLine(logging.Formatter):
-    """A record as one line, so that no text in it can make up another; a traceback follows, set off."""
+    """A formatter that writes a record as one line, so that no text can fake another record.
+
+    A traceback follows, indented.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the traceback."""
+        """Return the line, and the indented traceback."""
         plain = copy(record)
         plain.msg, plain.args = record.getMessage().replace("\r", "\\r").replace("\n", "\\n"), ()
         return super().format(plain)
 
 
 class _StandardError(logging.Handler):
-    """Show warnings as Python shows them without logging, so that they do not appear in the file alone."""
+    """A handler that prints warnings to standard error, as Python does without any handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show it, unless -v shows all."""
+        """Print the record, unless -v prints all of them."""
         if logging.lastResort is not None and not logging.getLogger().handlers:
             logging.lastResort.handle(record)
 
 
 def log_to(path: Path) -> None:
-    """Append the steps and messages of this process from now on to a file that other users cannot read.
+    """Append this process's log to a file, which only this user can read.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     try:
         path.touch(mode=0o600)
@@ -52,22 +55,22 @@ def log_to(path: Path) -> None:
     handler.setLevel(logging.INFO)
     log = logging.getLogger("anespec")
     for name in LOGGERS:
-        # The daemon's own and what is said reach no logger above them.
+        # The loggers of the daemon and of notes do not propagate, so each gets the handler.
         logging.getLogger(name).addHandler(handler)
     shown = _StandardError(max(logging.WARNING, log.level))
     log.addHandler(shown)
-    SAID.setLevel(logging.INFO)
+    NOTE_LOG.setLevel(logging.INFO)
     if log.level not in (logging.DEBUG, logging.INFO):
         log.setLevel(logging.INFO)
 
 
 def accept_log_file(verb: click.Command) -> click.Command:
-    """`verb`, which takes --log-file."""
+    """Add --log-file to a verb."""
 
     def begin(context: click.Context, _: click.Parameter, path: Path | None) -> None:
         if path is not None and not context.resilient_parsing:
             log_to(path)
-            SAID.info("%s", context.command_path)
+            NOTE_LOG.info("%s", context.command_path)
 
     option = click.Option(
         ["--log-file"],

@@ -1,4 +1,4 @@
-"""The command `anespec`: one verb per file next to this one."""
+"""Define and run the command `anespec`."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ from anespec import __version__
 from anespec.cli.bench.group import bench
 from anespec.cli.console import print_json
 from anespec.cli.inspect.verb import inspect
-from anespec.cli.log_file import SAID, accept_log_file
+from anespec.cli.log_file import NOTE_LOG, accept_log_file
 from anespec.cli.memory.verb import memory
 from anespec.cli.option_flags import PREFIX, with_origin
 from anespec.cli.verbosity import accept_verbosity, set_verbosity
@@ -57,8 +57,8 @@ EPILOG = f"Exit codes: 0 {EXIT_CODES[0]}, 2 {EXIT_CODES[2]}, 130 {EXIT_CODES[130
 def cli(context: click.Context, verbose: int, quiet: bool) -> None:
     """Turn a GGUF into Neural Engine shards and generate exact speculative text from them.
 
-    An option may also be given by the environment: ANESPEC_SERVE_PORT is --port of `serve`. A flag goes
-    before it.
+    An option may also be set by an environment variable: ANESPEC_SERVE_PORT is --port of `serve`. Flags take
+    precedence.
 
     \b
     Example:
@@ -94,17 +94,17 @@ VERBS = (
     worker,
 )
 
-LONG = (convert, validate, generate, chat, serve, demo, selftest, tune)
-"""Long-running verbs, which have the option of a log file."""
+LONG_VERBS = (convert, validate, generate, chat, serve, demo, selftest, tune)
+"""Long-running verbs, which have --log-file."""
 
 for verb in VERBS:
-    cli.add_command(accept_verbosity(accept_log_file(verb) if verb in LONG else verb))
+    cli.add_command(accept_verbosity(accept_log_file(verb) if verb in LONG_VERBS else verb))
 
 
 def main() -> None:
     """Run the command line and exit with the documented code (EXIT_CODES).
 
-    A failure is said on standard error, and with --json also as an object on standard output.
+    A failure is printed to standard error; with --json it is also an object on standard output.
     """
     _settle_streams()
     kept = LiveObjects()
@@ -120,16 +120,15 @@ def main() -> None:
         code, sentence = failure.exit_code, sanitize_terminal(str(failure))
         shown = sentence if isinstance(failure, Interrupted) else f"error: {sentence}"
         _tell(code, str(failure), lambda: click.echo(_as_shown(shown), err=True), failure.facts)
-    # What is decided and said is not taken back by a ^C that comes while the process ends.
+    # A ^C while the process ends must not change the printed result or the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave(code)
 
 
 def _settle_streams() -> None:
-    """Ensure that there are three standard streams, and that they accept any character.
+    """Make sure that all three standard streams exist, and that they accept any character.
 
-    Without this, a file that is opened while file descriptor 1 is free would become standard output, and
-    receive its text.
+    If file descriptor 1 is free, the next opened file would get it, and receive all text for standard output.
     """
     for number in range(3):
         try:
@@ -144,11 +143,11 @@ def _settle_streams() -> None:
 
 
 def _run(kept: LiveObjects) -> int:
-    """Run the verb until all its output is written; return the exit code of an end without a failure.
+    """Run the verb, and flush its output; return its exit code.
 
     Raises:
         click.ClickException: wrong usage.
-        AnespecError: whatever else stopped it.
+        AnespecError: any other failure.
     """
     if sys.stdout is None:
         raise StorageError("standard output is closed; send it to a file, or to /dev/null")
@@ -165,7 +164,7 @@ def _run(kept: LiveObjects) -> int:
         # click exits this way after it has printed a shell's completions.
         if not stop.code:
             return 0
-        # rich exits this way if the reader of standard output has gone.
+        # rich exits this way if the reader of standard output has closed it.
         raise ReaderGone("nobody reads standard output any more") from stop
     except MemoryError as error:
         raise AnespecError("memory ran out; allow more (ulimit -v), or end other programs") from error
@@ -180,15 +179,15 @@ def _run(kept: LiveObjects) -> int:
 
 
 def _as_shown(text: str) -> str:
-    """A text for standard error: in lines that end between words where that is a terminal."""
+    """Return a text for standard error; on a terminal its lines are wrapped between words."""
     return wrapped(text, get_terminal_size().columns) if sys.stderr.isatty() else text
 
 
 def _tell(
     code: int, failure: str, show: Callable[[], None], facts: Mapping[str, object] = MappingProxyType({})
 ) -> None:
-    """Say why the command failed, as far as the streams take it."""
-    SAID.error("%s (exit code %d)", failure, code)
+    """Print why the command failed, if the streams accept it."""
+    NOTE_LOG.error("%s (exit code %d)", failure, code)
     with contextlib.suppress(OSError):
         show()
     if "--json" in sys.argv:

@@ -1,4 +1,4 @@
-"""Command line flags made from options that are declared once (system.options)."""
+"""Derive command-line flags from declared options (see anespec.system.options)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -23,8 +23,10 @@ PREFIX = "ANESPEC"
 
 
 def origin_of(context: click.Context, parameter: click.Parameter, file: object = None) -> str | None:
-    """Return the origin of a parameter's value, as shown to people; None for the default. `file` holds the
-    options."""
+    """Return the origin of a parameter's value, for messages; None for the default.
+
+    `file` is the configuration file that holds the options, if there is one.
+    """
     source = context.get_parameter_source(parameter.name or "")
     match source:
         case ParameterSource.COMMANDLINE | ParameterSource.PROMPT:
@@ -42,7 +44,7 @@ def variable_of(context: click.Context, parameter: click.Parameter) -> str:
 
 
 def with_origin(error: click.ClickException) -> click.ClickException:
-    """A complaint about a value, with the environment variable that it came from if it did."""
+    """Return an error about a value; if the value came from an environment variable, name the variable."""
     if isinstance(error, click.BadParameter) and error.ctx is not None and error.param is not None:
         source = error.ctx.get_parameter_source(error.param.name or "")
         if source is ParameterSource.ENVIRONMENT:
@@ -62,7 +64,7 @@ LIMITS = {"ge": "at least", "le": "at most"}
 
 
 class Number(click.ParamType[float]):
-    """A number in a range; NaN is in none."""
+    """A flag's type: a number in a range. NaN is in no range."""
 
     def __init__(self, kind: type[int] | type[float], allowed: Range | None) -> None:
         """`kind` is int or float."""
@@ -71,7 +73,7 @@ class Number(click.ParamType[float]):
         self.name = "integer" if kind is int else "float"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; a usage error that says the range where it is none or out of it."""
+        """Return the number; fail with the allowed range if it is not a number, or out of range."""
         try:
             number = self.kind(value)
         except (ValueError, OverflowError):
@@ -83,15 +85,15 @@ class Number(click.ParamType[float]):
 
 
 class Parsed(click.ParamType[Any]):
-    """A value that its field itself reads from text."""
+    """A flag's type whose text is validated by the option's own field."""
 
     def __init__(self, kind: Any, metavar: str) -> None:
-        """`kind` is the field's type with all that validates it."""
+        """`kind` is the field's type with its validators."""
         self.adapter = TypeAdapter[Any](kind)
         self.name = metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value; a usage error that says what is wrong with it."""
+        """Return the value; fail with the validation error."""
         try:
             return self.adapter.validate_python(value)
         except RequestError as error:
@@ -100,7 +102,8 @@ class Parsed(click.ParamType[Any]):
             self.fail(f"{quoted(str(value))}{self._reason(error.errors()[0])}.", param, ctx)
 
     def _reason(self, first: ErrorDetails) -> str:
-        """Return the text of the allowed range: with the unit for sizes, else as pydantic states it."""
+        """Return the reason of a validation error: limits of sizes with units, all others as pydantic words
+        them."""
         for key, words in LIMITS.items():
             if key in first.get("ctx", {}):
                 limit = first["ctx"][key]
@@ -109,14 +112,15 @@ class Parsed(click.ParamType[Any]):
 
 
 class Choice(click.Choice[str]):
-    """One of a flag's choices; for a former one, the sentence that says what to use instead."""
+    """A flag's type: one of its choices. A former choice fails with the sentence that names its
+    replacement."""
 
     def __init__(self, flag: Flag) -> None:
         super().__init__(flag.choices)
         self._former = dict(flag.former)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value, or end with a sentence."""
+        """Return the choice, or fail."""
         if value in self._former:
             self.fail(f"{self._former[value]}.", param, ctx)
         return super().convert(value, param, ctx)
@@ -125,11 +129,10 @@ class Choice(click.Choice[str]):
 def flags_of(
     model: type[Options], *, without: Iterable[str] = (), usual: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Verb], Verb]:
-    """Return a decorator that adds a flag for every field of `model` to a verb, which receives them as
-    keyword arguments.
+    """Return a decorator that adds a flag for each field of `model` to a verb.
 
-    Fields in `without`, and fields that exclude themselves, get none. `usual` describes in words what holds
-    if a field's flag is not given, where that is not the field's default.
+    The verb receives the values as keyword arguments. Fields in `without`, and fields that are not `shown`,
+    get no flag. `usual` describes the effect of leaving out a flag, for fields where it is not the default.
     """
     left_out = set(without)
 
@@ -143,10 +146,12 @@ def flags_of(
 
 
 def read_flags(model: type[OptionsT], chosen: Mapping[str, Any], **others: Any) -> OptionsT:
-    """The verb's keyword arguments, and what had no flag, as options; only what was typed counts as given.
+    """Return the verb's keyword arguments, and `others` without flags, as options.
+
+    Only values that the user gave count as set.
 
     Raises:
-        RequestError: they do not go together.
+        RequestError: the values contradict each other.
     """
     context = click.get_current_context(silent=True)
     given = {

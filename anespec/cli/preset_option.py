@@ -1,4 +1,4 @@
-"""The option --preset of verbs that talk: the preset says what flags and the environment do not."""
+"""Implement --preset: the preset sets the options that flags and the environment do not set."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ def _apply(context: click.Context, _: click.Parameter, name: str | None) -> Pres
     known = {parameter.name for parameter in context.command.params}
     if lacking := sorted(flags.keys() - known - {"model"}):
         raise UsageError(
-            f"{preset.file}: says {named(lacking)}, which `{context.info_name}` does not take; take it out"
+            f"{preset.file}: sets {named(lacking)}, which `{context.info_name}` does not have; remove it"
         )
     context.default_map = flags
     return preset
@@ -30,7 +30,8 @@ def _complete(context: click.Context, parameter: click.Parameter, begun: str) ->
 
 
 def preset_option(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option to a verb, which gets the Preset, or None; its parameters have taken what it says."""
+    """Add --preset to a verb, which receives the Preset or None; its other parameters already have the
+    values."""
     return click.option(
         "--preset",
         metavar="NAME|FILE",

@@ -1,5 +1,4 @@
-"""Read the prompts: a text, or the lines of a JSONL file. Sizes are bounded, and prompts are checked
-first."""
+"""Read prompts from standard input or from a JSONL file, with limits on their sizes."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -17,10 +16,11 @@ from anespec.system.formatting import bytes_text
 from anespec.system.safe_files import open_file
 
 LONGEST_PROMPT = 1 << 26
-"""Bytes of standard input; some ten million tokens."""
+"""The most bytes of standard input; some ten million tokens."""
 
 LONGEST_LINE = 1 << 24
-"""Bytes of a line of a prompt file. There may be any number of lines: they are read one at a time."""
+"""The most bytes of a line of a prompt file. The number of lines is not limited: they are read one at a
+time."""
 
 SOURCES = ("prompt", "prompt_ids", "messages")
 BOM = b"\xef\xbb\xbf"
@@ -35,9 +35,9 @@ def _read_messages(value: Any) -> Any:
 
 
 class Prompt(GenerationOptions):
-    """A text, token ids or a conversation, and what differs from the command line's options for it.
+    """A prompt of a file: a text, token ids or a conversation, with its own generation options.
 
-    A key of null is as if it were left out.
+    A key with the value null counts as left out.
     """
 
     prompt: str | None = None
@@ -68,11 +68,11 @@ class Prompt(GenerationOptions):
 
 
 def read_standard_input() -> str:
-    """All of standard input, which may be a pipe, but not an endless one.
+    """Return all of standard input.
 
     Raises:
-        RequestError: it is closed, or has more than LONGEST_PROMPT bytes, or is not UTF-8 text.
-        StorageError: it cannot be read.
+        RequestError: standard input is closed, has more than LONGEST_PROMPT bytes, or is not UTF-8 text.
+        StorageError: standard input cannot be read.
     """
     if sys.stdin is None:
         raise RequestError("standard input is closed, so -p - has nothing to read; pass the text itself")
@@ -80,7 +80,7 @@ def read_standard_input() -> str:
 
 
 def standard_input_lines() -> Iterator[str]:
-    """Standard input line by line, with their ends; raises like `read_standard_input`, for each line."""
+    """Yield the lines of standard input with their ends; raises like `read_standard_input`, for each line."""
     while line := _standard_input_text(sys.stdin.buffer.readline):
         yield line
 
@@ -102,13 +102,13 @@ def _standard_input_text(read: Callable[[int], bytes]) -> str:
 
 
 class PromptFile:
-    """Prompts of a JSONL file. Every iteration reads it again, a line at a time, so it may be large."""
+    """The prompts of a JSONL file. Each iteration reads the file again, line by line, so it may be large."""
 
     def __init__(self, path: Path) -> None:
-        """Open it.
+        """Open the file.
 
         Raises:
-            StorageError: it cannot be read, or is a pipe or a device.
+            StorageError: the file cannot be read, or is a pipe or a device.
         """
         self.path = path
         try:
@@ -125,7 +125,7 @@ class PromptFile:
         self._stream.close()
 
     def __iter__(self) -> Iterator[tuple[str, Prompt]]:
-        """Yield the position of each prompt, for messages, and the prompt.
+        """Yield each prompt, with its place in the file for messages.
 
         Raises:
             RequestError: a line is too long, not UTF-8, not JSON, or not a prompt.

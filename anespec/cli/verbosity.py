@@ -1,4 +1,4 @@
-"""`-v` and `-q`: the amount of output in addition to the results."""
+"""Implement `-v` and `-q`: log more, or leave out notes and progress."""
 
 import logging
 import platform
@@ -11,16 +11,16 @@ from anespec import __version__
 from anespec.cli.console import QUIET, aside, is_quiet
 
 _EARLY: dict[str, Any] = {"hidden": True, "expose_value": False, "is_eager": True}
-"""Before --log-file, which minds how much is shown."""
+"""The settings of the hidden flags. They are eager, since --log-file depends on them."""
 
 _log = logging.getLogger("anespec")
 
 
 def set_verbosity(context: click.Context, verbose: int, quiet: bool) -> None:
-    """Let what `context` runs say more, the program's log, or less; errors and results stay.
+    """Apply -v and -q to the command that `context` runs; errors and results are always shown.
 
     Raises:
-        click.UsageError: both are asked for.
+        click.UsageError: both are given.
     """
     if verbose and quiet:
         raise click.UsageError("-v and -q exclude each other")
@@ -32,7 +32,7 @@ def set_verbosity(context: click.Context, verbose: int, quiet: bool) -> None:
 
 
 def accept_verbosity(verb: click.Command) -> click.Command:
-    """`verb`, which takes -v and -q after its name, too; its help leaves that to the command's own."""
+    """Let a verb also take -v and -q after its name; its help does not show them."""
 
     def louder(context: click.Context, _: click.Parameter, verbose: int) -> None:
         if verbose:
@@ -50,7 +50,7 @@ def accept_verbosity(verb: click.Command) -> click.Command:
 
 
 def _log_to_standard_error(everything: bool) -> None:
-    """Show anespec's own log, or that of all libraries too."""
+    """Print anespec's log on standard error; if `everything` is True, also the logs of libraries."""
     from rich.highlighter import NullHighlighter
     from rich.logging import RichHandler
 

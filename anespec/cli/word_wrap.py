@@ -1,7 +1,7 @@
-"""Text that comes in pieces, in lines of a terminal that end between words.
+"""Wrap text between words for a terminal while it arrives in pieces.
 
-Widths are those of a terminal's cells: two for what is Chinese, Japanese or Korean and for most emoji, none
-for what combines with the character before it.
+Widths are in cells of the terminal: two for Chinese, Japanese, Korean and most emoji, zero for combining
+characters.
 """
 
 from collections.abc import Iterator
@@ -10,24 +10,25 @@ from unicodedata import category
 from rich.cells import cell_len
 
 Piece = tuple[str, str]
-"""A text and its style."""
+"""A piece of text and its style."""
 
 FENCE = "```"
 ZERO_WIDTH_JOINER = "\u200d"
 CLOSING = frozenset({"Pe", "Pf", "Po", "Lm"})
-"""Categories of characters that may not begin a line after a wide character: closing marks, points, and
-length marks."""
+"""Unicode categories that may not begin a line after a wide character: closing marks, punctuation, and length
+marks."""
 
 
 class WordWrap:
-    """Holds a word back until it is whole, and begins a new line before one that does not fit.
+    """A word wrapper for streamed text.
 
-    Lines of a fenced block of code, and a word that is longer than a line, are left for the terminal to
-    break: there they can be copied as they are.
+    It holds a word back until the word is complete, and starts a new line before a word that does not fit.
+    Lines of a fenced code block, and words longer than a line, are left for the terminal to break, so that
+    they can be copied unchanged.
     """
 
     def __init__(self, fences: bool = True) -> None:
-        """At the beginning of a line; without `fences` nothing is code."""
+        """Start at the beginning of a line. If `fences` is False, no text counts as code."""
         self._fences = fences
         self._column = 0
         self._spaces: list[Piece] = []
@@ -52,7 +53,7 @@ class WordWrap:
                 self._line += character
 
     def end(self, width: int) -> Iterator[Piece]:
-        """Yield the text that was held back; the next text begins a line."""
+        """Yield the text that was held back; the next text starts a new line."""
         yield from self._place(width)
         self._spaces, self._column, self._line, self._in_code = [], 0, "", False
 
@@ -63,7 +64,7 @@ class WordWrap:
         yield "\n", ""
 
     def _place(self, width: int) -> Iterator[Piece]:
-        """The word, and the spaces before it or a new line in their stead."""
+        """Yield the word, after its spaces or a new line instead of them."""
         if not self._word:
             return
         spaces, word = _cells(self._spaces), _cells(self._word)
@@ -90,7 +91,7 @@ class WordWrap:
 
 
 def wrapped(text: str, width: int) -> str:
-    """A text in lines of `width` cells that end between words; a longer one, as a path, stays whole."""
+    """Wrap a text between words to lines of `width` cells; a longer word, e.g. a path, stays whole."""
     wrap = WordWrap(fences=False)
     return "".join(piece for piece, _ in (*wrap.push(text, "", width), *wrap.end(width)))
 
@@ -100,7 +101,7 @@ def _cells(pieces: list[Piece]) -> int:
 
 
 def _joined(pieces: list[Piece]) -> Iterator[Piece]:
-    """The pieces, those of one style together."""
+    """Join neighbouring pieces of the same style."""
     held, style = "", ""
     for text, own in pieces:
         if own != style and held:

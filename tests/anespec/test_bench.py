@@ -90,7 +90,7 @@ def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     ("content", "code", "sentence"),
     [
         ('{"messages": []}\n{"messages": 5}\n', 7, "trace.jsonl: line 2: messages is 5: "),
-        ('{"messages": []}\n', 7, "holds no answer of an assistant to replay"),
+        ('{"messages": []}\n', 7, "has no answer of an assistant to replay"),
         (None, 6, "trace.jsonl: cannot be read"),
     ],
 )
@@ -127,7 +127,7 @@ def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
 def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick tock")
     given = ("bench", "replay", trace, "--vocab", model_path())
-    assert "learns from what the model itself holds likely" in run(*given, "--drafter", "recycle").err
+    assert "learns from the model's own predictions" in run(*given, "--drafter", "recycle").err
     assert "note:" not in run(*given, "--drafter", "lookup").err
 
 
@@ -258,7 +258,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     ("options", "code", "sentence"),
     [
         (("--drafter", "none"), 7, "without a drafter there is nothing to compare"),
-        (("--drafts", "16"), 7, "a pass runs 15 drafts of one text at most here; give fewer --drafts"),
+        (("--drafts", "16"), 7, "a pass runs at most 15 drafts of a sequence here; give fewer --drafts"),
         (("--lengths", "256"), 7, "leaves no room for a prompt"),
         (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
     ],

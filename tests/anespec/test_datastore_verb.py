@@ -65,7 +65,7 @@ def test_what_it_is_built_of_is_never_replaced_by_it(gguf: Path, tmp_path: Path)
             "datastore", "build", "a.txt", "--vocab", "v.gguf", "-o", output, "--force", cwd=tmp_path
         )
         assert outcome.code == 2 and outcome.is_one_sentence(), outcome.err
-        assert "is read to build the datastore" in outcome.err
+        assert "is one of the files to read" in outcome.err
         assert (tmp_path / output).read_bytes() == before
 
 

@@ -104,7 +104,7 @@ def test_it_is_removed_of_one_or_of_all(gguf: Path, other: Path) -> None:
         learnt(gguf, owner)
         learnt(other, owner)
     nobody = run("memory", "clear", "--all", "--owner", "bob")
-    assert nobody.code == 2 and "error: nobody answers; --yes removes" in nobody.err
+    assert nobody.code == 2 and "error: there is no answer on standard input; pass --yes" in nobody.err
     asked = run("memory", "clear", "--all", "--owner", "bob", stdin="n\n")
     assert asked.code == 130 and "Forget 2 requests?" in asked.err
     assert len(shown()) == 4
@@ -124,7 +124,7 @@ def test_the_same_vocabulary_takes_the_tokens_as_they_are(gguf: Path, tmp_path: 
     done = run("memory", "export", "llama", file, "--owner", "bob", "--json").json
     assert (done["requests"], done["vocabulary"], done["bytes"]) == (1, key_of(gguf), file.stat().st_size)
     assert file.stat().st_mode & 0o077 == 0
-    refused(run("memory", "export", "llama", file, "--owner", "bob"), 2, "is there already; pass --force")
+    refused(run("memory", "export", "llama", file, "--owner", "bob"), 2, "exists already; pass --force")
     assert run("memory", "export", "llama", file, "--owner", "bob", "--force").code == 0
     assert run("memory", "import", file, "--json").json["requests"] == 1
     assert texts_of(gguf) == texts_of(gguf, "bob") == [QUESTION + ANSWER]
@@ -140,7 +140,7 @@ def test_another_vocabulary_reads_the_texts(gguf: Path, other: Path, tmp_path: P
     assert run("memory", "import", file, other).code == 0
     assert texts_of(other) == [QUESTION + ANSWER]
     run("memory", "clear", "--all", "-y")
-    refused(run("memory", "import", file), 2, "name a model behind it")
+    refused(run("memory", "import", file), 2, "name a model after it")
 
 
 def test_sessions_are_learnt_answer_by_answer(gguf: Path, other: Path, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_sessions_are_learnt_answer_by_answer(gguf: Path, other: Path, tmp_path:
     file = tmp_path / "sessions.jsonl"
     file.write_text(f"{json.dumps(session)}\n\n{json.dumps(session)}\n")
     learnt(gguf, "bob 0a1b2c3d")
-    refused(run("memory", "import", file), 2, "which are learnt for a model")
+    refused(run("memory", "import", file), 2, "which need a model")
     assert run("memory", "import", file, other, "--owner", "bob", "--json").json["requests"] == 4
     first, second = texts_of(other, "bob 0a1b2c3d")[:2]
     assert first.endswith("two") and "three" not in first
@@ -201,7 +201,7 @@ def test_tokens_that_cannot_be_are_refused(tokens: str, gguf: Path, tmp_path: Pa
 
 def test_what_is_not_there_is_said(gguf: Path, tmp_path: Path) -> None:
     refused(run("memory", "export", gguf, tmp_path / "f"), 7, "no request of yours is remembered")
-    refused(run("memory", "clear", "nothing-such", "-y"), 5, "is no model, and nothing is remembered")
+    refused(run("memory", "clear", "nothing-such", "-y"), 5, "is not a model, and the memory has nothing")
     refused(run("memory", "import", tmp_path / "f", gguf), 6, "cannot be read")
     refused(run("memory", "export", "nothing-such", tmp_path / "f"), 5, "is no model")
     assert "not both" in run("memory", "clear", gguf, "--all", "-y").err
@@ -211,10 +211,10 @@ def test_a_key_is_known_by_its_name_as_long_as_one_has_had_it(gguf: Path, tmp_pa
     file = tmp_path / "texts.jsonl"
     learnt(gguf, "bob 00000001")
     assert run("memory", "export", gguf, file, "--owner", "bob").code == 0
-    refused(run("memory", "import", file, "--owner", "eve"), 7, "nothing is remembered of 'eve'")
+    refused(run("memory", "import", file, "--owner", "eve"), 7, "the memory has no requests of 'eve'")
     assert run("memory", "import", file, "--owner", "bob").code == 0
     learnt(gguf, "bob 00000002")
-    refused(run("memory", "import", file, "--owner", "bob"), 7, "say which: bob 00000001, bob 00000002")
+    refused(run("memory", "import", file, "--owner", "bob"), 7, "give one of: bob 00000001, bob 00000002")
     assert run("memory", "import", file, "--owner", "bob 00000002").code == 0
     assert sorted((each["owner"], each["requests"]) for each in shown()) == [
         ("bob 00000001", 2), ("bob 00000002", 2),
@@ -305,4 +305,4 @@ def test_a_model_that_cannot_be_is_none(gguf: Path, tmp_path: Path) -> None:
         database.execute(
             "UPDATE info SET models = ?", (json.dumps({"models": [{"name": "a", "path": "\0"}]}),)
         )
-    refused(run("memory", "export", key_of(gguf), tmp_path / "out"), 7, "none of the models that used")
+    refused(run("memory", "export", key_of(gguf), tmp_path / "out"), 7, "no model that used")

@@ -81,7 +81,7 @@ def test_what_cannot_be_used_is_noted_and_written_anew(
         assert model.generate(prompt, OPTIONS).output_ids == plain
         use_prompt_cache(model, tmp_path / "full.kv", list(range(3, 259)), notes.append)
     assert notes == [
-        f"{file}: is damaged or incomplete; it is written anew",
+        f"{file}: is damaged or incomplete; it is written again",
         f"{tmp_path / 'full.kv'}: not written, since the prompt leaves no room in the context",
     ]
     assert not (tmp_path / "full.kv").exists()

@@ -168,7 +168,7 @@ def test_a_file_without_a_prompt_is_said_to_be_one(artifact: Path, tmp_path: Pat
     outcome = run("generate", artifact, "--prompt-file", path, "--threads", 1)
     assert outcome.code == 7
     assert outcome.out == ""
-    assert f"{path}: holds no prompt" in outcome.err
+    assert f"{path}: has no prompt" in outcome.err
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_an_interruption_of_generate_says_what_is_whole(
 ) -> None:
     command = [sys.executable, "-c", INTERRUPTED_RUN, "generate", str(artifact), "-p", "hello", *form]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    said = "interrupted; what was printed is whole as far as it goes"
+    said = "interrupted; the printed text is correct as far as it goes"
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == said
     if printed is None:

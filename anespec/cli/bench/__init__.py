@@ -1,1 +1,1 @@
-"""`anespec bench`: replays without a model, and runs on an artifact."""
+"""Implement `anespec bench`: replays of traces without a model, and measurements on an artifact."""

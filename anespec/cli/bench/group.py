@@ -1,4 +1,4 @@
-"""`anespec bench`: what drafting is worth, on recorded traces and on an artifact."""
+"""Define the group of the verbs `anespec bench replay` and `anespec bench run`."""
 
 import click
 

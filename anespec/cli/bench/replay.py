@@ -1,4 +1,4 @@
-"""`anespec bench replay`: what a drafter is worth on recorded traces, without a model."""
+"""Implement `anespec bench replay`: measure a drafter on recorded traces, without a model."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def show_replay(result: "Replayed", drafter: str, block: int, costs: "PassCosts | None") -> None:
-    """Print the tables of a replay in blocks of `block` rows, or as `costs` pay."""
+    """Print the tables of a replay in blocks of `block` rows, or with as many drafts as pay at `costs`."""
     from anespec.validate.bench.replay_page import speedup
 
     table = Table(box=None)
@@ -60,8 +60,8 @@ def show_replay(result: "Replayed", drafter: str, block: int, costs: "PassCosts 
         return
     if result.wants_rows:
         notes().print(
-            f"note: {drafter} learns from what the model itself holds likely, which no trace tells; "
-            "`anespec bench run` shows what that is worth",
+            f"note: {drafter} learns from the model's own predictions, which traces do not have; "
+            "`anespec bench run` measures it with a model",
             style="yellow",
         )
     times = Table("the drafter's time, us", box=None)
@@ -78,11 +78,11 @@ def show_replay(result: "Replayed", drafter: str, block: int, costs: "PassCosts 
         times.add_row(name, f"{quantiles.median:.1f}", f"{quantiles.p99:.1f}")
     out().print()
     out().print(times)
-    out().print(f"\nIt held {bytes_text(result.memory_bytes)} of memory at most.")
+    out().print(f"\nThe drafter took at most {bytes_text(result.memory_bytes)} of memory.")
 
 
 def _acceptance(statistics: "RequestStats") -> str:
-    """The share of drafts right at each of the first positions, of those that ran there."""
+    """Return the share of accepted drafts at each of the first positions."""
     from anespec.validate.bench.sentences import position_text
 
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
@@ -91,15 +91,15 @@ def _acceptance(statistics: "RequestStats") -> str:
 
 WIDEST_BLOCK = 128
 MOST_SESSIONS = 1 << 40
-OF_MODELS = (
+MODEL_OPTIONS = (
     *BackendOptions.model_fields, "context", "sequences", "weights", "gates", "queue", "allow_inexact",
     "allow_special", "chat_template", "draft_memory",
 )  # fmt: skip
-"""Options of loading that do not concern drafting, and one that has another meaning here."""
+"""Load options that a replay does not have, or (draft_memory) that have another meaning here."""
 
 
 def _read_costs(context: click.Context, parameter: click.Parameter, given: str | None) -> "PassCosts | None":
-    """`1=28,4=72` as milliseconds by width; a usage error for what is none."""
+    """Parse `1=28,4=72` as milliseconds by number of rows; raise a usage error for anything else."""
     from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 
     if given is None:
@@ -114,7 +114,9 @@ def _read_costs(context: click.Context, parameter: click.Parameter, given: str |
     if min(cost.width for cost in found) < 1 or not all(0 < cost.seconds < math.inf for cost in found):
         raise click.BadParameter("rows are at least 1, and milliseconds more than 0.")
     if min(cost.width for cost in found) > 1:
-        raise click.BadParameter("say what a pass of one row costs, too, as in 1=28,4=72: it has no drafts.")
+        raise click.BadParameter(
+            "give the cost of a pass of one row, which has no drafts, too, as in 1=28,4=72."
+        )
     return PassCosts.of(found)
 
 
@@ -126,7 +128,7 @@ def _read_costs(context: click.Context, parameter: click.Parameter, given: str |
     type=ModelPath(),
     help="The vocabulary to replay in: a GGUF, an artifact, or a cached model.",
 )
-@flags_of(LoadOptions, without=OF_MODELS)
+@flags_of(LoadOptions, without=MODEL_OPTIONS)
 @click.option(
     "--draft-memory",
     metavar="DIR",
@@ -138,7 +140,7 @@ def _read_costs(context: click.Context, parameter: click.Parameter, given: str |
     type=Number(int, Range(1, WIDEST_BLOCK)),
     default=4,
     show_default=True,
-    help="Rows of a pass: the carry row and the drafts.",
+    help="Rows of a pass: the last token's row and the drafts.",
 )
 @click.option(
     "--costs",
@@ -205,9 +207,9 @@ def replay(
                     report(f"{request.category}, {counted(number, 'request')}")
                 result = run.result()
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; a replay keeps nothing") from None
+        raise Interrupted("interrupted; nothing was saved") from None
     if not result.requests:
-        raise RequestError(f"{files[0]}: holds no answer of an assistant to replay")
+        raise RequestError(f"{files[0]}: has no answer of an assistant to replay")
     if output is not None:
         names = tuple(file.name for file in files)
         settings = ReplaySettings(names, model_name(vocab), options.drafter, block, costs)
@@ -220,7 +222,7 @@ def replay(
     else:
         show_replay(result, options.drafter, block, costs)
         if output is not None:
-            out().print(f"\n{output} has the page.")
+            out().print(f"\nThe page is in {output}.")
 
 
 def _requests(files: Sequence[Path], tokenizer: "Tokenizer", limit: int | None) -> "Iterator[ReplayRequest]":

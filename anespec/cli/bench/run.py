@@ -1,4 +1,5 @@
-"""`anespec bench run`: tokens per second with and without speculation, and whether the text is the same."""
+"""Implement `anespec bench run`: measure tokens per second with and without speculation, and compare the
+texts."""
 
 import time
 from contextlib import ExitStack
@@ -58,7 +59,7 @@ def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> No
     try:
         report = _measured(artifact, options, as_json)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; what was measured is not kept") from None
+        raise Interrupted("interrupted; the measurements were not saved") from None
     if output is not None:
         from anespec.validate.bench.page import render_page
 
@@ -70,12 +71,12 @@ def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> No
         if not as_json:
             _show(report)
             if output is not None:
-                out().print(f"\n{output} has the plots.")
+                out().print(f"\nThe plots are in {output}.")
         if report.differences:
             more = len(report.differences) - 1
             others = f", and {counted(more, 'other pair differs', 'other pairs differ')}" if more else ""
             raise ExactnessGateError(
-                f"speculation changed the text: {report.differences[0]}{others}; ask the exactness gate with "
+                f"speculation changed the text: {report.differences[0]}{others}; run the exactness gate with "
                 "`anespec validate --exactness`, and do not speculate here"
             )
 
@@ -93,7 +94,7 @@ def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchRepor
         if not proven.speculate:
             raise ExactnessGateError(
                 f"speculation may change the text on {opened.here.backend} here (the exactness gate: "
-                f"{verdict.standing}), so it is not used; --allow-inexact measures it all the same"
+                f"{verdict.standing}), so it is not used; pass --allow-inexact to measure it nevertheless"
             )
         source = make_source(
             options,
@@ -127,7 +128,7 @@ def _run_cases(
     drafts = options.drafts or usual_drafts(shape.block, most)
     if not drafts or drafts[-1] > most:
         raise RequestError(
-            f"a pass runs {counted(most, 'draft')} of one text at most here; give fewer --drafts"
+            f"a pass runs at most {counted(most, 'draft')} of a sequence here; give fewer --drafts"
             f"{', or convert with a larger --block' if most < MAX_DRAFT_LEN else ''}"
         )
     prompts = list(bench_prompts(opened.tokenizer, options.classes, shape.context - options.lengths[-1]))
@@ -169,7 +170,7 @@ def _show(report: "BenchReport") -> None:
 
     out().print(
         f"{report.model} on {report.backend}, {counted(report.threads, 'thread')}, blocks of {report.block}, "
-        f"{report.sampling}; {report.drafter} guesses. {report.surroundings}.\n"
+        f"{report.sampling}; drafter {report.drafter}. {report.surroundings}.\n"
     )
     by_class = [
         (f"{each} {length}", report.figures(each, length))

@@ -1,1 +1,1 @@
-"""`anespec chat`: a conversation with a model, in a terminal or over pipes."""
+"""Implement `anespec chat`: conversations with a model, in a terminal or over pipes."""

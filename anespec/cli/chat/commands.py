@@ -1,4 +1,4 @@
-"""The commands of a chat, which begin with a slash."""
+"""Implement the slash commands of a chat."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,35 +18,37 @@ if TYPE_CHECKING:
     from anespec.runtime.engine.completion import Summary
 
 
-# The commands that change sampling options during a conversation.
+# /set: change sampling options during a conversation.
 
 UNLIMITED = "none"
 
-FIXED = frozenset({"choices", "logprobs"})
-"""Options without a meaning in a conversation."""
+MEANINGLESS_OPTIONS = frozenset({"choices", "logprobs"})
+"""Options that have no meaning in a conversation."""
 
 
 def setting_names() -> tuple[str, ...]:
-    """Options that can be set: every option that is a number."""
+    """Return the names of options that can be set: those that are numbers."""
     fields = GenerationOptions.model_fields.items()
-    return tuple(name for name, field in fields if type_of(field) in (int, float) and name not in FIXED)
+    return tuple(
+        name for name, field in fields if type_of(field) in (int, float) and name not in MEANINGLESS_OPTIONS
+    )
 
 
 def shown(options: GenerationOptions) -> Iterator[tuple[str, str]]:
-    """Every name that can be set, and its value."""
+    """Yield each option that can be set, with its value."""
     for name in setting_names():
         value = getattr(options, name)
         yield name, UNLIMITED if value is None else str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def changed(options: GenerationOptions, name: str, text: str) -> GenerationOptions:
-    """Options with one value read from text.
+    """Return the options with one value changed, which is read from text.
 
     Raises:
-        RequestError: there is no such name, or the value is not in its range.
+        RequestError: there is no such option, or the value is out of range.
     """
     if name not in setting_names():
-        raise RequestError(f"there is no {quoted(name)} to set; there are {listed(setting_names())}")
+        raise RequestError(f"there is no option {quoted(name)}; the options are {listed(setting_names())}")
     kind, value = type_of(GenerationOptions.model_fields[name]), None
     if text != UNLIMITED:
         value = _number(kind, name, text)
@@ -57,7 +59,7 @@ def _number(kind: Any, name: str, text: str) -> float:
     try:
         number: float = kind(text)
     except (ValueError, OverflowError):
-        raise RequestError(f"{quoted(text)} is no number for {name}") from None
+        raise RequestError(f"{quoted(text)} is not a number for {name}") from None
     return number
 
 
@@ -83,7 +85,7 @@ class Takes(Enum):
 
 @dataclass(frozen=True)
 class Command:
-    """A name, what it takes, what it does, and a line of help. `run` gets what follows the name."""
+    """A command: its name, argument, function and line of help. `run` receives the text after the name."""
 
     name: str
     help: str
@@ -93,16 +95,18 @@ class Command:
 
     @property
     def usage(self) -> str:
-        """As `/help` shows it."""
+        """Return the name and argument for `/help`."""
         return f"{MARK}{self.name} {self.argument}".rstrip()
 
 
 def take_line(conversation: Conversation, line: str) -> Then:
-    """Do what a line says: a command, or a message. Two slashes begin a message that begins with one.
+    """Run a line of input: a command, or a message.
+
+    Two slashes begin a message that starts with one slash.
 
     Raises:
-        RequestError: there is no such command, or it, or the message, cannot be done.
-        AnespecError: what else stopped it.
+        RequestError: there is no such command, or the command or message is not possible now.
+        AnespecError: any other failure.
     """
     text = line.strip()
     if not text:
@@ -116,13 +120,13 @@ def take_line(conversation: Conversation, line: str) -> Then:
 
 
 def run_command(conversation: Conversation, text: str) -> Then:
-    """Do what a command says; raises like `take_line`."""
+    """Run a command, given without its slash; raises like `take_line`."""
     name, _, argument = text.removeprefix(MARK).partition(" ")
     command = BY_NAME.get(name)
     if command is None:
         raise RequestError(f"there is no command {quoted(MARK + name)}; /help lists all, // begins a message")
     if command.takes is Takes.NOTHING and argument.strip():
-        raise RequestError(f"{MARK}{name} takes nothing; {quoted(argument.strip())} is too much")
+        raise RequestError(f"{MARK}{name} takes no argument; leave out {quoted(argument.strip())}")
     return command.run(conversation, argument.strip())
 
 
@@ -130,7 +134,7 @@ def _help(chat: Conversation, _: str) -> Then:
     width = max(len(command.usage) for command in COMMANDS)
     lines = [f"{command.usage:<{width}}  {command.help}" for command in COMMANDS]
     lines += ["", 'Several lines: Alt-Enter between them, or """ before and after.']
-    lines += ["^C stops an answer, ^D leaves. // begins a message that begins with a slash."]
+    lines += ["^C stops an answer, ^D exits. // begins a message that begins with a slash."]
     chat.screen.say("\n".join(lines))
     return Then.GO_ON
 
@@ -151,9 +155,9 @@ def _load(chat: Conversation, argument: str) -> Then:
 
 def _path(argument: str, name: str) -> Path:
     if not argument:
-        raise RequestError(f"{MARK}{name} takes the name of a file")
+        raise RequestError(f"{MARK}{name} needs the name of a file")
     if "\0" in argument:
-        raise RequestError(f"{quoted(argument)} is no name of a file; take the NUL out of it")
+        raise RequestError(f"{quoted(argument)} is not a possible file name; remove the NUL character")
     try:
         return Path(argument).expanduser()
     except RuntimeError:
@@ -162,17 +166,17 @@ def _path(argument: str, name: str) -> Path:
 
 def _retry(chat: Conversation, _: str) -> Then:
     if not chat.transcript.turns:
-        raise RequestError("nothing was asked yet, so there is nothing to try again")
+        raise RequestError("there is no message to answer again; write one first")
     if chat.options.temperature == 0:
-        chat.screen.note("at temperature 0 each answer is the same; /set temperature 0.7 changes that")
+        chat.screen.note("at temperature 0 all answers are the same; /set temperature 0.7 changes that")
     chat.retry()
     return Then.GO_ON
 
 
 def _undo(chat: Conversation, _: str) -> Then:
     if not chat.undo():
-        raise RequestError("there is no turn to take back")
-    chat.screen.say(f"taken back; {turns_text(len(chat.transcript.turns))} left")
+        raise RequestError("there is no turn to undo")
+    chat.screen.say(f"last turn removed; {turns_text(len(chat.transcript.turns))} left")
     return Then.GO_ON
 
 
@@ -188,8 +192,8 @@ def _stats(chat: Conversation, _: str) -> Then:
     turns, forgotten = len(chat.transcript.turns), chat.transcript.forgotten
     unseen = f", and the model no longer sees {first_turns_text(forgotten)}" if forgotten else ""
     lines = [f"{turns_text(turns)}{unseen}", context_text(chat.used, chat.model.context)]
-    cost = ["nothing was answered since"] if chat.last is None else statistics_lines(chat.last)
-    chat.screen.say("nothing was answered yet" if not turns else "\n".join([*lines, *cost]))
+    cost = ["there was no answer since"] if chat.last is None else statistics_lines(chat.last)
+    chat.screen.say("there was no answer yet" if not turns else "\n".join([*lines, *cost]))
     return Then.GO_ON
 
 
@@ -200,11 +204,11 @@ def statistics_lines(summary: "Summary") -> list[str]:
     prompt = counted(statistics.prompt_tokens, "token")
     answer, passes = counted(len(summary.output_ids), "token"), counted(statistics.passes, "pass", "passes")
     return [
-        f"prompt: {prompt}, {statistics.reused_tokens} kept from before, {computed} computed"
+        f"prompt: {prompt}, {statistics.reused_tokens} reused, {computed} computed"
         f"{_rate(computed, statistics.prefill_seconds)}",
         f"answer: {answer} in {passes}{_rate(statistics.decoded_tokens, statistics.decode_seconds)}, "
         f"{statistics.per_pass_text('per decode pass')}",
-        f"drafts: {statistics.accepted} of {statistics.proposed} right",
+        f"drafts: {statistics.accepted} of {statistics.proposed} accepted",
     ]
 
 
@@ -236,13 +240,13 @@ def _exit(chat: Conversation, _: str) -> Then:
 COMMANDS = (
     Command("help", "this list", _help),
     Command("save", "write the conversation to a file", _save, "FILE", Takes.FILE),
-    Command("load", "go on with a conversation out of a file", _load, "FILE", Takes.FILE),
-    Command("retry", "answer the last message anew", _retry),
-    Command("undo", "take the last message and its answer back", _undo),
+    Command("load", "continue a conversation from a file", _load, "FILE", Takes.FILE),
+    Command("retry", "answer the last message again", _retry),
+    Command("undo", "remove the last message and its answer", _undo),
     Command("system", f"show or set the system prompt; {NO_SYSTEM} for none", _system, "[TEXT]", Takes.TEXT),
-    Command("stats", "what the last answer cost, and how full the context is", _stats),
-    Command("set", "show or change how answers are made", _set, "[NAME VALUE]", Takes.SETTING),
-    Command("clear", "begin a new conversation; the system prompt stays", _clear),
+    Command("stats", "show the cost of the last answer, and how full the context is", _stats),
+    Command("set", "show or change sampling options", _set, "[NAME VALUE]", Takes.SETTING),
+    Command("clear", "start a new conversation; the system prompt stays", _clear),
     Command("exit", "leave", _exit),
 )
 BY_NAME = {command.name: command for command in COMMANDS} | {

@@ -1,4 +1,4 @@
-"""The chat itself: what is typed becomes a command or a question, and a question an answer."""
+"""Hold a conversation: answer messages, show the answers, and keep the transcript."""
 
 import contextlib
 import signal
@@ -48,18 +48,18 @@ def unprinted_interrupt() -> Iterator[None]:
 
 
 Stoppable = Callable[[Callable[[], None]], AbstractContextManager[None]]
-"""Within the block something, such as ^C, calls the function that it is given."""
+"""A context in which an event such as ^C calls the given function."""
 
 
 @contextlib.contextmanager
 def stopped_by_nothing(stop: Callable[[], None]) -> Iterator[None]:
-    """^C ends the program, as ever."""
+    """Change nothing: ^C ends the program."""
     yield
 
 
 @contextlib.contextmanager
 def stopped_by_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """^C ends the answer, and the program goes on."""
+    """Let ^C call `stop`, which ends the answer, instead of ending the program."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -76,8 +76,7 @@ def stopped_by_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class Conversation:
-    """A model, the conversation so far, and how answers are sampled. Commands change all of these through
-    it."""
+    """A conversation: the model, the transcript, and the sampling options. Commands change them."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class Conversation:
         stoppable: Stoppable = stopped_by_nothing,
         longer: str = "/set max_tokens N",
     ) -> None:
-        """Nothing runs yet. `longer` is what a person types to have longer answers."""
+        """Start without any turn. `longer` is the option that allows longer answers, for messages."""
         self.model = model
         self.screen = screen
         self.options = options
@@ -101,10 +100,9 @@ class Conversation:
 
     @property
     def used(self) -> int | None:
-        """Tokens of the context that the conversation takes; None if its template refuses it.
+        """Return how many tokens of the context the conversation takes; None if the template refuses it.
 
-        After an answer this is the count of the question and the answer, otherwise the tokens are counted
-        again.
+        After an answer this is the length of prompt and answer; after other changes the tokens are counted.
         """
         if self._counted is None or self._counted[0] != self._standing:
             self._counted = self._standing, self._count()
@@ -128,7 +126,7 @@ class Conversation:
             return None
 
     def undo(self) -> bool:
-        """Take the last turn back, and what its answer cost; False where there is none."""
+        """Remove the last turn and its statistics; return False if there is none."""
         if self.transcript.undo() is None:
             return False
         self.last = None
@@ -136,10 +134,10 @@ class Conversation:
         return True
 
     def ask(self, text: str) -> None:
-        """Answer a message, and remember both.
+        """Answer a message, and add both to the transcript.
 
         Raises:
-            RequestError: it cannot be asked; then nothing is remembered.
+            RequestError: the model cannot answer the message; the transcript stays unchanged.
             AnespecError: the model failed.
         """
         self._attempt = 0
@@ -159,7 +157,7 @@ class Conversation:
         return True
 
     def forget(self, transcript: Transcript) -> None:
-        """Go on with another conversation."""
+        """Continue with another conversation."""
         self.transcript = transcript
         self.last = None
         self._attempt = 0
@@ -196,7 +194,7 @@ class Conversation:
             summary = answer.summary
         cancelled = summary.finish is FinishReason.CANCELLED
         if cancelled and not begun:
-            self.screen.note("stopped before the answer began; your message is taken back")
+            self.screen.note("stopped before the answer began; your message was removed")
             return
         self.last = summary
         self.transcript.turns.append(Turn(text, splitter.answer, splitter.reasoning))

@@ -1,4 +1,4 @@
-"""A chat's model: what `anespec.load` gives, asked one conversation at a time."""
+"""Adapt a loaded Model for a chat."""
 
 from typing import TYPE_CHECKING
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class LoadedModel:
-    """A ChatModel over a loaded model, which its owner closes."""
+    """A ChatModel that uses a loaded Model. The caller closes the Model."""
 
     def __init__(self, model: Model, name: str) -> None:
-        """`name` is what people call it."""
+        """`name` is the name to show."""
         self._model = model
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name to show."""
+        """Return the name to show."""
         return self._name
 
     @property
     def context(self) -> int:
-        """Tokens that a conversation and its answer may have together."""
+        """Return the most tokens of a conversation and its answer together."""
         return self._model.context
 
     @property
@@ -41,7 +41,7 @@ class LoadedModel:
         self._model.require_right()
 
     def prompt(self, messages: Messages) -> ChatPrompt:
-        """The conversation in the model's template; raises like `ChatModel.prompt`."""
+        """Render the conversation with the model's template; raises like `ChatModel.prompt`."""
         prompt = self._model.chat_prompt(messages)
         if len(prompt.ids) > self.context:
             raise PromptTooLongError(
@@ -51,7 +51,7 @@ class LoadedModel:
         return prompt
 
     def answer(self, prompt: ChatPrompt, options: GenerationOptions, attempt: int) -> Answer:
-        """An answer; raises like `ChatModel.answer`."""
+        """Return an answer that is not started yet; raises like `ChatModel.answer`."""
         again = options.with_changes(seed=choice_seed(options.seed, attempt)).ending_at(prompt.ends)
         self._model.check(prompt.ids, again)
         (run,) = self._model.run(prompt.ids, again)

@@ -1,4 +1,4 @@
-"""The protocol of a model that a chat uses."""
+"""Define the protocol of a chat's model."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from anespec.runtime.options import GenerationOptions
 
 Messages = Sequence[Mapping[str, object]]
-"""A conversation as chat templates read it: role, content and what else there is."""
+"""The messages of a conversation for chat templates: dicts with role, content and other keys."""
 
 
 class Answer(Protocol):
-    """An answer as it comes: chunks of text, then a summary. Nothing runs before the first is asked for."""
+    """A streamed answer: chunks of text, then a summary. It starts when the first chunk is read."""
 
     def __iter__(self) -> "Iterator[Chunk]":
-        """The text; raises AnespecError where the model fails."""
+        """Yield the chunks of text; raises AnespecError if the model fails."""
         ...
 
     def cancel(self) -> None:
-        """End it after the pass that runs now. Safe from a signal handler."""
+        """End the answer after the current pass. Safe to call from a signal handler."""
         ...
 
     @property
     def summary(self) -> "Summary":
-        """How the answer ended; valid once all chunks have been read."""
+        """Return the summary of the answer; valid once all chunks have been read."""
         ...
 
 
@@ -36,38 +36,39 @@ class ChatModel(Protocol):
 
     @property
     def name(self) -> str:
-        """The name to show."""
+        """Return the name to show."""
         ...
 
     @property
     def context(self) -> int:
-        """Tokens that a conversation and its answer may have together."""
+        """Return the most tokens of a conversation and its answer together."""
         ...
 
     @property
     def checking(self) -> str | None:
-        """The progress of the gates that run in the background, as in `3 of 12`; None if none run."""
+        """Return the progress of the gates in the background, e.g. `3 of 12`; None if none run."""
         ...
 
     def require_right(self) -> None:
-        """Check that no gate has found the model wrong so far.
+        """Check that the golden gate has not failed since the model was loaded.
 
         Raises:
-            GoldenGateError: it does not.
+            GoldenGateError: it has failed.
         """
         ...
 
     def prompt(self, messages: Messages) -> ChatPrompt:
-        """The conversation in the model's template, up to where the answer begins.
+        """Render the conversation with the model's template, up to where the answer begins.
 
         Raises:
-            PromptTooLongError: it has more tokens than the context holds.
+            PromptTooLongError: the prompt has more tokens than the context.
             RequestError: there is no template, or it refuses these messages.
         """
         ...
 
     def answer(self, prompt: ChatPrompt, options: "GenerationOptions", attempt: int) -> Answer:
-        """An answer; the same attempt with the same options gives the same text.
+        """Return an answer that is not started yet; the same attempt with the same options gives the same
+        text.
 
         Raises:
             RequestError: the options do not fit the model.

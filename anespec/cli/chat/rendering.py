@@ -1,4 +1,4 @@
-"""The appearance of a chat: streamed answers, dimmed reasoning, coloured drafted tokens, and notes."""
+"""Render a chat: streamed answers, dimmed reasoning, coloured drafted tokens, and notes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,21 +15,21 @@ LONGEST_NAME = 30
 
 
 class Screen:
-    """Consoles for answers, for what else was asked for, and for notes; all may be the same terminal."""
+    """The consoles for answers, for the output of commands, and for notes; all may be the same terminal."""
 
     def __init__(self, answers: Console, others: Console, notes: Console, show_drafts: bool = True) -> None:
-        """Consoles decide by themselves whether there are colours."""
+        """Each console decides whether it uses colours."""
         self._answers = answers
         self._others = others
         self._notes = notes
         self._show_drafts = show_drafts
-        # A program that reads the answers gets them as they are, and at once.
+        # A program that reads the answers gets them unwrapped and without delay.
         self._wrap = WordWrap() if answers.is_terminal else None
         self._has_begun = False
         self._held = ""
 
     def piece(self, piece: Piece) -> None:
-        """Some more of an answer."""
+        """Show a piece of an answer."""
         styles = [REASONING] if piece.reasoning else []
         styles += [DRAFTED] if piece.drafted and self._show_drafts else []
         style = " ".join(styles)
@@ -40,8 +40,10 @@ class Screen:
             self._show(self._wrap.push(text, style, self._answers.width))
 
     def _beginning(self, text: str) -> str:
-        """What is shown of an answer's first text: a space that many vocabularies write before a first word
-        is left out; several are an indentation, and stay."""
+        """Remove one leading space from an answer's first text; several spaces are an indentation, and stay.
+
+        Many vocabularies write a space before the first word.
+        """
         text = self._held + text
         if text in ("", " "):
             self._held = text
@@ -82,10 +84,10 @@ def context_text(used: int | None, context: int) -> str:
 def status_line(
     name: str, used: int | None, context: int, checking: str | None, speed: Sequence[str], columns: int
 ) -> str:
-    """The line below the prompt: the model, how full the context is, how far the gates are that are asked
-    beside, and how fast the last answer came, in parts of which the first matters most.
+    """Return the line below the prompt: the model, how full the context is, the progress of background gates,
+    and the speed of the last answer.
 
-    What does not fit is left out, the least important part first: /help, the speed, the name.
+    Parts that do not fit are left out, the least important one first: /help, the speed, the name.
     """
     filled = f"context of {context}"
     if used is not None:
@@ -107,10 +109,10 @@ def status_line(
 
 
 def turns_text(count: int) -> str:
-    """So many turns, in words."""
+    """Return a number of turns in words, e.g. `2 turns`."""
     return counted(count, "turn")
 
 
 def first_turns_text(count: int) -> str:
-    """The first so many turns, in words."""
+    """Return the first turns in words, e.g. `the first 2 turns`."""
     return "the first turn" if count == 1 else f"the first {turns_text(count)}"

@@ -1,4 +1,4 @@
-"""The loops: lines out of a pipe, or out of a terminal."""
+"""Run a chat's loop: over the lines of a pipe, or in a terminal."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -9,16 +9,16 @@ from anespec.system.errors import AnespecError, GoldenGateError, RequestError
 from anespec.system.formatting import bytes_text
 
 QUOTES = '"""'
-"""Before and after a message of several lines."""
+"""The marker before and after a message of several lines."""
 
 Read = Callable[[], str]
-"""Asks for a message. Raises EOFError at the end, KeyboardInterrupt at ^C."""
+"""A function that asks for a message. It raises EOFError at the end of the input, KeyboardInterrupt at ^C."""
 
 
 def messages_of(lines: Iterable[str]) -> Iterator[str]:
-    """The messages in lines of text: one each, but for what stands between quotes.
+    """Yield the messages in lines of text: one per line, or several lines between QUOTES.
 
-    Raises RequestError for quotes that are not closed within LONGEST_PROMPT characters.
+    Raises RequestError if QUOTES are not closed within LONGEST_PROMPT characters.
     """
     open_lines: list[str] | None = None
     held = 0
@@ -42,13 +42,13 @@ def messages_of(lines: Iterable[str]) -> Iterator[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter sends what is typed: quotes that were opened must be closed."""
+    """Return whether Enter sends the typed text: opened QUOTES must be closed."""
     begun = text.lstrip()
     return not begun.startswith(QUOTES) or QUOTES in begun.removeprefix(QUOTES)
 
 
 def run_lines(conversation: Conversation, lines: Iterable[str]) -> None:
-    """Answer each message, and end with the first that cannot be; raises like `take_line`."""
+    """Answer each message; end at the first failure. Raises like `take_line`."""
     for message in messages_of(lines):
         if take_line(conversation, message) is Then.LEAVE:
             return
@@ -60,7 +60,7 @@ def run_terminal(conversation: Conversation, read: Read) -> None:
     Errors are shown, and the loop continues.
 
     Raises:
-        GoldenGateError: it turned out that the model computes what it should not.
+        GoldenGateError: the golden gate found that the model computes wrong results.
     """
     warned = False
     while True:
@@ -73,7 +73,7 @@ def run_terminal(conversation: Conversation, read: Read) -> None:
             if warned:
                 return
             warned = True
-            conversation.screen.say("^C again leaves, as does ^D or /exit", style="dim")
+            conversation.screen.say("press ^C again to exit, or ^D, or type /exit", style="dim")
             continue
         warned = False
         try:

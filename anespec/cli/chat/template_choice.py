@@ -1,4 +1,4 @@
-"""Choose a chat's template before the model is converted, since a conversion takes minutes."""
+"""Choose the chat template before the model is converted, since a conversion takes minutes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ TEMPLATE_KEY = "tokenizer.chat_template"
 
 
 def with_chat_template(loading: LoadOptions, gguf: Path, tell: Callable[[str], None]) -> LoadOptions:
-    """Return `loading`, with the plain template if none was chosen and the file of the vocabulary has none.
+    """Return `loading`, with the plain template if none was chosen and the GGUF has none.
 
     `tell` receives a note about that.
 

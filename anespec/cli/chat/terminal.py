@@ -1,4 +1,4 @@
-"""The prompt in a terminal: keys, completion, history and the line below."""
+"""Read messages in a terminal, with completion, history and a status line."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -22,17 +22,17 @@ from anespec.system.user_folders import private_folder, state_folder
 
 HISTORY_NAME = "chat_history"
 LARGEST_HISTORY = 1 << 20
-"""Bytes; of a longer one the newer half stays."""
+"""The most bytes of the history; the older half of a longer one is removed."""
 
 SECONDS_BETWEEN_LOOKS = 1.0
-"""At what the line below the prompt says."""
+"""Seconds between two updates of the line below the prompt."""
 
 PROMPT, CONTINUED = ">>> ", "... "
 STYLE = Style.from_dict({"bottom-toolbar": "noreverse", "prompt": "bold"})
 
 
 class CommandCompleter(Completer):
-    """Completes the names of commands, of settings, and of files where a command takes one."""
+    """A completer for the names of commands, their settings and their files."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Yield the completions at the cursor."""
@@ -65,17 +65,17 @@ def history(kept: bool, tell: Callable[[str], None]) -> Iterator[History]:
     try:
         with private_folder(state_folder()) as folder:
             _shorten(folder)
-            # Through the open folder, so that it is made for this user alone and no link is followed.
+            # Opened through the folder, so that the file is private to this user and no link is followed.
             path = state_folder() / HISTORY_NAME
     except (StorageError, OSError) as error:
-        tell(f"what you type is not kept ({error})")
+        tell(f"the input history is not saved ({error})")
         yield InMemoryHistory()
         return
     yield _QuietHistory(str(path))
 
 
 def _shorten(folder: Folder) -> None:
-    """See to it that there is a history, for this user alone, and that it is not too long."""
+    """Create the history if it is missing, private to this user, and shorten a long one."""
     try:
         content = folder.read(HISTORY_NAME, 1 << 30)
     except FileNotFoundError:
@@ -88,10 +88,10 @@ def _shorten(folder: Folder) -> None:
 
 
 class _QuietHistory(FileHistory):
-    """A history that a full disk does not end a chat for."""
+    """A history that ignores write errors, so that a full disk does not end the chat."""
 
     def store_string(self, string: str) -> None:
-        """Add an entry to the file, where that is possible."""
+        """Add an entry to the file, if that is possible."""
         try:
             super().store_string(string)
         except OSError:
@@ -99,7 +99,8 @@ class _QuietHistory(FileHistory):
 
 
 def key_bindings() -> KeyBindings:
-    """Enter sends, but for quotes that are open; Alt-Enter begins a new line."""
+    """Return the key bindings: Enter sends the message unless quotes are open; Alt-Enter starts a new
+    line."""
     bindings = KeyBindings()
 
     @bindings.add("enter")
@@ -136,7 +137,7 @@ def reader(conversation: Conversation, remembered: History) -> Callable[[], str]
 
 
 def toolbar(conversation: Conversation) -> str:
-    """The line below the prompt."""
+    """Return the line below the prompt."""
     last, speed = conversation.last, []
     if last is not None and last.statistics.decode_seconds:
         rate = last.statistics.decoded_tokens / last.statistics.decode_seconds

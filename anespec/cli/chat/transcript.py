@@ -1,4 +1,4 @@
-"""A conversation: its turns, what of them still fits into the context, and its file."""
+"""Keep the turns of a conversation, fit them into the context, and save and load them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ LARGEST_FILE = 1 << 26
 
 @dataclass(frozen=True)
 class Turn:
-    """A message and the model's answer; `reasoning` is the model's text before the answer."""
+    """A message and the model's answer; `reasoning` is the text that the model wrote before the answer."""
 
     user: str
     answer: str
@@ -27,18 +27,20 @@ class Turn:
 
 @dataclass
 class Transcript:
-    """All turns of a conversation. The model no longer sees the first `forgotten`."""
+    """All turns of a conversation. The prompt leaves out the first `forgotten` ones."""
 
     system: str | None = None
     turns: list[Turn] = field(default_factory=list)
     forgotten: int = 0
 
     def fit(self, model: ChatModel, text: str) -> ChatPrompt:
-        """The prompt that asks `text` next, after as many of the last turns as leave room for an answer.
+        """Return the prompt for the message `text`, after as many of the last turns as fit.
+
+        Room for an answer is left. Older turns become `forgotten`.
 
         Raises:
-            PromptTooLongError: not even the text alone, after the system prompt, is in the context.
-            RequestError: the model's template refuses it.
+            PromptTooLongError: the system prompt and the text alone do not fit the context.
+            RequestError: the model's template refuses the conversation.
         """
         trimmed = trim(
             lambda first: model.prompt([*self._messages(first), {"role": "user", "content": text}]),
@@ -50,14 +52,14 @@ class Transcript:
         return trimmed.prompt
 
     def undo(self) -> Turn | None:
-        """Take the last turn back; None where there is none."""
+        """Remove and return the last turn; None if there is none."""
         last = self.turns.pop() if self.turns else None
-        # What was forgotten may fit again.
+        # Forgotten turns may fit again.
         self.forgotten = 0
         return last
 
     def clear(self) -> None:
-        """Forget all turns; the system prompt stays."""
+        """Remove all turns; the system prompt stays."""
         self.turns.clear()
         self.forgotten = 0
 
@@ -79,8 +81,8 @@ class Transcript:
         """Write all turns as one line, which `generate --prompt-file` reads too; only this user may read it.
 
         Raises:
-            UsageError: something stands there that is no saved conversation.
-            RequestError: a text of it is not valid Unicode, which no file holds.
+            UsageError: the file exists and is not a saved conversation.
+            RequestError: a text is not valid Unicode, so it cannot be saved.
             StorageError: the file system refuses.
         """
         messages = tuple(_Message.model_validate(message) for message in self._messages(0))
@@ -88,7 +90,8 @@ class Transcript:
             text = _File(messages=messages).model_dump_json(exclude_none=True) + "\n"
         except PydanticSerializationError:
             raise RequestError(
-                "the conversation holds half a surrogate pair, which cannot be saved; take it out of the text"
+                "the conversation contains half a surrogate pair, which cannot be saved; "
+                "remove it from the text"
             ) from None
         try:
             if path.exists():
@@ -96,17 +99,19 @@ class Transcript:
             with Folder.open(path.parent) as folder:
                 folder.replace_parts(path.name, (text.encode(),), mode=0o600)
         except RequestError:
-            raise UsageError(f"{path}: is no saved conversation, so it stays; give another name") from None
+            raise UsageError(
+                f"{path}: is not a saved conversation, so it is not replaced; give another name"
+            ) from None
         except OSError as error:
             raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
 
     @classmethod
     def load(cls, path: Path) -> "Transcript":
-        """A conversation out of a file.
+        """Read a conversation from a file.
 
         Raises:
-            RequestError: it is no conversation of turns.
-            StorageError: it cannot be read.
+            RequestError: the file is not a saved conversation.
+            StorageError: the file cannot be read.
         """
         try:
             messages = _File.model_validate_json(read_bounded(path, LARGEST_FILE)).messages
@@ -114,14 +119,15 @@ class Transcript:
             raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
         except ValidationError:
             raise RequestError(
-                f'{path}: is no saved conversation, which is {{"messages": [{{"role": …, "content": …}}, …]}}'
+                f"{path}: is not a saved conversation, which is "
+                '{"messages": [{"role": …, "content": …}, …]}'
             ) from None
         system = messages[0].content if messages and messages[0].role == "system" else None
         rest = messages if system is None else messages[1:]
         users, answers = rest[::2], rest[1::2]
         in_turn = all(m.role == "user" for m in users) and all(m.role == "assistant" for m in answers)
         if len(users) != len(answers) or not in_turn:
-            raise RequestError(f"{path}: user and assistant do not take turns, ending with the assistant")
+            raise RequestError(f"{path}: user and assistant must alternate, and the assistant must be last")
         turns = [
             Turn(user.content, answer.content, answer.reasoning_content)
             for user, answer in zip(users, answers, strict=True)

@@ -1,1 +1,1 @@
-"""`anespec inspect`: what a GGUF or an artifact is."""
+"""Implement `anespec inspect`."""

@@ -1,4 +1,4 @@
-"""The output of `inspect --plan`: every shard, the evidence on its size, and the reason for it."""
+"""Print the output of `inspect --plan`: the shards, the evidence on their sizes, and the reasons."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from anespec.convert.planning.shard_limits import SizeRange
 
 
-# What a pass's head returns to the host, in bytes; counted, not measured.
+# The bytes that the head of a pass returns to the host; counted, not measured.
 
 BYTES = 2
-"""Of an fp16 number."""
+"""The bytes of an fp16 number."""
 
 
 def head_bytes(rows: int, tokens: int, slices: int) -> dict[HeadOutputs, int]:
-    """Return what comes back of so many rows, by what of them: all logits, or the best of each slice."""
+    """Return the bytes that the head returns for `rows` rows: all logits, or the best token of each slice."""
     return {
         HeadOutputs.LOGITS: BYTES * rows * tokens,
         HeadOutputs.ARGMAX: BYTES * rows * BEST_CHANNELS * slices,
@@ -30,7 +30,7 @@ def head_bytes(rows: int, tokens: int, slices: int) -> dict[HeadOutputs, int]:
 
 
 def head_sentence(rows: int, tokens: int, slices: int, outputs: HeadOutputs) -> str:
-    """Say what a decoding pass of so many rows returns."""
+    """Return a sentence about the bytes that a decoding pass of `rows` rows returns."""
     returned = head_bytes(rows, tokens, slices)
     logits = (
         f"The head returns {bytes_text(returned[HeadOutputs.LOGITS])} of logits from a pass over "
@@ -42,7 +42,7 @@ def head_sentence(rows: int, tokens: int, slices: int, outputs: HeadOutputs) -> 
     return f"{logits}; with --head-outputs argmax {best}."
 
 
-# The output of `inspect --plan` for time: a pass on every chip that is known, as predicted.
+# The predicted time of a pass on every known chip.
 
 COLUMNS: Mapping[str, str] = {
     "weights_ms": "weights",
@@ -56,10 +56,10 @@ COLUMNS: Mapping[str, str] = {
 
 
 def describe_forecast(plan: "ConversionPlan") -> dict[str, Any] | None:
-    """The prediction for a program; None if the plan is not for a Mac. The model's file must be open."""
+    """Return the predicted times for --json; None if the plan is not for a Mac. The GGUF must be open."""
     if plan.options.target is not Target.MAC:
         return None
-    # Graphs are built in order to count: without the libraries that coremltools would import.
+    # Graphs are built to count operations; this import keeps coremltools from importing large libraries.
     import anespec.convert.worker_imports  # noqa: F401
     from anespec.validate.cost_model.forecast import forecast_facts
     from anespec.validate.cost_model.planned import planned_work
@@ -68,7 +68,7 @@ def describe_forecast(plan: "ConversionPlan") -> dict[str, Any] | None:
 
 
 def show_forecast(facts: Mapping[str, Any]) -> None:
-    """Print a table of chips, and what the prediction comes from."""
+    """Print a table of the predicted times on each chip, and the work that they are based on."""
     table = Table(box=None)
     table.add_column("chip", min_width=24)
     for title in COLUMNS.values():
@@ -91,7 +91,8 @@ def show_forecast(facts: Mapping[str, Any]) -> None:
 
 
 def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
-    """The plan for a program: shards with their ranges, K/V's cost, predicted times, reasons and warnings."""
+    """Return the plan for --json: shards with their ranges, the cost of K/V, predicted times, reasons and
+    warnings."""
     from anespec.convert.planning.kv_traffic import contexts_beside, kv_traffic
     from anespec.convert.planning.report import explain
 
@@ -137,7 +138,7 @@ def _size(row: "ShardRow") -> dict[str, Any]:
 
 
 def size_range_facts(size_range: "SizeRange") -> dict[str, Any]:
-    """A range for a program."""
+    """Return a size range for --json."""
     return {
         "at_least": size_range.at_least,
         "outlook": size_range.outlook.value,
@@ -165,7 +166,7 @@ def show_plan(plan: "ConversionPlan") -> None:
 
 
 def _head_sizes(plan: "ConversionPlan") -> tuple[int, int, int]:
-    """Rows of a decoding pass, tokens, and slices of them."""
+    """Return the rows of a decoding pass, the tokens of the vocabulary, and the number of its slices."""
     from anespec.convert.planning.topology import head_slices
 
     slices = sum(len(head_slices(tokens)) for tokens in plan.topology.heads)
@@ -173,7 +174,8 @@ def _head_sizes(plan: "ConversionPlan") -> tuple[int, int, int]:
 
 
 def _head(plan: "ConversionPlan") -> str | None:
-    """What comes back of a pass; a processor's logits are in its memory anyway."""
+    """Return a sentence about the bytes that a pass returns; None for a processor, which shares the host's
+    memory."""
     on_engine = plan.options.target is not Target.CPU
     return head_sentence(*_head_sizes(plan), plan.head_outputs) if on_engine else None
 
@@ -209,7 +211,8 @@ def _shard_table(report: "PlanReport") -> Table:
 
 
 def _kv_table(plan: "ConversionPlan") -> Table:
-    """What K/V cost a decoding pass in every form, and what they touch at shorter contexts."""
+    """Return a table of the bytes of K/V that a decoding pass moves in each form, also at shorter
+    contexts."""
     from anespec.convert.planning.kv_traffic import contexts_beside, kv_traffic
 
     here, *shorter = (kv_traffic(plan, context) for context in contexts_beside(plan))

@@ -1,4 +1,4 @@
-"""`anespec inspect`: what a GGUF is and what would be built from it, or what an artifact holds."""
+"""Implement `anespec inspect`: describe a GGUF and what would be built from it, or describe an artifact."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def describe_artifact(found: ArtifactInspection) -> dict[str, Any]:
-    """The artifact for a program: its manifest's facts, how large its parts are, and its verdicts."""
+    """Return an artifact's facts for --json: its manifest, the sizes of its parts, and its verdicts."""
     from anespec.convert.planning.shard_limits import SHARD_LIMITS
 
     manifest = found.manifest
@@ -77,13 +77,13 @@ def describe_artifact(found: ArtifactInspection) -> dict[str, Any]:
 
 
 def _head_sizes(manifest: Manifest) -> tuple[int, int, int]:
-    """Rows of a decoding pass, tokens, and slices of them."""
+    """Return the rows of a decoding pass, the tokens of the vocabulary, and the number of its slices."""
     slices = sum(len(shard.slices) for shard in manifest.head_shards)
     return manifest.block, manifest.hyperparameters.vocabulary, slices
 
 
 def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mapping[str, Any]) -> None:
-    """Print what the artifact holds, as `facts` describe it; damage comes first."""
+    """Print the facts of an artifact; damage comes first."""
     if found.damage:
         out().print(damage_sentence(artifact, found.damage), style="bold red")
     manifest, verdicts = found.manifest, found.verdicts
@@ -269,7 +269,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _cached_text(facts: dict[str, Any]) -> str:
-    """What other verbs than `convert` build of a GGUF, where that is something else."""
+    """Return the number of sequences that verbs other than `convert` build, if it differs."""
     sequences = facts.get("cached_sequences", facts["sequences"])
     if sequences == facts["sequences"]:
         return ""

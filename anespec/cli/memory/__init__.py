@@ -1,1 +1,1 @@
-"""`anespec memory`: what drafting remembers of requests."""
+"""Implement `anespec memory`: show, clear, export and import the draft memory."""

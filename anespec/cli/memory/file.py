@@ -1,9 +1,10 @@
-"""Files of what drafting remembers: the texts of requests, a JSON object a line, so that any model can learn.
+"""Read and write the JSONL files of `memory export` and `memory import`.
 
-The first line of an export says of which vocabulary its tokens are. A line is then {"prompt", "output",
-"tokens", "answer"}: the texts, and for models of that vocabulary the tokens themselves (int32, little endian,
-base64) with the index of the output's first one. A file of sessions has no such first line, and in each line
-{"messages": [{"role", "content"}, …]}, of which each message of the assistant is an output.
+They hold the texts of requests, so that models with any vocabulary can learn from them. The first line of an
+export names the vocabulary of its tokens. Each further line is {"prompt", "output", "tokens", "answer"}: the
+two texts, the tokens of both for models with that vocabulary (int32, little endian, base64), and the index of
+the output's first token. A file of sessions has no such first line; each line is {"messages": [{"role",
+"content"}, …]}, and each message of the assistant is an output.
 """
 
 import base64
@@ -29,7 +30,8 @@ LONGEST_LINE = 1 << 26
 """Bytes."""
 
 LONGEST_PROMPT = 16 * LONGEST_TEXT
-"""Characters of a prompt that are looked at, the last ones: several times as many as tokens are kept."""
+"""The most characters at the end of a prompt that are encoded: several times the number of tokens that are
+kept."""
 
 
 class _Line(BaseModel):
@@ -61,10 +63,10 @@ class _Session(_Line):
 
 
 def write_texts(path: Path, key: str, texts: Sequence[RequestRecord], tokenizer: "Tokenizer") -> int:
-    """Write requests for this user alone; how many bytes that are.
+    """Write requests to a file that only this user can read; return its size in bytes.
 
     Raises:
-        RequestError: they are not of this tokenizer's vocabulary.
+        RequestError: the requests have another vocabulary than the tokenizer.
         StorageError: the file cannot be written.
     """
     lines = [json.dumps({"anespec_memory": FORMAT, "vocabulary": key})]
@@ -90,11 +92,11 @@ class TextFile:
     """A file of requests, read line by line."""
 
     def __init__(self, path: Path) -> None:
-        """Read its first line.
+        """Open the file and read its first line.
 
         Raises:
-            StorageError: it cannot be read.
-            RequestError: it is no such file.
+            StorageError: the file cannot be read.
+            RequestError: the file is neither an export nor has sessions.
         """
         self.path = path
         self.vocabulary: str | None = None
@@ -113,10 +115,10 @@ class TextFile:
             )
 
     def requests(self, key: str, tokenizer: "Tokenizer") -> Iterator[RequestRecord]:
-        """Its requests as tokens of the tokenizer, whose vocabulary has this key.
+        """Yield the file's requests as tokens of `tokenizer`, whose vocabulary has the key `key`.
 
         Raises:
-            RequestError: a line is none.
+            RequestError: a line is malformed.
         """
         lines = self._lines()
         if self.vocabulary is not None:
@@ -162,14 +164,14 @@ def _direct(text: _Text, place: str, size: int) -> RequestRecord:
         data = base64.b64decode(text.tokens, validate=True)
         tokens = np.frombuffer(data, "<i4").astype(np.int32)
     except ValueError:
-        raise RequestError(f"{place} holds no tokens; it is damaged") from None
+        raise RequestError(f"{place} has no valid tokens; it is damaged") from None
     if not len(tokens) or tokens.min() < 0 or tokens.max() >= size or text.answer > len(tokens):
-        raise RequestError(f"{place} holds tokens that cannot be; it is damaged")
+        raise RequestError(f"{place} has tokens that are not in the vocabulary; it is damaged")
     return RequestRecord.of(tokens, text.answer)
 
 
 def _request(tokenizer: "Tokenizer", prompt: str, output: str) -> Iterator[RequestRecord]:
-    """The tokens of a prompt, markers among them, and of its output; nothing for an empty text."""
+    """Yield the record of a prompt, with special tokens, and its output; nothing if a text is empty."""
     ids = tokenizer.encode(prompt, add_special=False, parse_special=True) if prompt else []
     answer = len(ids)
     if output:
@@ -179,7 +181,8 @@ def _request(tokenizer: "Tokenizer", prompt: str, output: str) -> Iterator[Reque
 
 
 def _answers(tokenizer: "Tokenizer", session: _Session) -> Iterator[RequestRecord]:
-    """Each answer of the assistant behind what came before it, as many of the last ones as are kept."""
+    """Yield a record for each answer of the assistant, with the conversation before it; only as many of the
+    last ones as the memory keeps."""
     found: list[RequestRecord] = []
     left = TEXT_BYTES
     for number in range(len(session.messages) - 1, 0, -1):
@@ -192,7 +195,8 @@ def _answers(tokenizer: "Tokenizer", session: _Session) -> Iterator[RequestRecor
 
 
 def _prompt(tokenizer: "Tokenizer", messages: Sequence[_Message]) -> str:
-    """A conversation in the model's template; in ChatML where it has none, or refuses these messages."""
+    """Render a conversation with the model's template; with ChatML if there is none, or if it refuses the
+    messages."""
     from anespec.runtime.text.templates.rendering import render_chat
 
     if tokenizer.chat_template is not None:

@@ -1,5 +1,6 @@
-"""Find the vocabulary and the owner that a person means: by a model, local or in the cache, or by the names
-that `memory show` prints."""
+"""Find the vocabulary and the tenant that the arguments of `anespec memory` name.
+
+A vocabulary is named by a model, local or in the cache, or by its key in `memory show`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ SHORTEST_KEY = 4
 
 @dataclass(frozen=True)
 class Chosen:
-    """A vocabulary: its key, and the tokenizer of a model that has it, None where none is at hand.
+    """A vocabulary: its key, and the tokenizer of a model with it (None if no such model exists).
 
-    `model` is the one that was named by its path.
+    `model` is the model, if it was named by its path.
     """
 
     key: str
@@ -31,11 +32,11 @@ class Chosen:
     model: "Model | None" = None
 
     def require_tokenizer(self) -> "Tokenizer":
-        """The tokenizer; raises RequestError where there is none."""
+        """Return the tokenizer; raise RequestError if there is none."""
         if self.tokenizer is None:
             raise RequestError(
-                f"none of the models that used the vocabulary {self.key} is there any more; name one that "
-                "has it, by its path"
+                f"no model that used the vocabulary {self.key} exists any more; give the path of "
+                "a model with it"
             )
         return self.tokenizer
 
@@ -45,7 +46,7 @@ def chosen_vocabulary(store: "DraftMemoryStore", text: str) -> Chosen:
     vocabulary's key.
 
     Raises:
-        RequestError: it is neither.
+        RequestError: the text is neither.
         AnespecError: the model cannot be read.
     """
     from anespec.runtime.drafters.memory.store import vocabulary_key
@@ -55,19 +56,19 @@ def chosen_vocabulary(store: "DraftMemoryStore", text: str) -> Chosen:
         return Chosen(key, next(_tokenizers(store, key), None))
     path = Path(text)
     tokenizer = read_tokenizer(
-        path, "is no model, and nothing is remembered under that name (`anespec memory show`)"
+        path, "is not a model, and the memory has nothing under that name (`anespec memory show`)"
     )
     model = Model.of(model_name(path), path) if path.exists() else None
     return Chosen(vocabulary_key(tokenizer.vocabulary_hash), tokenizer, model)
 
 
 def known_key(store: "DraftMemoryStore", text: str) -> str | None:
-    """Return the vocabulary with kept memory that matches a key, or the name of a model that used it.
+    """Return the stored vocabulary with this key, or of a model with this name.
 
-    None if there is no match, or if there is a path of that name.
+    Return None if there is no match, or if a path has that name.
 
     Raises:
-        RequestError: there are several.
+        RequestError: several vocabularies match.
     """
     if Path(text).exists():
         return None
@@ -78,27 +79,29 @@ def known_key(store: "DraftMemoryStore", text: str) -> str | None:
         or text.removesuffix(".gguf") in {model.name for model in store.models(key)}
     ]
     if len(found) > 1:
-        raise RequestError(f"{quoted(text)} means several vocabularies; say which: {', '.join(found)}")
+        raise RequestError(
+            f"{quoted(text)} matches several vocabularies; give the key of one: {', '.join(found)}"
+        )
     return found[0] if found else None
 
 
 def known_owner(store: "DraftMemoryStore", name: str) -> str:
-    """The owner that a person means; raises RequestError where nothing is remembered of any such."""
+    """Return the tenant with this name; raise RequestError if the memory has none, or several."""
     found = sorted({each.name for each in store.kept() if each.is_of(name)})
     if not name or name in found:
         return name
     if not found:
         raise RequestError(
-            f"nothing is remembered of {quoted(name)}, so it is not known which key has that name; ask the "
-            "daemon once with it"
+            f"the memory has no requests of {quoted(name)}, so the key with that name is unknown; send the "
+            "daemon a request with it first"
         )
     if len(found) > 1:
-        raise RequestError(f"several keys had the name {quoted(name)}; say which: {', '.join(found)}")
+        raise RequestError(f"several keys had the name {quoted(name)}; give one of: {', '.join(found)}")
     return found[0]
 
 
 def _tokenizers(store: "DraftMemoryStore", key: str) -> Iterator["Tokenizer"]:
-    """Of the models that used a vocabulary and still have it."""
+    """Yield the tokenizers of the models that used a vocabulary and still have it."""
     from anespec.runtime.drafters.memory.store import vocabulary_key
 
     for model in store.models(key):

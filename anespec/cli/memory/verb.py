@@ -1,4 +1,4 @@
-"""`anespec memory`: what drafting has learnt of requests and keeps on disk: shown, cleared, carried about."""
+"""Implement `anespec memory`: show, clear, export and import what drafting has learnt from requests."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
     from anespec.runtime.drafters.memory.store import DraftMemoryStore, StoredTenant
 
 NOBODY = "(no key)"
-"""Whose requests come without a key: the command line's, and those of a daemon that asks for none."""
+"""What is shown for requests without a key: those of the command line, and of a daemon without keys."""
 
 folder_option = click.option(
     "--draft-memory",
     "folder",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where it is kept, if not in anespec's cache folder.",
+    help="The folder of the memory.  [default: in anespec's cache folder]",
 )
 owner_option = click.option(
-    "--owner", metavar="NAME", help="Of the requests with this key, by its name in the daemon's file of keys."
+    "--owner",
+    metavar="NAME",
+    help="Use the requests with this key, by its name in the daemon's file of keys.",
 )
 
 
@@ -152,7 +154,7 @@ def export_memory(
     from anespec.cli.memory.models import chosen_vocabulary
 
     if file.exists() and not force:
-        raise UsageError(f"{file}: is there already; pass --force to replace it")
+        raise UsageError(f"{file}: exists already; pass --force to replace it")
     store = _store(folder)
     chosen = chosen_vocabulary(store, str(model))
     found = [each for each in store.kept() if each.vocabulary == chosen.key and each.is_of(owner or "")]
@@ -160,7 +162,7 @@ def export_memory(
     if not texts:
         whose = f"of {quoted(owner)}" if owner else "of yours"
         raise RequestError(
-            f"no request {whose} is remembered for {quoted(str(model))}; `anespec memory show` tells of all"
+            f"the memory has no request {whose} for {quoted(str(model))}; `anespec memory show` lists all"
         )
     size = write_texts(file, chosen.key, texts, chosen.require_tokenizer())
     if as_json:
@@ -192,11 +194,9 @@ def import_memory(
 
     texts, store = TextFile(file), _store(folder)
     if model is None and texts.vocabulary is None:
-        raise UsageError(f"{file}: holds sessions, which are learnt for a model; name one behind it")
+        raise UsageError(f"{file}: has sessions, which need a model to encode them; name a model after it")
     if model is None and texts.vocabulary not in store.vocabularies():
-        raise UsageError(
-            f"{file}: is of a vocabulary that no model here has used yet; name a model behind it"
-        )
+        raise UsageError(f"{file}: has a vocabulary that no model here has used yet; name a model after it")
     chosen = chosen_vocabulary(store, str(model or texts.vocabulary))
     whose = known_owner(store, owner or "")
     with timed_progress("import", shown=not as_json, announced=False) as report:
@@ -211,7 +211,7 @@ def import_memory(
 
 
 def _reported(requests: "Iterable[RequestRecord]", report: TimedReport) -> "Iterator[RequestRecord]":
-    """Return the requests, and report each as it is read."""
+    """Yield the requests, and report each as it is read."""
     for number, request in enumerate(requests, start=1):
         report(f"reading, {counted(number, 'request')}")
         yield request
@@ -224,7 +224,7 @@ def _store(folder: Path | None) -> "DraftMemoryStore":
 
 
 def _chosen(store: "DraftMemoryStore", model: Path | None, owner: str | None) -> "list[StoredTenant]":
-    """Return the kept memories of a model, or of all models, and of an owner, or of all owners."""
+    """Return the stored memories of one model or all, and of one tenant or all."""
     from anespec.cli.memory.models import chosen_vocabulary, known_key
 
     key = None
@@ -238,7 +238,7 @@ def _chosen(store: "DraftMemoryStore", model: Path | None, owner: str | None) ->
 
 
 def _learn(store: "DraftMemoryStore", chosen: "Chosen", owner: str, watch: ProgressCallbacks) -> None:
-    """Learn now what was added, so that no run has to."""
+    """Learn the added requests now, so that no later run needs to."""
     from anespec.models.loading import tell_of_compiling
     from anespec.runtime.drafters.memory.vocabulary_memory import VocabularyMemory
     from anespec.runtime.drafters.registry import learner_of

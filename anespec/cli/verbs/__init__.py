@@ -1,1 +1,1 @@
-"""The verbs, one file each."""
+"""The verbs of the command line, a module for each."""

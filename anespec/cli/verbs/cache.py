@@ -1,4 +1,4 @@
-"""`anespec list` and `anespec rm`: models that were converted from GGUFs, and downloaded GGUFs."""
+"""Implement `anespec list` and `anespec rm`: show and remove converted models and downloaded GGUFs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,10 +21,10 @@ from anespec.system.formatting import bytes_text, counted, listed, printable, qu
 
 
 def print_table(columns: Mapping[str, Sequence[str]], droppable: Sequence[str]) -> None:
-    """Print columns by their titles on standard output; the cells of a row stand at the same place in each.
+    """Print a table, given as columns by title, on standard output.
 
-    If the terminal is too narrow, the `droppable` columns are dropped in their order. Output that is not a
-    terminal gets all columns, in lines of any length.
+    If the terminal is too narrow, the `droppable` columns are left out in their order. If standard output is
+    not a terminal, all columns are printed, in lines of any length.
     """
     console, shown = out(), dict(columns)
     if not console.is_terminal:
@@ -47,20 +47,22 @@ def _table(columns: Mapping[str, Sequence[str]]) -> Table:
 
 
 def _width(columns: Mapping[str, Sequence[str]]) -> int:
-    """Cells of the widest line."""
+    """Return the width of the table in cells."""
     console = out()
     return Measurement.get(console, console.options.update(width=1 << 14), _table(columns)).maximum
 
 
-# Summarise the gates' verdicts on a cached model: the newest of each gate, and a text for all of them.
+# Summarise the newest verdict of each gate on a cached model.
 
-ASKED = ("golden", "exactness")
-"""The gates that the runtime relies on; a model has passed if all of them have."""
+REQUIRED_GATES = ("golden", "exactness")
+"""The gates that the runtime needs; a model has passed if all of them have."""
 
 
 def gate_standings(artifact: Path) -> dict[str, str]:
-    """Return the standing of each gate by its newest verdict, `not run` for a gate of ASKED without one;
-    empty if the artifact cannot be read."""
+    """Return the status of each gate by its newest verdict; empty if the artifact cannot be read.
+
+    A gate of REQUIRED_GATES without a verdict is `not run`.
+    """
     from anespec.manifests.store import Artifact
 
     try:
@@ -68,7 +70,7 @@ def gate_standings(artifact: Path) -> dict[str, str]:
     except AnespecError:
         return {}
     newest_last = sorted(verdicts, key=lambda verdict: verdict.measured_at)
-    unasked: dict[str, str] = dict.fromkeys(ASKED, Status.NOT_RUN.value)
+    unasked: dict[str, str] = dict.fromkeys(REQUIRED_GATES, Status.NOT_RUN.value)
     return unasked | {
         verdict.gate: verdict.standing if verdict.decides else Status.REPORTED.value
         for verdict in newest_last
@@ -82,16 +84,16 @@ def checked_text(standings: Mapping[str, str]) -> str:
     failed = [gate for gate, standing in standings.items() if standing == Status.FAIL]
     if failed:
         return f"fail: {listed(failed)}"
-    passed = [gate for gate in ASKED if standings[gate] == Status.PASS]
-    if len(passed) == len(ASKED):
+    passed = [gate for gate in REQUIRED_GATES if standings[gate] == Status.PASS]
+    if len(passed) == len(REQUIRED_GATES):
         return Status.PASS.value
     return "partly checked" if passed else "not checked"
 
 
 SHORT_KEY = 8
 
-DROPPED = ("for", "used", "weights", "context", "size")
-"""Columns that a narrow terminal omits, the first one first."""
+DROPPABLE_COLUMNS = ("for", "used", "weights", "context", "size")
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 @click.command("list", short_help="Show the models in the cache.")
@@ -131,7 +133,7 @@ def _print_models(models: Sequence[CachedModel], facts: Sequence[Mapping[str, An
         "for": [_built(model, lambda entry: entry.target.value) for model in models],
         "gates": [_gates_text(fact) for fact in facts],
     }
-    print_table(columns, DROPPED)
+    print_table(columns, DROPPABLE_COLUMNS)
 
 
 def _facts(model: CachedModel) -> dict[str, Any]:
@@ -178,12 +180,12 @@ def _download_facts(file: Downloaded) -> dict[str, Any]:
 
 
 def _built(model: CachedModel, text: Callable[[Entry], str]) -> str:
-    """Return what a model was built with; an empty text if it is not finished."""
+    """Return a text about how a model was built; empty if it is not finished."""
     return "" if model.entry is None else text(model.entry)
 
 
 def _gates_text(facts: Mapping[str, Any]) -> str:
-    """Return how far the model was checked; `inspect` shows the rest."""
+    """Return a text about how far the model was checked; `inspect` shows the details."""
     return checked_text(facts["gates"]) if facts["finished"] else "not finished"
 
 
@@ -234,7 +236,7 @@ def remove_models(names: tuple[str, ...], everything: bool, yes: bool, as_json: 
 def _called(
     present: Sequence[CachedModel], files: Sequence[Downloaded], names: Sequence[str]
 ) -> tuple[list[CachedModel], list[Downloaded]]:
-    """Return what the names refer to, each once; a shared name refers to all that have it."""
+    """Return the models and downloads with these names, each once; a shared name returns all that have it."""
     models: dict[str, CachedModel] = {}
     chosen: dict[str, Downloaded] = {}
     for name in names:
@@ -242,7 +244,7 @@ def _called(
         downloaded = {file.name: file for file in files if file.name == name}
         if not found and not downloaded:
             raise RequestError(
-                f"{quoted(name)} is no model and no download in the cache; `anespec list` shows them"
+                f"{quoted(name)} is neither a model nor a download in the cache; `anespec list` shows them"
             )
         models |= found
         chosen |= downloaded

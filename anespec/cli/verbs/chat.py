@@ -1,4 +1,4 @@
-"""`anespec chat`: a conversation with a model."""
+"""Implement `anespec chat`: talk with a model."""
 
 import contextlib
 import sys
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from anespec.models.presets import Preset
 
 
-WITHOUT = ("max_tokens", "choices", "logprobs")
-"""Options of an answer that a chat has in another way, or does not show."""
+HIDDEN_OPTIONS = ("max_tokens", "choices", "logprobs")
+"""Generation options that a chat sets in another way, or does not show."""
 
 
 def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of verbs that talk."""
+    """Add the options of `chat` and `run` to a verb."""
     options = (
         preset_option,
         click.option("--system", help="The system prompt."),
@@ -45,7 +45,7 @@ def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
             help="Longest answer in tokens.  [default: until the context is full]",
         ),
         flags_of(LoadOptions),
-        flags_of(GenerationOptions, without=WITHOUT, usual=CONVERSATION_DEFAULT_TEXTS),
+        flags_of(GenerationOptions, without=HIDDEN_OPTIONS, usual=CONVERSATION_DEFAULT_TEXTS),
         click.option("--hide-drafts", is_flag=True, help="Show drafted tokens in no other colour."),
         click.option("--no-history", is_flag=True, help="Do not keep the input history."),
     )
@@ -101,9 +101,10 @@ def chat(
 def loaded_to_talk(
     path: Path, loading: LoadOptions, shown: bool = True, once: bool = False
 ) -> "Iterator[Model]":
-    """A model that can be talked with, while the block lasts; progress is told where it is `shown`.
+    """Load a model for a chat, and close it at the end of the block; show progress if `shown` is True.
 
-    For one answer alone, `once`, the gates are asked after it (see `loaded_for_once`), not beside.
+    If `once` is True, for a single answer, the gates run after it (see `loaded_for_once`), not in the
+    background.
     """
     from anespec.cli.chat.template_choice import with_chat_template
     from anespec.manifests.store import Artifact
@@ -132,7 +133,7 @@ def loaded_to_talk(
 
 
 def _artifact(path: Path, loading: LoadOptions) -> Path:
-    """The converted model that a path stands for; raises UsageError where it is not what is wanted."""
+    """Return the converted model for a path; raise UsageError if it was converted with other options."""
     from anespec.models.cache import resolve_artifact
 
     wanted = {name: getattr(loading, name) for name in ("context", "sequences", "weights")}
@@ -148,7 +149,7 @@ def talk(
     keep_history: bool,
     question: str | None = None,
 ) -> None:
-    """Talk in the terminal, or over pipes; with a `question`, that is answered and nothing else."""
+    """Chat in the terminal or over pipes; if there is a `question`, answer only that."""
     from anespec.cli.chat.conversation import Conversation, stopped_by_interrupt, stopped_by_nothing
     from anespec.cli.chat.loaded_model import LoadedModel
     from anespec.cli.chat.rendering import Screen
@@ -174,7 +175,7 @@ def _talk_in_terminal(conversation: "Conversation", keep_history: bool) -> None:
 
     model, screen = conversation.model, conversation.screen
     screen.say(
-        f"{model.name}, a context of {model.context} tokens. /help lists commands, ^D leaves.", style="dim"
+        f"{model.name}, a context of {model.context} tokens. /help lists commands, ^D exits.", style="dim"
     )
     with history(keep_history, screen.note) as remembered:
         run_terminal(conversation, reader(conversation, remembered))

@@ -1,4 +1,4 @@
-"""`anespec convert`: a GGUF becomes an artifact."""
+"""Implement `anespec convert`: convert a GGUF to an artifact."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def weights_facts(manifest: "Manifest") -> dict[str, Any]:
-    """Overall figures, and every tensor's."""
+    """Return figures of the stored weights for --json: overall, and for each tensor."""
     from anespec.manifests.schema import relative_error
 
     tensors = manifest.tensors
@@ -34,8 +34,8 @@ def weights_facts(manifest: "Manifest") -> dict[str, Any]:
 
 
 def weights_lines(manifest: "Manifest") -> list[str]:
-    """Return how the weights are stored and the added error; the tensor with the largest error; fallbacks and
-    their reasons."""
+    """Return lines about the stored weights: formats, added error, the tensor with the largest error, and
+    fallbacks."""
     from anespec.manifests.schema import WeightFormat, relative_error
 
     tensors = manifest.tensors
@@ -78,7 +78,7 @@ def _tensors(count: int) -> str:
 @click.option(
     "--jobs", type=click.IntRange(1), help="Processes that build shards.  [default: what saves time]"
 )
-@click.option("--force", is_flag=True, help="Replace an artifact that stands there and differs.")
+@click.option("--force", is_flag=True, help="Replace a different artifact that exists there.")
 @json_option
 def convert(
     gguf: Path, output: Path | None, jobs: int | None, force: bool, as_json: bool, **chosen: Any

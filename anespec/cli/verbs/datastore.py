@@ -1,4 +1,4 @@
-"""`anespec datastore`: a corpus on disk that drafts are taken from."""
+"""Implement `anespec datastore`: build and show a corpus on disk that drafts are copied from."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -37,10 +37,13 @@ def datastore() -> None:
     """
 
 
-@datastore.command(short_help="Build one of files.")
+@datastore.command(short_help="Build a datastore from files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @click.option(
-    "--vocab", required=True, type=ModelPath(), help="Whose tokens: a GGUF, an artifact, or a cached model."
+    "--vocab",
+    required=True,
+    type=ModelPath(),
+    help="The model whose vocabulary is used: a GGUF, an artifact, or a cached model.",
 )
 @click.option(
     "-o",
@@ -48,10 +51,10 @@ def datastore() -> None:
     type=click.Path(path_type=Path),
     help=f"The datastore.  [default: the first FILE's name with {SUFFIX} here]",
 )
-@click.option("--force", is_flag=True, help="Replace a file that stands there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool, as_json: bool) -> None:
-    """Build a datastore of texts, source code and JSONL.
+    """Build a datastore from texts, source code and JSONL.
 
     A file is a document, and a draft never runs from one document into another. JSONL has documents in every
     line: a JSON string, or an object with "text", "content" or "messages". It takes about 8 bytes of disk a
@@ -65,11 +68,11 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
 
     target = output if output is not None else Path(files[0].stem + SUFFIX)
     if target.exists() and not force:
-        raise UsageError(f"{target}: is there already; pass --force to replace it, or another -o")
+        raise UsageError(f"{target}: exists already; pass --force to replace it, or another -o")
     for file in (*files, vocab):
         if target.exists() and file.exists() and target.samefile(file):
             raise UsageError(
-                f"{target}: is read to build the datastore, which would replace it; pass another -o"
+                f"{target}: is one of the files to read, and the datastore would replace it; pass another -o"
             )
     tokenizer = read_tokenizer(vocab)
     began = time.monotonic()
@@ -82,7 +85,7 @@ def build(files: tuple[Path, ...], vocab: Path, output: Path | None, force: bool
             )
             found.require_room(target)
             report.note(_plan(found))
-            # What sorts is compiled when it is imported: files that cannot be used are refused before.
+            # This import compiles code, so unusable files are refused before it.
             from anespec.runtime.drafters.datastore.build import StoredVocabulary, build_datastore
 
             vocabulary = StoredVocabulary(tokenizer.vocabulary_hash, tokenizer.vocabulary_size)
@@ -137,7 +140,7 @@ def _facts(path: Path, header: "Header") -> dict[str, Any]:
 
 
 def _plan(found: "Survey") -> str:
-    """Say what will be read, and what it takes."""
+    """Return a sentence about what will be read, and the disk and memory that the datastore takes."""
     return (
         f"{counted(found.files, 'file')} of {bytes_text(found.bytes)} will be read, about {found.tokens:,} "
         f"tokens; the datastore takes about {bytes_text(found.disk_bytes)} of disk, "
@@ -148,7 +151,7 @@ def _plan(found: "Survey") -> str:
 def _parts(
     files: Sequence[Path], whole: int, tokenizer: "Tokenizer", report: TimedReport
 ) -> "Iterator[TokenPart]":
-    """Yield the files' documents as tokens, and show how many of the `whole` bytes were read."""
+    """Yield the documents of the files as tokens, and show how many of the `whole` bytes were read."""
     from anespec.runtime.drafters.datastore.build import TokenPart
     from anespec.runtime.drafters.datastore.documents import parts_of
 
@@ -158,7 +161,7 @@ def _parts(
             ids = tokenizer.encode(part.text, add_special=False, continues=not part.begins)
             yield TokenPart(ids, part.begins)
             read = part.read
-            # Files of a system may say that they are empty, and hold something; others grow meanwhile.
+            # Files in /proc claim to be empty but have content; other files may grow meanwhile.
             done = min(before + read, whole)
             report(f"reading {file.name}, {bytes_text(done)} of {bytes_text(whole)}", done / max(whole, 1))
         before, read = before + read, 0

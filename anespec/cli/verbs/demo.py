@@ -1,4 +1,4 @@
-"""`anespec demo`: the main job on the embedded model, from its GGUF to exact speculative text."""
+"""Implement `anespec demo`: convert, validate and generate with the embedded model."""
 
 import tempfile
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ TESTS = (
 PROMPTS = (DemoPrompt(TESTS, 0.0), DemoPrompt(METHODS, 0.6))
 
 
-@click.command(short_help="See all of it at work on the embedded model.")
+@click.command(short_help="Convert, validate and generate with the embedded model.")
 @flags_of(BackendOptions, without=("threads", "worker_budget", "worker_timeout", "worker_loading", "verify"))
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the artifact here.  [default: a temporary folder]"
@@ -80,7 +80,7 @@ def demo(backend: str, keep: Path | None, as_json: bool) -> None:
             facts = _convert(artifact, as_json) | _validate(artifact, backend, as_json)
             facts |= _generate(artifact, backend, as_json)
     except KeyboardInterrupt:
-        kept = "nothing is kept" if keep is None else f"whatever stands at {keep} is whole"
+        kept = "nothing is kept" if keep is None else f"an artifact at {keep} is complete"
         raise Interrupted(f"interrupted; {kept}") from None
     with result_as_json(facts, shown=as_json):
         if not facts["identical"]:
@@ -107,7 +107,7 @@ def _convert(artifact: Path, quiet: bool) -> dict[str, Any]:
             done = convert(plan, artifact, on_progress=lambda shard: report(shard.name))
         except UsageError:
             raise UsageError(
-                f"{artifact}: exists and is not the demo's artifact; give --keep another place"
+                f"{artifact}: exists and is not the demo's artifact; give --keep another path"
             ) from None
     if not quiet:
         out().print(
@@ -161,7 +161,7 @@ class _Pair:
 
     @property
     def identical(self) -> bool:
-        """Whether the texts with and without speculation are equal."""
+        """Return whether the texts with and without speculation are equal."""
         return (self.plain.output_ids, self.plain.text) == (self.drafted.output_ids, self.drafted.text)
 
     def facts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`anespec doctor`: find problems of this machine, and of an artifact, and how to fix them."""
+"""Implement `anespec doctor`: find problems of this machine and of an artifact, and how to fix them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
 
     if artifact is not None and is_gguf(artifact):
         raise ArtifactError(
-            f"{artifact}: is a GGUF, and the doctor looks at artifacts; make one with `anespec convert`"
+            f"{artifact}: is a GGUF, and the doctor checks artifacts; make one with `anespec convert`"
         )
     opened = Artifact(resolve_artifact(artifact), KnownHashes()) if artifact is not None else None
     system = ThisSystem()
@@ -56,7 +56,7 @@ def doctor(artifact: Path | None, as_json: bool) -> None:
     }
     with result_as_json(facts, shown=as_json):
         if not as_json:
-            # Where files are damaged, the first finding says so, and no other holds.
+            # If files are damaged, the first finding says so, and the others do not hold.
             if inside and inside[0].level is Level.FAIL:
                 out().print(f"{inside[0].subject}: {inside[0].text}", style="bold red")
             _show("this machine", machine)
@@ -79,11 +79,11 @@ def _show(title: str, findings: "tuple[Finding, ...]") -> None:
 
 
 def _show_end(findings: "tuple[Finding, ...]") -> None:
-    """Print one sentence, unless something fails, which is raised as an error later."""
+    """Print a closing sentence, unless something fails; `_require` raises that as an error."""
     levels = [finding.level.value for finding in findings]
     if "fail" not in levels:
-        heed = f"; heed {counted(levels.count('warn'), 'warning')} (!)" if "warn" in levels else ""
-        out().print(f"Nothing would fail here{heed}.")
+        heed = f"; read {counted(levels.count('warn'), 'warning')} (!)" if "warn" in levels else ""
+        out().print(f"No problem found{heed}.")
 
 
 def _require(findings: "tuple[Finding, ...]") -> None:
@@ -91,5 +91,5 @@ def _require(findings: "tuple[Finding, ...]") -> None:
     if failed:
         first = failed[0]
         rest = f", and {counted(len(failed) - 1, 'other thing')}" if failed[1:] else ""
-        mend = f"; {first.mend}" if first.mend else ""
-        raise UnfitError(f"{first.subject}{rest} would go wrong: {first.text}{mend}")
+        fix = f"; {first.mend}" if first.mend else ""
+        raise UnfitError(f"{first.subject}{rest} failed: {first.text}{fix}")

@@ -1,4 +1,4 @@
-"""`anespec generate`: text from an artifact."""
+"""Implement `anespec generate`: continue prompts."""
 
 import contextlib
 from collections import Counter, deque
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 def require_own_file(path: Path) -> None:
-    """Do nothing where the file may be written: it is not there, or one of these.
+    """Check that the file does not exist, or is a saved prompt that may be replaced.
 
     Raises:
-        UsageError: it is something else, which is not replaced.
-        StorageError: it cannot be read.
+        UsageError: the file is something else, which is not replaced.
+        StorageError: the file cannot be read.
     """
     from anespec.runtime.kv.saved_prefix import is_prefix_file
 
@@ -50,9 +50,10 @@ def require_own_file(path: Path) -> None:
 def use_prompt_cache(
     model: "Model", path: Path, prompt_ids: Sequence[int], note: Callable[[str], None]
 ) -> None:
-    """Have the prompt go on from what the file holds, and keep the prompt there if it holds another.
+    """Reuse the K/V that the file holds, and write the prompt's K/V to it if it holds another prompt's.
 
-    A file that is damaged, or was written elsewhere, is only a note: the text is the same without it.
+    If the file is damaged, or was written on another machine, only a note is written: the text is the same
+    without it.
 
     Raises:
         StorageError: the file cannot be read or written.
@@ -67,12 +68,12 @@ def use_prompt_cache(
         try:
             held = model.restore_prompt(path)
         except UnusableError as error:
-            note(f"{error}; it is written anew")
+            note(f"{error}; it is written again")
     if held != tuple(prompt_ids) and not model.save_prompt(path, prompt_ids):
         note(f"{path}: not written, since the prompt leaves no room in the context")
 
 
-# The options of `generate` whose value is a text, given in place or as a file: grammars and a reference.
+# The options of `generate` whose value is a text or a file with it: grammars and a reference.
 
 LONGEST_GRAMMAR = 1 << 20
 """Bytes."""
@@ -107,10 +108,10 @@ def text_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_texts(chosen: dict[str, Any]) -> dict[str, Any]:
-    """The verb's keyword arguments as fields of GenerationOptions.
+    """Return the verb's keyword arguments as fields of GenerationOptions.
 
     Raises:
-        click.UsageError: there are several grammars.
+        click.UsageError: several grammars are given.
         RequestError: a file is too long, or not UTF-8 text.
         StorageError: a file cannot be read.
     """
@@ -148,10 +149,11 @@ def _text(path: Path, longest: int) -> str:
 
 
 SHORTEST_GATES = 0.1
-"""Seconds; less was spent on finding that they were asked before."""
+"""The shortest time of gates that is shown, in seconds; less was spent on reading recorded verdicts."""
 
 LINES_AHEAD = 2
-"""Lines of a prompt file that are under way for each sequence of the model: none waits for a slow one."""
+"""How many lines of a prompt file are started for each sequence of the model, so that a slow line delays no
+other."""
 
 
 @click.command(short_help="Continue a prompt.")
@@ -161,8 +163,8 @@ LINES_AHEAD = 2
     "--prompt-file",
     type=click.Path(path_type=Path),
     help='JSONL of {"prompt": TEXT}, {"prompt_ids": [ID, …]} or {"messages": [{"role": …, "content": …}, '
-    "…]}, each with max_tokens, stop, temperature and other options of its own if it likes; prints one JSON "
-    "object a line.",
+    "…]}, each optionally with max_tokens, stop, temperature and other options; prints one JSON "
+    "object per line.",
 )
 @click.option(
     "--chat", is_flag=True, help="Take the prompt as a user's message in the model's chat template."
@@ -234,11 +236,14 @@ def generate(
             given = read_standard_input() if prompt == "-" else prompt or ""
             _generate_one(verb, Prompt(prompt=given), show_drafts, as_json)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; what was printed is whole as far as it goes") from None
+        raise Interrupted("interrupted; the printed text is correct as far as it goes") from None
 
 
 def _parted(words: tuple[str, ...], preset: "Preset | None", has_prompt: bool) -> tuple[Path, str | None]:
-    """The model, and the prompt where it is one of the words; a preset's model gives way to a word."""
+    """Return the model, and the prompt if it is one of the words.
+
+    A model among the words takes precedence over the preset's.
+    """
     own = None if preset is None else preset.model
     if own is not None and len(words) <= (0 if has_prompt else 1):
         return own, words[0] if words else None
@@ -271,7 +276,7 @@ class _Verb:
             yield model
 
     def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:
-        """The prompt's tokens, and how they are continued."""
+        """Return the prompt's tokens and its generation options."""
         options = prompt.options(self.options)
         if prompt.prompt_ids is not None:
             return prompt.prompt_ids, options
@@ -285,11 +290,11 @@ class _Verb:
         return found.ids, options.ending_at(found.ends)
 
     def hint(self, model: "Model") -> None:
-        """Mention the chat template if the model has one and the run does not use it."""
+        """Write a note if the model has a chat template and the run does not use it."""
         if model.chat_template is not None and not self.chat:
             notes().print(
                 "note: this model has a chat template, which --chat puts the prompt into; without it the "
-                "prompt is continued as it is"
+                "prompt is continued unchanged"
                 + ("" if self.system is None else ", and the preset's system prompt is left out"),
                 style="dim",
             )
@@ -312,7 +317,7 @@ def _generate_one(verb: _Verb, prompt: Prompt, show_drafts: bool, as_json: bool)
 
 
 def _generate_many(verb: _Verb, path: Path) -> None:
-    """All lines checked, then run as many at once as the model has sequences; printed in their order."""
+    """Check all lines, then run as many at once as the model has sequences; print the results in order."""
     with PromptFile(path) as prompts:
 
         def check(model: "Model") -> None:
@@ -324,7 +329,7 @@ def _generate_many(verb: _Verb, path: Path) -> None:
 
         plain = Counter(prompt.prompt is not None for _, prompt in prompts)
         if not plain:
-            raise RequestError(f'{path}: holds no prompt; each line is one, as in {{"prompt": "Hello"}}')
+            raise RequestError(f'{path}: has no prompt; write one on each line, as in {{"prompt": "Hello"}}')
         with verb.opened(check) as model:
             if plain[True]:
                 verb.hint(model)
@@ -371,15 +376,15 @@ def _show(choice: Choice, model: "Model") -> None:
     tokens = len(choice.output_ids)
     rate = statistics.decoded_tokens / statistics.decode_seconds if statistics.decode_seconds else 0.0
     prefill = statistics.prompt_tokens - statistics.reused_tokens
-    kept = f" ({statistics.reused_tokens} kept from before)" if statistics.reused_tokens else ""
+    kept = f" ({statistics.reused_tokens} reused)" if statistics.reused_tokens else ""
     prefill_rate = prefill / statistics.prefill_seconds if statistics.prefill_seconds else 0.0
     pairs = zip(statistics.accepted_by_position, statistics.proposed_by_position, strict=True)
     by_place = " ".join(f"{accepted}/{proposed}" for accepted, proposed in pairs)
     proposed, accepted = sum(statistics.proposed_by_position), sum(statistics.accepted_by_position)
     drafts = (
-        f"{accepted} of {counted(proposed, 'guessed token')} right (by place in a guess: {by_place})"
+        f"{accepted} of {counted(proposed, 'draft')} accepted (by position: {by_place})"
         if proposed
-        else "no token was guessed"
+        else "no drafts"
     )
     gates = f"; gates {duration_text(model.gate_seconds)}" if model.gate_seconds >= SHORTEST_GATES else ""
     ending = (

@@ -1,4 +1,4 @@
-"""`anespec ps` and `anespec stop`: the daemons that run."""
+"""Implement `anespec ps` and `anespec stop`: show and stop running daemons."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -12,10 +12,10 @@ from anespec.system.errors import UsageError
 from anespec.system.formatting import counted, listed, printable, quoted
 
 
-@click.command("ps", short_help="Show the daemons that run.")
+@click.command("ps", short_help="Show the running daemons.")
 @json_option
 def show_daemons(as_json: bool) -> None:
-    """Show the daemons that `anespec serve` has started for you and that still run.
+    """Show your running daemons, which `anespec serve` started.
 
     \b
     Example:
@@ -40,12 +40,13 @@ def show_daemons(as_json: bool) -> None:
 @click.command("stop", short_help="End daemons.")
 @click.argument("names", nargs=-1, metavar="[NAME|PID]…")
 @click.option("--all", "everything", is_flag=True, help="End every daemon.")
-@click.option("--now", is_flag=True, help="Do not wait until answers that have begun end.")
+@click.option("--now", is_flag=True, help="Do not wait for running answers.")
 @json_option
 def stop_daemons(names: tuple[str, ...], everything: bool, now: bool, as_json: bool) -> None:
-    """End the daemons that serve a model called NAME, or have the number PID; without either, the only one.
+    """End the daemons that serve a model called NAME, or have the process id PID; without either, the only
+    one.
 
-    Answers that have begun may end first, for as long as the daemon's --drain-seconds.
+    Running answers are completed first, for at most the daemon's --drain-seconds.
 
     \b
     Example:
@@ -90,9 +91,9 @@ def _began(record: DaemonRecord) -> datetime:
 def _only(found: list[DaemonRecord]) -> list[DaemonRecord]:
     if len(found) > 1:
         pids = listed([str(record.pid) for record in found], "or")
-        raise UsageError(f"{len(found)} daemons run; say which ({pids}), or pass --all")
+        raise UsageError(f"{len(found)} daemons run; name one ({pids}), or pass --all")
     if not found:
-        raise UsageError("no daemon of yours runs; `anespec ps` shows those that do")
+        raise UsageError("no daemon of yours runs; `anespec serve` starts one")
     return found
 
 
@@ -102,7 +103,7 @@ def _called(found: list[DaemonRecord], names: tuple[str, ...]) -> list[DaemonRec
         meant = [record for record in found if record.is_called(name)]
         if not meant:
             raise UsageError(
-                f"no daemon of yours serves {quoted(name)}, or has that number; see `anespec ps`"
+                f"no daemon of yours serves {quoted(name)}, or has that process id; see `anespec ps`"
             )
         chosen |= {record.pid: record for record in meant}
     return list(chosen.values())

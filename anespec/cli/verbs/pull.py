@@ -1,4 +1,4 @@
-"""`anespec pull`: a model is brought here and made ready."""
+"""Implement `anespec pull`: download a model and convert it."""
 
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from anespec.system.errors import ArtifactError, Interrupted
 from anespec.system.formatting import bytes_text
 from anespec.system.interrupts import ends_as_interrupts
 
-OF_RUNNING = tuple(set(LoadOptions.model_fields) - {"context", "sequences", "weights"})
-"""Options that say nothing of what is built."""
+RUN_OPTIONS = tuple(set(LoadOptions.model_fields) - {"context", "sequences", "weights"})
+"""Load options that do not affect the conversion."""
 
 
 @click.command(short_help="Download a model and make it ready.")
@@ -28,7 +28,7 @@ OF_RUNNING = tuple(set(LoadOptions.model_fields) - {"context", "sequences", "wei
     is_flag=True,
     help="Accept a URL with http, where the download could be altered on its way.",
 )
-@flags_of(LoadOptions, without=OF_RUNNING)
+@flags_of(LoadOptions, without=RUN_OPTIONS)
 @json_option
 def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chosen: Any) -> None:
     """Download MODEL and convert it, so that `run`, `chat`, `generate` and `serve` start at once.
@@ -51,7 +51,7 @@ def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chose
             found = fetch(model, watch, allow_http=allow_http)
         if found.origin is None and not is_gguf(found.path):
             raise ArtifactError(
-                f"{model}: is no GGUF, no file of the hub and no URL, so there is nothing to pull; models of "
+                f"{model}: is not a GGUF, a file of the hub or a URL, so there is nothing to pull; models of "
                 "the hub are hf:OWNER/REPO"
             )
         if not as_json:
@@ -66,23 +66,23 @@ def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chose
                 watch=watch,
             )
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; what is finished is kept for the next run") from None
+        raise Interrupted("interrupted; finished parts are kept for the next run") from None
     if as_json:
         print_json(_facts(model, found, artifact))
         return
     if artifact is not None:
-        # The artifact's path leads to it without what may be secret in a URL.
+        # Show the artifact's path instead of a URL, which may contain secrets.
         name = artifact if "?" in str(model) else found.origin if is_url(model) else model
         out().print(f"{artifact}: converted and ready. Next: anespec run {name}")
 
 
 def _fetched_text(found: Fetched) -> str:
     if found.origin is None:
-        return f"{found.path}: lies here."
+        return f"{found.path}: is a local file."
     origin = shown_url(found.origin)
     if not found.bytes:
-        return f"{found.path}: lies here, and {origin} has no newer one."
-    return f"{found.path}: {bytes_text(found.bytes)} came from {origin}."
+        return f"{found.path}: was downloaded before, and {origin} has no newer version."
+    return f"{found.path}: {bytes_text(found.bytes)} downloaded from {origin}."
 
 
 def _facts(model: Path, found: Fetched, artifact: Path | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`anespec run`: a conversation, or one answer."""
+"""Implement `anespec run`: a chat, or one answer."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ from anespec.runtime.text.conversation import Message
 from anespec.system.errors import Interrupted
 
 
-@click.command(short_help="Talk with a model, or have one answer.")
+@click.command(short_help="Talk with a model, or get one answer.")
 @click.argument("words", metavar="MODEL [PROMPT]...", nargs=-1, shell_complete=complete_model)
 @conversation_options
 @json_option
@@ -66,7 +66,7 @@ def run(
 
 
 def _parted(words: tuple[str, ...], preset: Preset | None) -> tuple[Path, tuple[str, ...]]:
-    """The model, and the words of the prompt."""
+    """Return the model and the words of the prompt."""
     if preset is not None and preset.model is not None:
         return preset.model, words
     if not words:
@@ -75,11 +75,11 @@ def _parted(words: tuple[str, ...], preset: Preset | None) -> tuple[Path, tuple[
 
 
 def _question(words: tuple[str, ...]) -> str | None:
-    """Return the prompt; None if a person is to type messages."""
+    """Return the prompt, after piped input; None if the user will type messages in a terminal."""
     piped = "" if sys.stdin is None or sys.stdin.isatty() else read_standard_input().strip()
     parts = [part for part in (piped, " ".join(words)) if part.strip()]
     if parts:
         return "\n\n".join(parts)
     if sys.stdin is not None and sys.stdin.isatty():
         return None
-    raise click.UsageError("there is no prompt: none is given, and nothing is piped in")
+    raise click.UsageError("there is no prompt; give one after the model, or pipe one in")

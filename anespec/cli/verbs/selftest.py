@@ -1,4 +1,4 @@
-"""`anespec selftest`: what this machine does with packages, in a file that can be sent back."""
+"""Implement `anespec selftest`: test how this machine handles packages, and write a report to send back."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -54,12 +54,13 @@ MOST_LAYERS = 32
 @click.option(
     "--cache-limit",
     type=Parsed(Annotated[int, BeforeValidator(read_size), Field(ge=1)], SIZE),
-    help="End the run where the system's own caches took so much disk, with what was found.  [default: 60GB]",
+    help="End the run, with the results so far, once the system's own caches have taken this much disk.  "
+    "[default: 60GB]",
 )
 @click.option(
     "--watch",
     is_flag=True,
-    help="Print a line for each trial, with the time left by what this machine took so far.",
+    help="Print a line for each trial, with the estimated time left.",
 )
 @click.option("--again", is_flag=True, help="Start over instead of resuming an interrupted run.")
 @click.option("--core-ml", is_flag=True, help="Ask Core ML also on a Mac without a Neural Engine.")
@@ -103,7 +104,7 @@ def selftest(
         _show_steps(STEPS)
         return
     if quick and layers is not None:
-        raise UsageError("--quick runs no full model, so --layers says nothing beside it")
+        raise UsageError("--quick runs no full model, so --layers has no effect; leave one of them out")
     target = output or default_output(quick, only)
     report = _run(_Asked(quick, only, layers, again, model, cache_limit, watch, core_ml, as_json), target)
     if as_json:
@@ -125,7 +126,8 @@ def _show_steps(steps: "Iterable[Step]") -> None:
 
 
 def default_output(quick: bool, only: tuple[str, ...]) -> Path:
-    """A name per kind of run: a look at one step must not take the place of an hour's report."""
+    """Return the report's name; each kind of run has its own, so that a short run does not replace a full
+    report."""
     return Path(f"{_named('report', quick, only)}.zip")
 
 
@@ -166,7 +168,7 @@ def _run(asked: _Asked, output: Path) -> "SelftestReport":
     require_package("torch", "what the self-test compares with")
     device = device_here(asked.core_ml)
     scale = with_trained(chosen_scale(quick, asked.layers, device.engine), model_path(), asked.model)
-    # Else a quick run would begin by removing what an interrupted whole one has found.
+    # Otherwise a quick run would remove the results of an interrupted full run.
     folder = cache_folder() / _named(FOLDER_NAME, quick, (step.id for step in steps) if asked.only else ())
     with ends_as_interrupts(), private_folder(folder) as held, held.alone("another self-test"):
         test = Selftest(
@@ -191,13 +193,14 @@ def _run(asked: _Asked, output: Path) -> "SelftestReport":
                     watch,
                     (lambda _: None) if asked.as_json else (lambda step: _show_step(step, shown.results)),
                     lambda kept, total: shown.notes.print(
-                        f"note: an interrupted run goes on: {kept} of its {total} tries are there (--again)",
+                        f"note: continuing an interrupted run: {kept} of its {total} trials are done "
+                        "(--again starts over)",
                         style="yellow",
                     ),
                 )
             except KeyboardInterrupt:
                 raise Interrupted(
-                    "interrupted; what was found is kept, and the same command goes on there"
+                    "interrupted; the results are kept, and the same command continues there"
                 ) from None
         report = clean(report, folder)
         write_archive(report, output)
@@ -210,13 +213,13 @@ def _note(progress: "Progress") -> str:
 
 
 class _Lines:
-    """A line for each trial that begins, for a person who waits."""
+    """Progress as a line for each trial."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._number = console, 0
 
     def show(self, progress: "Progress") -> None:
-        """Print the line where another trial began."""
+        """Print a line if another trial began."""
         if progress.number == self._number:
             return
         self._number = progress.number

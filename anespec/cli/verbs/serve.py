@@ -1,4 +1,4 @@
-"""`anespec serve`: a resident daemon."""
+"""Implement `anespec serve`: run a daemon that serves models over HTTP."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def shown_config(context: click.Context, asked: ServeRequest) -> str:
     """Return TOML that `--config` reads; options without a value are comments.
 
     Raises:
-        UsageError: there is no model.
+        UsageError: no model is given.
     """
     file = asked.config.path if asked.config is not None else None
     parameters = {parameter.name: parameter for parameter in context.command.params}
@@ -51,7 +51,7 @@ def shown_config(context: click.Context, asked: ServeRequest) -> str:
 
 
 def _table(source: ModelSource, asked: ServeRequest) -> str:
-    """A model, with what it alone has of options."""
+    """Return a model as an inline table, with the options that differ from the common ones."""
     own = {
         name: getattr(source.loading, name)
         for name in LoadOptions.model_fields
@@ -66,10 +66,10 @@ def _table(source: ModelSource, asked: ServeRequest) -> str:
 
 
 def _toml(value: object) -> str:
-    """A value as TOML writes it; JSON's strings, numbers and lists are TOML's too."""
+    """Return a value as TOML; JSON's strings, numbers and lists are valid TOML."""
     match value:
         case Path():
-            # The file may come to lie in another folder.
+            # The file may be moved to another folder, so paths are absolute.
             return json.dumps(str(value.absolute() if value.exists() else value), ensure_ascii=False)
         case WeightChoice():
             return json.dumps(str(value))
@@ -78,18 +78,23 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# A command line given back as it would be typed in any folder: what was chosen, with absolute paths.
+# Rebuild the command line from the given options, with absolute paths, for a unit file.
 
-CHOSEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+GIVEN_SOURCES = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def typed_arguments(context: click.Context, without: frozenset[str]) -> list[str]:
-    """The flags, variables and arguments that a verb was given, but for those in `without`."""
+    """Return the given flags, environment variables and arguments as a command line, except those in
+    `without`."""
     words: list[str] = []
     arguments: list[str] = []
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name in without or context.get_parameter_source(name) not in CHOSEN or name not in context.params:
+        if (
+            name in without
+            or context.get_parameter_source(name) not in GIVEN_SOURCES
+            or name not in context.params
+        ):
             continue
         value = context.params[name]
         if isinstance(parameter, click.Argument):
@@ -100,7 +105,7 @@ def typed_arguments(context: click.Context, without: frozenset[str]) -> list[str
             values = value if parameter.multiple else (value,)
             say = _named_model if name == "models" else _word
             words += [f"{parameter.opts[0]}={say(each)}" for each in values]
-    # Nothing after it is a flag.
+    # After -- nothing is read as a flag.
     return [*words, "--", *arguments] if arguments else words
 
 
@@ -109,7 +114,7 @@ def _word(value: Any) -> str:
         case ConfigFile():
             return str(value.path.absolute())
         case Path():
-            # What is no path is the name of a model in the cache, or one of another machine.
+            # A text that is not a path is a name in the cache, or a remote name.
             is_name = is_remote(value) or (len(value.parts) == 1 and not value.exists())
             return str(value if is_name else value.absolute())
     return str(value)
@@ -120,14 +125,14 @@ def _named_model(text: str) -> str:
     return f"{name}={_word(Path(path))}"
 
 
-ABOUT_INSTALLING = frozenset({"install", "uninstall", "print_it", "force", "show_config"})
+INSTALL_OPTIONS = frozenset({"install", "uninstall", "print_it", "force", "show_config"})
 
 if TYPE_CHECKING:
     from anespec.serving.request import ServeRequest
 
 
 def _read_config(context: click.Context, _: click.Parameter, path: Path | None) -> ConfigFile | None:
-    """Let the file say what flags and the environment do not."""
+    """Read the config file, and use its options as defaults for flags and environment variables."""
     if path is None:
         return None
     found = read_config(path)
@@ -153,7 +158,7 @@ def _read_config(context: click.Context, _: click.Parameter, path: Path | None) 
 @click.option(
     "--install",
     is_flag=True,
-    help="Have it started when you log in, with the options given here: write a launchd agent, or on Linux "
+    help="Start the daemon when you log in, with the options given here: write a launchd agent, or on Linux "
     "a systemd user unit.",
 )
 @click.option("--uninstall", is_flag=True, help="Remove what --install has written.")
@@ -196,7 +201,7 @@ def serve(
     if show_config:
         out().print(shown_config(click.get_current_context(), asked), end="")
         return
-    asked.names(config)  # what is wrong with them is said before anything heavy is loaded
+    asked.names(config)  # report wrong names before slow imports
     from anespec.serving.start import serve as run
 
     asyncio.run(run(asked))
@@ -205,7 +210,7 @@ def serve(
 def _install(drain_seconds: float, print_it: bool, force: bool) -> None:
     from anespec.serving.units import Job, install, unit_for
 
-    arguments = typed_arguments(click.get_current_context(), ABOUT_INSTALLING)
+    arguments = typed_arguments(click.get_current_context(), INSTALL_OPTIONS)
     unit = unit_for(sys.platform, Job.of(arguments, drain_seconds))
     if print_it:
         out().print(unit.text, end="")
@@ -221,8 +226,8 @@ def _uninstall(force: bool) -> None:
 
     unit = unit_for(sys.platform, Job((), {}, 0))
     if not uninstall(unit.path, force):
-        raise UsageError(f"{unit.path}: is not there, so there is nothing to remove")
-    out().print(f"{unit.path} is removed. To end what runs:")
+        raise UsageError(f"{unit.path}: does not exist, so there is nothing to remove")
+    out().print(f"{unit.path} was removed. To stop the running daemon:")
     for command in unit.end:
         out().print(f"  {command}")
 

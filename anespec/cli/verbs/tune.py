@@ -1,4 +1,4 @@
-"""`anespec tune`: the choices of a conversion that run a model fastest on this machine."""
+"""Implement `anespec tune`: find the conversion options that run a model fastest on this machine."""
 
 import math
 from pathlib import Path
@@ -49,7 +49,7 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """
     options = read_flags(TuneOptions, chosen)
     target = output if output is not None else Path(f"{gguf.stem}.tuned.json")
-    # What a person names may be a link, and nobody else's may stand where we put ours.
+    # The path may be a link, and its folder must not be writable by other users.
     work = options.work.resolve() if options.work is not None else target.with_name(f".{target.name}.work")
     require_writable(target)
 
@@ -78,7 +78,7 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
                 tuned = run(gguf, work, options, say, whole)
         except KeyboardInterrupt:
             raise Interrupted(
-                "interrupted; what was measured is kept, and the same command goes on there"
+                "interrupted; the measurements are kept, and the same command continues there"
             ) from None
         tuned.report.write(target)
     if as_json:
@@ -88,7 +88,7 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
 
 
 def _outcome(trial: "Trial") -> str:
-    """The seconds of the workload, or why there are none."""
+    """Return the seconds of the workload, or the reason why there are none."""
     if not math.isinf(trial.seconds):
         return f"{trial.seconds:.1f} s"
     return printable(trial.measured.why_not or "unusable", LONGEST_SHOWN)

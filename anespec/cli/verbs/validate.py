@@ -1,4 +1,4 @@
-"""`anespec validate`: the gates of an artifact."""
+"""Implement `anespec validate`: run the gates on an artifact."""
 
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ def validate(artifact: Path | None, explain: str | None, as_json: bool, **chosen
                 for result in found.gates:
                     show(result)
             if found.report is not None:
-                out().print(f"All of it, in pictures: {found.report}")
+                out().print(f"Report page: {found.report}")
             if found.starts is not None:
                 out().print(f"Starting here: {found.starts}.")
             if not found.damage:
@@ -89,7 +89,7 @@ def _show(result: "GateResult", *, text_given: bool) -> None:
     console.print(_headline(result, text_given), style=STYLES[result.standing])
     if result.answer is not None:
         for part in result.answer.shown():
-            if isinstance(part, Text):  # A sentence in a colour: it breaks between words like any other.
+            if isinstance(part, Text):  # A coloured sentence is wrapped between words, too.
                 console.print(part.plain, style=part.style)
             else:
                 console.print(part)

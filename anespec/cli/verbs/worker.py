@@ -1,4 +1,4 @@
-"""`anespec worker`: the native worker, built once and found again."""
+"""Implement `anespec worker`: build the native worker, and print its path."""
 
 import sys
 import time
@@ -23,8 +23,8 @@ def worker() -> None:
     """
 
 
-@worker.command(short_help="Build it from the sources that came with anespec.")
-@click.option("--again", is_flag=True, help="Build it also where that was done before.")
+@worker.command(short_help="Build the worker from the sources in this package.")
+@click.option("--again", is_flag=True, help="Build the worker even if it was built before.")
 @json_option
 def build(again: bool, as_json: bool) -> None:
     """Build the worker with Swift, into the cache folder; once for one version of anespec.
@@ -47,26 +47,26 @@ def build(again: bool, as_json: bool) -> None:
         ):
             program = known or build_worker(report, again=again)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; the same command begins again") from None
+        raise Interrupted("interrupted; the same command starts again") from None
     if as_json:
         facts = {"path": program.command[0], "build": program.build, "built": known is None}
         print_json(facts | {"seconds": round(time.monotonic() - began, 3)})
     elif known is not None:
-        out().print(f"{program.command[0]} is there already.")
+        out().print(f"{program.command[0]} exists already.")
     else:
         out().print(f"{program.command[0]}: built in {time.monotonic() - began:.0f} s.")
     if sys.platform != "darwin" and not as_json:
         notes().print(
-            "note: there is no Core ML on this system, so this worker runs in tests alone; generate with "
+            "note: there is no Core ML on this system, so this worker is only for tests; generate with "
             "--backend openvino here",
             style="yellow",
         )
 
 
-@worker.command(short_help="Say where it lies.")
+@worker.command(short_help="Print the worker's path.")
 @json_option
 def path(as_json: bool) -> None:
-    """Say where the worker's executable lies; an error where it was not built.
+    """Print the path of the worker's executable; fail if it was not built.
 
     \b
     Example:

@@ -119,7 +119,7 @@ def test_pull_brings_and_converts(chatting: Path) -> None:
         assert Path(first["artifact"]).is_dir()
         assert Path(first["file"]).read_bytes() == chatting.read_bytes()
         only = run("pull", url, "--no-convert")
-        assert only.out.startswith(f"{first['file']}: lies here, and {url} has no newer one.")
+        assert only.out.startswith(f"{first['file']}: was downloaded before, and {url} has no newer version.")
         assert "converted" not in only.out
         ready = run("pull", url).out
         assert f"{first['artifact']}: converted and ready. Next: anespec run {url}" in ready

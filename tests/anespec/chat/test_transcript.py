@@ -101,7 +101,7 @@ def test_no_other_file_is_written_over(tmp_path: Path) -> None:
 def test_what_is_no_conversation_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "c.json"
     path.write_text(content, "latin-1")
-    with pytest.raises(RequestError, match="no saved conversation"):
+    with pytest.raises(RequestError, match="not a saved conversation"):
         Transcript.load(path)
 
 

@@ -69,10 +69,10 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("[models]\na = '~nobody-of-that-name/m'", "models.a: "),
         ('[models]\na = "a\\u0000b"', "is not a possible path (embedded null byte)"),
         (f"[models]\na = '{'a' * 5000}'", "is not a possible path (File name too long)"),
-        ("allow-origin = ['https://page.example/']", "is no page's origin"),
-        ("allow-origin = ['*']", "is no page's origin"),
-        ("allow-host = ['http://box.example']", "is no host's name"),
-        ("allow-host = ['box.example:80']", "is no host's name"),
+        ("allow-origin = ['https://page.example/']", "is not a web origin"),
+        ("allow-origin = ['*']", "is not a web origin"),
+        ("allow-host = ['http://box.example']", "is not a host name"),
+        ("allow-host = ['box.example:80']", "is not a host name"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:

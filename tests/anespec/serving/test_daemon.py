@@ -66,7 +66,7 @@ def test_without_a_file_left_for_connections_its_log_has_no_tracebacks(daemon: S
             client = held.enter_context(socket.socket())
             client.setblocking(False)
             client.connect_ex((host, int(port)))
-        until_true(lambda: "no further connection can be taken" in daemon.log.read_text()[before:])
+        until_true(lambda: "no further connection can be accepted" in daemon.log.read_text()[before:])
     assert daemon.get("/health").status_code == 200
     assert "Traceback" not in daemon.log.read_text()[before:]
 

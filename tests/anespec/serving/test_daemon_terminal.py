@@ -115,4 +115,4 @@ def test_answers_that_are_waited_for_at_the_end_are_counted(measured: Path, tmp_
             daemon.process.send_signal(signal.SIGTERM)
             daemon.process.wait(PATIENCE)
         log = daemon.log.read_text()
-    assert "ending: 1 answer may take up to 1 s more" in log and '"ended"' in log
+    assert "shutting down: 1 answer may take up to 1 s more" in log and '"ended"' in log
