@@ -31,9 +31,9 @@ LARGEST_RECORD = 1 << 16
 
 ALL_ADDRESSES = frozenset({"0.0.0.0", "::"})
 
-LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+LATEST_START = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
-BOOT = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _log = logging.getLogger("anespec.serve")
 
@@ -49,7 +49,7 @@ class DaemonRecord(Record):
 
     pid: int = Field(gt=0)
     birth: str
-    started: float = Field(ge=0, le=LATEST)
+    started: float = Field(ge=0, le=LATEST_START)
     address: str
     models: tuple[str, ...]
     checking: dict[str, str] = Field(default_factory=dict)
@@ -78,9 +78,9 @@ class DaemonRecord(Record):
 
 def _birth(pid: int) -> str:
     """Return a process's start time, unaffected by changes of the clock. Raises OSError, psutil.Error."""
-    if BOOT.exists():
+    if BOOT_ID.exists():
         after_name = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return f"{BOOT.read_text().strip()} {after_name[19]}"
+        return f"{BOOT_ID.read_text().strip()} {after_name[19]}"
     return repr(psutil.Process(pid).create_time())
 
 

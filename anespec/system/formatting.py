@@ -13,7 +13,7 @@ LONGEST_REASON = 400
 MOST_NAMED = 12
 """The most names that a message lists."""
 
-_MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tabs and line ends, direction marks, and surrogates."""
 
 
@@ -83,7 +83,7 @@ def shown(value: object) -> str:
 def sanitize_terminal(text: str) -> str:
     """Return an untrusted text of any length for a terminal: control characters and direction marks are
     escaped."""
-    return _MOVES.sub(lambda found: repr(found[0])[1:-1], text)
+    return _CONTROL_CHARACTERS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def _cut(text: str, limit: int) -> str:

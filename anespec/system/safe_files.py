@@ -27,7 +27,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _PRIVATE = 0o700
 # Without O_NONBLOCK, opening a pipe without a writer would block.
-_AT_ONCE = os.O_RDONLY | os.O_NONBLOCK
+_NON_BLOCKING = os.O_RDONLY | os.O_NONBLOCK
 
 _MOST_LINKS = 40
 """The most links on the way to a path; the system follows as many."""
@@ -142,7 +142,7 @@ class Folder:
             path = self.path / relative
             with _links_refused(path, folder._descriptor, name):
                 _require_file(path, os.stat(name, dir_fd=folder._descriptor, follow_symlinks=False).st_mode)
-                opened = os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=folder._descriptor)
+                opened = os.open(name, _NON_BLOCKING | os.O_NOFOLLOW, dir_fd=folder._descriptor)
             return _read(opened, path, largest)
 
     def reader(self, name: str) -> io.BufferedReader:
@@ -150,7 +150,7 @@ class Folder:
         path = self.path / name
         with _links_refused(path, self._descriptor, name):
             _require_file(path, os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mode)
-            return _checked(os.open(name, _AT_ONCE | os.O_NOFOLLOW, dir_fd=self._descriptor), path)
+            return _checked(os.open(name, _NON_BLOCKING | os.O_NOFOLLOW, dir_fd=self._descriptor), path)
 
     def new_file(self, name: str, mode: int = 0o666) -> io.FileIO:
         """Create a file and open it for unbuffered writing; it must not exist."""
@@ -333,14 +333,14 @@ def open_file(path: Path) -> io.BufferedReader:
         StorageError: the file is a pipe or a device, which may never end.
     """
     _require_file(path, path.stat().st_mode)
-    return _checked(os.open(path, _AT_ONCE), path)
+    return _checked(os.open(path, _NON_BLOCKING), path)
 
 
 def open_plain_file(path: Path) -> io.BufferedReader:
     """Like `open_file`, but the name itself must not be a link."""
     with _links_refused(path, None, str(path)):
         _require_file(path, path.lstat().st_mode)
-        return _checked(os.open(path, _AT_ONCE | os.O_NOFOLLOW), path)
+        return _checked(os.open(path, _NON_BLOCKING | os.O_NOFOLLOW), path)
 
 
 def first_link(root: Path, relative: str) -> Path | None:

@@ -1,7 +1,7 @@
-"""The daemon over HTTP: it keeps models resident and speaks what clients already speak.
+"""The daemon over HTTP: it keeps models in memory and serves the APIs that clients already use.
 
     requests -> app (guards, endpoints) -> generation -> a model's service
 
-An endpoint translates one API's request into options and its events back; what generates is the same for
-all of them. Nothing here knows how a model is found or loaded: that is behind `models.Models`.
+An endpoint translates a request of its API into options, and the generated events back into its API. All
+endpoints share the same generation. Finding and loading models is behind the protocol `models.Models`.
 """

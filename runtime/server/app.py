@@ -1,4 +1,4 @@
-"""The daemon as an ASGI application: endpoints as routes, behind the guards."""
+"""Build the daemon's ASGI application: the endpoints as routes, behind the guards."""
 
 import logging
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from anespec.runtime.server.daemon import Daemon, Phase
 from anespec.runtime.server.http.bodies import BodyRoom, read_body
 from anespec.runtime.server.http.endpoint import Call, Endpoint, openai_error
 from anespec.runtime.server.http.errors import ApiError, api_error
-from anespec.runtime.server.http.guards import GONE, Guard
+from anespec.runtime.server.http.guards import DISCONNECT_EVENT, Guard
 from anespec.runtime.server.http.listening import Hosts
 from anespec.runtime.server.http.request_log import CLIENT_GONE, record_of
 from anespec.system.errors import AnespecError
@@ -26,15 +26,15 @@ from anespec.system.errors import AnespecError
 _log = logging.getLogger("anespec.serve")
 
 LARGEST_BODIES = 16
-"""Bodies as large as one may be that a tenant may send at a time; thousands of usual ones."""
+"""How many bodies of the largest size a tenant may send at a time; that is thousands of usual ones."""
 
 
 def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
-    """The application; raises ValueError where two endpoints have one path and method."""
+    """Return the application; raise ValueError if two endpoints have the same path and method."""
     options = daemon.options
     paths = [(endpoint.method, endpoint.path) for endpoint in endpoints]
     if len(set(paths)) < len(paths):
-        raise ValueError("two endpoints have one path and method")
+        raise ValueError("two endpoints have the same path and method")
     bodies = BodyRoom(LARGEST_BODIES * options.body_bytes)
     app = Starlette(
         routes=[
@@ -75,23 +75,23 @@ def _routes(scope: Scope) -> list[Route]:
 
 
 def _declared_path(scope: Scope) -> str:
-    """The path of a request as an endpoint declares it; empty where none does."""
+    """Return the path of a request as its endpoint declares it; empty if there is no such endpoint."""
     return next((route.path for route in _routes(scope)), "")
 
 
 def _wrong_method(request: Request) -> Response:
-    """Says which methods there are. Each has a route of its own, so no single one knows."""
+    """Return the 405 response with the allowed methods of a path. Each method has its own route."""
     record_of(request.scope).endpoint = _declared_path(request.scope)
     methods: set[str] = set()
     for route in _routes(request.scope):
         methods |= route.methods or set()
     allowed = ", ".join(sorted(methods))
-    message = f"this path takes {allowed}, and no other method"
+    message = f"this path accepts only {allowed}"
     return openai_error(ApiError(405, message, "method_not_allowed", headers={"allow": allowed}))
 
 
 class _Serving:
-    """An endpoint as an ASGI application: lets a request in, reads it, serves it, says what went wrong.
+    """The ASGI application of an endpoint: it admits, reads and serves requests, and reports errors.
 
     A request counts as being answered until its last byte was sent.
     """
@@ -130,8 +130,7 @@ class _Serving:
             return response.status_code
 
     def _log_failure(self, error: Exception) -> None:
-        """Handle an exception: an AnespecError's message suffices to fix it; for any other one the log has
-        the traceback."""
+        """Log an exception: an AnespecError by its message alone, any other one with its traceback."""
         cause = error.__cause__ or error
         is_ours = isinstance(error, AnespecError) and isinstance(cause, AnespecError)
         said = f": {cause}" if is_ours else ""
@@ -139,7 +138,7 @@ class _Serving:
         _log.error("%s %s failed%s", method, path, said, exc_info=None if is_ours else error)
 
     async def _serve(self, request: Request, held: ExitStack) -> Response:
-        """The response; what the request needs until that was sent is `held`."""
+        """Return the response; `held` keeps what the request needs until the response was sent."""
         daemon, endpoint = self._daemon, self._endpoint
         if not endpoint.is_open and daemon.lifecycle.phase is Phase.STARTING:
             doing = f" ({daemon.lifecycle.loading})" if daemon.lifecycle.loading else ""
@@ -154,7 +153,7 @@ class _Serving:
         record.key, record.tenant = caller.name, caller.tenant
         caller = replace(caller, seconds=daemon.options.request_seconds)
         take = held.enter_context(self._bodies.of(caller.tenant))
-        gone = request.scope["state"].get(GONE)
+        gone = request.scope["state"].get(DISCONNECT_EVENT)
         if endpoint.body is None:
             share = held.enter_context(daemon.shares.looking(caller.tenant, gone))
             return await endpoint.serve(Call(daemon, request, None, caller, share, take))

@@ -1,4 +1,4 @@
-"""The grammar of an answer: of the requested form, and of the reasoning that may precede it."""
+"""Build the grammar of an answer: its requested format, and the reasoning that may precede it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from anespec.runtime.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class CallConstraint:
-    """The calls that an answer may have. `required`: at least one, and nothing else."""
+    """The tool calls that an answer may contain. `required`: it must be calls, at least one, and no text."""
 
     form: ToolForm
     functions: Sequence[ToolFunction]
@@ -20,14 +20,14 @@ class CallConstraint:
 
     @property
     def sure(self) -> bool:
-        """Whether any text that begins like a call must fit its function."""
+        """Return whether any text that begins like a call must match its function."""
         return self.required or any(function.strict for function in self.functions)
 
 
 def constrained(
     answer: Grammar | None, calls: CallConstraint | None, template: str, tail: str, tokenizer: Tokenizer
 ) -> Grammar | None:
-    """Return the grammar of an output whose answer must match `answer`, or be `calls`; None for any text.
+    """Return the grammar of an output whose answer must match `answer` or be `calls`; None allows any text.
 
     `tail` is the end of the prompt in the chat template `template`, which shows whether the model reasons
     first.
@@ -56,22 +56,22 @@ def _writer(tokenizer: Tokenizer) -> Write:
 
 @dataclass(frozen=True)
 class _Thought:
-    """Reasoning in a Lark grammar: its rules, and how the start rule calls it."""
+    """The reasoning part of a Lark grammar: its rules, and the reference to them for the start rule."""
 
     rules: str = ""
     before: str = ""
 
 
 def _thought(template: str, tail: str, tokenizer: Tokenizer, write: Write) -> _Thought:
-    """Return the grammar of the text before the answer: empty if the model does not reason, or has done
-    so."""
+    """Return the grammar of the reasoning before the answer; empty if the model does not reason here."""
     opened = opened_by(tail)
     may = [tags for tags in TAGS if tags[0] in template or tokenizer.special_ids([tags[0]])]
     tags = opened or (may[0] if may and not closed_by(tail) else None)
     if tags is None:
         return _Thought()
     begin, end = map(write, tags)
-    # A special token cannot be part of a text; of a tag that is text the first ends it.
+    # A special token cannot be part of the text. If the tag is plain text, its first occurrence ends the
+    # reasoning.
     thinking = f"thinking: THOUGHT {end}" if end.startswith("<[") else f"thinking[suffix={end}]: THOUGHT"
     thought = "thinking pause" if opened else f"({begin} thinking pause)?"
     return _Thought(

@@ -1,4 +1,4 @@
-"""The state that all endpoints share."""
+"""Hold the state that all endpoints share."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from anespec.runtime.server.options import ServeOptions
 
 
 class Phase(StrEnum):
-    """The states of a daemon. STARTING: models are loaded. DRAINING: it accepts no new requests."""
+    """The phases of a daemon. STARTING: it loads models. DRAINING: it accepts no new requests."""
 
     STARTING = "starting"
     READY = "ready"
@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 
 class Lifecycle:
-    """The phase of a daemon, and the requests that are being answered. Belongs to the event loop."""
+    """The phase of a daemon, and the number of running requests. Use it on the event loop only."""
 
     def __init__(self) -> None:
         self._phase = Phase.STARTING
@@ -35,29 +35,29 @@ class Lifecycle:
         self._idle = asyncio.Event()
         self._idle.set()
         self.loading: str | None = None
-        """What is being done until it is ready, and how far that is."""
+        """The current step of the start, and the share done."""
 
     @property
     def phase(self) -> Phase:
-        """The current state of the daemon."""
+        """Return the current phase."""
         return self._phase
 
     @property
     def answering(self) -> int:
-        """Requests that are being answered."""
+        """Return the number of requests that are being answered."""
         return self._answering
 
     def ready(self) -> None:
-        """From now on requests are served."""
+        """Accept requests from now on."""
         if self._phase is Phase.STARTING:
             self._phase = Phase.READY
 
     @contextlib.contextmanager
     def answer(self) -> Iterator[None]:
-        """While the block lasts a request is being answered.
+        """Count a request as being answered while the block lasts.
 
         Raises:
-            ApiError: the daemon takes no new ones.
+            ApiError: the daemon accepts no new requests.
         """
         if self._phase is Phase.DRAINING:
             raise ending()
@@ -71,27 +71,27 @@ class Lifecycle:
                 self._idle.set()
 
     async def drain(self, seconds: float) -> bool:
-        """Take no new requests; whether those that were being answered ended within so many seconds."""
+        """Accept no new requests; return whether the running ones ended within `seconds`."""
         self._phase = Phase.DRAINING
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), seconds)
         return self._idle.is_set()
 
 
-AT_ONCE = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
-"""Requests of one tenant that are prepared at a time: half of asyncio's threads, so that other tenants'
-requests need not wait for them."""
+CONCURRENT_PREPARATIONS = max(2, min(32, (os.cpu_count() or 1) + 4) // 2)
+"""How many requests of one tenant are prepared at a time: half of asyncio's threads, so that other tenants do
+not wait."""
 
-LARGE = 1 << 16
-"""Bytes from which on a request is large: encoding 1 MB of text takes 100 MB of memory."""
+LARGE_REQUEST_BYTES = 1 << 16
+"""The least bytes of a large request. Encoding 1 MB of text takes 100 MB of memory."""
 
-LARGE_AT_ONCE = 2
-"""Large requests that are worked on at a time, of all tenants together."""
+CONCURRENT_LARGE_REQUESTS = 2
+"""How many large requests of all tenants together are prepared at a time."""
 
 
 @dataclass
-class _Owner:
-    """The requests of a tenant that are being prepared or wait for it, by model."""
+class _TenantState:
+    """A tenant's requests that are being prepared or wait for that, by model."""
 
     turns: asyncio.Semaphore
     large: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -100,17 +100,18 @@ class _Owner:
 
 
 class Preparations:
-    """Counts what is being prepared, as if it waited already. Belongs to the event loop."""
+    """The requests in preparation, which count against the queue limit. Use it on the event loop only."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        """`at_once` requests of one tenant are worked on at a time."""
+    def __init__(self, at_once: int = CONCURRENT_PREPARATIONS) -> None:
+        """Prepare at most `at_once` requests of a tenant at a time."""
         self._at_once = at_once
-        self._large = asyncio.Semaphore(LARGE_AT_ONCE)
-        self._tenants: dict[str, _Owner] = {}
+        self._large = asyncio.Semaphore(CONCURRENT_LARGE_REQUESTS)
+        self._tenants: dict[str, _TenantState] = {}
 
     @contextlib.asynccontextmanager
     async def thread(self, caller: Principal, size: int) -> AsyncIterator[None]:
-        """The block begins when it is the caller's turn to have so many bytes worked on in a thread."""
+        """Wait until the caller may use a thread for a request of `size` bytes; hold that place for the
+        block."""
         with self._owner(caller) as tenant:
             async with self._alone(tenant, size), tenant.turns:
                 yield
@@ -119,12 +120,12 @@ class Preparations:
     async def turn(
         self, leased: Leased, caller: Principal, size: int = 0, count: int = 1
     ) -> AsyncIterator[None]:
-        """The block begins when it is the caller's turn to prepare a request of so many bytes, for `count`
-        answers of a model.
+        """Wait until the caller may prepare a request of `size` bytes for `count` answers; count it for the
+        block.
 
         Raises:
-            RequestError: so many can never wait.
-            QueueFullError: there is no room for all of them beside those that are prepared or wait.
+            RequestError: the model's queue can never hold that many.
+            QueueFullError: the queue cannot hold them beside the waiting and prepared ones.
         """
         with self._owner(caller) as tenant:
             ahead = tenant.of_model[leased.id]
@@ -137,18 +138,18 @@ class Preparations:
                 tenant.of_model[leased.id] -= count
 
     @contextlib.asynccontextmanager
-    async def _alone(self, tenant: _Owner, size: int) -> AsyncIterator[None]:
-        """A large request is prepared alone: one for each tenant, LARGE_AT_ONCE for all."""
-        if size < LARGE:
+    async def _alone(self, tenant: _TenantState, size: int) -> AsyncIterator[None]:
+        """Wait until a large request may be prepared: one of each tenant, a few of all tenants."""
+        if size < LARGE_REQUEST_BYTES:
             yield
             return
         async with tenant.large, self._large:
             yield
 
     @contextlib.contextmanager
-    def _owner(self, caller: Principal) -> Iterator[_Owner]:
-        """The tenant's entry; removed once it has no requests."""
-        tenant = self._tenants.setdefault(caller.tenant, _Owner(asyncio.Semaphore(self._at_once)))
+    def _owner(self, caller: Principal) -> Iterator[_TenantState]:
+        """Yield the tenant's entry, which is removed when it has no requests."""
+        tenant = self._tenants.setdefault(caller.tenant, _TenantState(asyncio.Semaphore(self._at_once)))
         tenant.count += 1
         try:
             yield tenant
@@ -161,11 +162,12 @@ class Preparations:
 # Count the requests that wait for a model to be loaded; the limits of a loaded model's queue apply.
 
 RETRY_SECONDS = 5.0
-"""The Retry-After of a refusal; the time that loading takes is unknown."""
+"""The Retry-After of a refusal, in seconds. How long loading takes is unknown."""
 
 
 class LoadingLine:
-    """Counts waiting answers by tenant and model. Use it only from the event loop."""
+    """The number of answers that wait for a model to be loaded, by tenant and model. Use it on the event loop
+    only."""
 
     def __init__(self) -> None:
         """Nobody waits."""
@@ -180,7 +182,7 @@ class LoadingLine:
         """Count `count` answers of a tenant as waiting for a model, for the block.
 
         Raises:
-            QueueFullError: more than `most` of them would wait.
+            QueueFullError: more than `most` answers would wait.
         """
         who = tenant, model
         if self._waiting[who] + count > most:

@@ -1,4 +1,4 @@
-"""All endpoints of the daemon."""
+"""List all endpoints of the daemon."""
 
 from anespec.runtime.server import health, openapi
 from anespec.runtime.server.http.endpoint import Endpoint

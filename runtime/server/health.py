@@ -1,4 +1,4 @@
-"""The state of the daemon: for load balancers, for Prometheus, and for people."""
+"""Serve the daemon's state: /livez, /health and /metrics."""
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
@@ -13,9 +13,9 @@ async def live(call: Call[None]) -> Response:
 
 
 async def health(call: Call[None]) -> Response:
-    """Whether requests are served now: 200, or 503 while models are loaded or the daemon ends.
+    """Answer whether requests are served now: 200, or 503 while the daemon loads models or ends.
 
-    `checking` is how far the gates are of a model that they are asked of, where there is one.
+    `checking` is the progress of the gates of a model that is being checked, if there is one.
     """
     phase = call.daemon.lifecycle.phase
     ready = phase is Phase.READY
@@ -27,8 +27,8 @@ async def health(call: Call[None]) -> Response:
 
 
 async def metrics(call: Call[None]) -> Response:
-    """Return the counts of the caller's requests, or for an administrator of all."""
-    # Hundreds of lines are generated for each request.
+    """Return the counts of the caller's requests; an administrator gets those of all requests."""
+    # Writing the metrics takes a while: they have hundreds of lines.
     await call.share.turn()
     text = call.daemon.metrics.text(call.caller)
     call.share.pause()

@@ -1,6 +1,6 @@
-"""The log of a daemon on standard error, for people or as a line of JSON for each record.
+"""Write the daemon's log to standard error, as text or as a line of JSON for each record.
 
-Text of a client cannot contain a line break, so a client cannot forge a line.
+Line breaks in texts of clients are escaped, so a client cannot forge a line.
 """
 
 import contextlib
@@ -16,7 +16,8 @@ from anespec.system.formatting import sanitize_terminal
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON: time, level, logger, message, and a request's facts."""
+    """A formatter that writes a record as a line of JSON: time, level, logger, message, and a request's
+    facts."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -33,10 +34,10 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """A record as a line for people; what belongs to an exception is set off below it."""
+    """A formatter that writes a record as a line of text, with the traceback indented below it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and those below it."""
+        """Return the line, and the traceback's lines."""
         said = _one_line(record.getMessage())
         parts = [f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower()}: {said}"]
         if record.exc_info:
@@ -49,16 +50,17 @@ def _one_line(text: str) -> str:
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to standard error as it is at the time: progress that is drawn there stands aside for a line."""
+    """A handler that looks up sys.stderr for each record, since a progress bar replaces it to print above
+    itself."""
 
     @property
     def stream(self) -> TextIO:
-        """Where lines go."""
+        """Return the current standard error."""
         return sys.stderr
 
     @stream.setter
     def stream(self, _: TextIO) -> None:
-        """Nothing is kept."""
+        """Ignore the stream that logging sets."""
 
 
 @contextlib.contextmanager
@@ -66,8 +68,7 @@ def logged(as_json: bool, stream: TextIO | None = None) -> Iterator[None]:
     """Log `anespec.serve` while the block lasts: as JSON if requested, or if standard error is not a
     terminal.
 
-    The level follows from that of the logger above it, set by -v and -q; requests are logged unless it was
-    set lower.
+    The level is that of the parent logger, which -v and -q set; by default requests are logged.
     """
     handler = _StandardError() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if as_json or not handler.stream.isatty() else Lines())

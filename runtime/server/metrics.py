@@ -1,8 +1,7 @@
-"""The counters of a daemon, for Prometheus.
+"""Count requests for Prometheus.
 
-Names follow its conventions: base units, `_total` for counters.
-
-A key sees its own requests, an administrator's key all. Both use the same names.
+Names follow its conventions: base units, `_total` for counters. A key sees its own requests, an
+administrator's key sees all. Both use the same names.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,11 +16,28 @@ from anespec.runtime.engine.requests import Principal
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.models import Models
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+SECONDS_BUCKETS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+)
 
 
 class Metrics:
-    """The counters of one daemon and of each of its keys, and what its models say of themselves."""
+    """The counters of a daemon and of each of its keys, and the loads of its models."""
 
     def __init__(self, models: Models, keys: KeyRing) -> None:
         self._models = models
@@ -30,24 +46,25 @@ class Metrics:
         self._own: dict[str, _Counters] = {}
 
     def answered(self, endpoint: str, status: int, tenant: str) -> None:
-        """Count a request of a tenant; None if it came without a valid key."""
+        """Count a response to a tenant."""
         for counters in (self._all, *self._of(tenant)):
             counters.answered(endpoint, status)
 
     def finished(self, model: str, summary: Summary, tenant: str) -> None:
-        """Count an answer to a tenant that came to its end."""
+        """Count a finished answer to a tenant."""
         for counters in (self._all, *self._of(tenant)):
             counters.finished(model, summary)
 
     def text(self, caller: Principal) -> bytes:
-        """Return the metrics that a caller may see, in Prometheus' format."""
+        """Return the metrics that the caller may see, in Prometheus' format."""
         loads = CollectorRegistry()
         loads.register(_Loads(self._models, caller))
         counters = (self._all,) if caller.is_admin else self._of(caller.tenant)
         return b"".join(generate_latest(each) for each in (loads, *(each.registry for each in counters)))
 
     def _of(self, tenant: str) -> tuple["_Counters", ...]:
-        """The counters of a key of the daemon's. They go with it, so there are never more than keys."""
+        """Return the counters to update for a tenant. Counters of removed keys are dropped, so their number
+        is bounded."""
         tenants = self._keys.tenants
         if tenant not in tenants:
             return ()
@@ -68,7 +85,9 @@ class _Counters:
             return Counter(f"anespec_{name}", what, (*of_model, *labels), registry=self.registry)
 
         def histogram(name: str, what: str) -> Histogram:
-            return Histogram(f"anespec_{name}", what, of_model, registry=self.registry, buckets=SECONDS)
+            return Histogram(
+                f"anespec_{name}", what, of_model, registry=self.registry, buckets=SECONDS_BUCKETS
+            )
 
         self._requests = Counter(
             "anespec_http_requests",
@@ -82,10 +101,10 @@ class _Counters:
         self._forced_tokens = counter("forced_tokens", "Tokens of answers that a grammar left no choice for.")
         self._passes = counter("sequence_passes", "Passes, counted once for every sequence in them.", "kind")
         self._proposed = counter("drafted_tokens", "Draft rows that were run.", "source")
-        self._accepted = counter("accepted_tokens", "Draft rows that were right.", "source")
-        self._finished = counter("finished", "Answers that ended, by reason.", "reason")
-        self._queue_seconds = histogram("queue_seconds", "From asking to the first pass.")
-        self._first_seconds = histogram("first_token_seconds", "From asking to the first token.")
+        self._accepted = counter("accepted_tokens", "Draft rows that were accepted.", "source")
+        self._finished = counter("finished", "Finished answers, by reason.", "reason")
+        self._queue_seconds = histogram("queue_seconds", "From the request to the first pass.")
+        self._first_seconds = histogram("first_token_seconds", "From the request to the first token.")
         self._token_seconds = histogram("token_seconds", "Between tokens, the mean of an answer.")
 
     def answered(self, endpoint: str, status: int) -> None:
@@ -93,7 +112,7 @@ class _Counters:
         self._requests.labels(endpoint, str(status)).inc()
 
     def finished(self, model: str, summary: Summary) -> None:
-        """Count an answer that came to its end."""
+        """Count a finished answer."""
         counts = summary.statistics
         self._prompt_tokens.labels(model).inc(counts.prompt_tokens)
         self._reused_tokens.labels(model).inc(counts.reused_tokens)
@@ -113,7 +132,8 @@ class _Counters:
 
 
 class _Loads(Collector):
-    """Return the current load of services, and their counts; shared values are for administrators."""
+    """A collector of the current loads of models, and their counts. Values of all tenants are for
+    administrators."""
 
     def __init__(self, models: Models, caller: Principal) -> None:
         self._models = models
@@ -146,7 +166,7 @@ class _Loads(Collector):
         losses = CounterMetricFamily("anespec_states_lost", "How often all K/V were lost.", labels=of_model)
         slots = GaugeMetricFamily(
             "anespec_slots",
-            "Slots of the state: those of sequences that run, those kept for later prompts, the others.",
+            "Slots of the state: used by running sequences, kept for later prompts, or free.",
             labels=(*of_model, "pool", "state"),
         )
         for model, load in loads.items():

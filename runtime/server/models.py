@@ -1,4 +1,4 @@
-"""The models that a daemon serves, as endpoints see them."""
+"""Define the protocols of a daemon's models, which endpoints use."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +19,7 @@ class ServingModel(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """The artifact's manifest."""
+        """Return the artifact's manifest."""
         ...
 
     @property
@@ -29,56 +29,56 @@ class ServingModel(Protocol):
 
     @property
     def speculates(self) -> bool:
-        """Whether rows may be filled with drafts."""
+        """Return whether passes may verify drafts."""
         ...
 
     @property
     def checking(self) -> str | None:
-        """The progress of the gates in the background, as in `3 of 12`; None if none run."""
+        """Return the progress of the gates in the background, e.g. `3 of 12`; None if none run."""
         ...
 
     @property
     def context(self) -> int:
-        """Tokens of a sequence, prompt and output."""
+        """Return the context length: the most tokens of prompt and output together."""
         ...
 
     @property
     def sequences(self) -> int:
-        """Sequences that run at a time."""
+        """Return the number of sequences that can run at a time."""
         ...
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's own."""
+        """Return the model's tokenizer."""
         ...
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja template of its conversations; None where it has none."""
+        """Return the model's chat template (Jinja); None if it has none."""
         ...
 
     @property
     def load(self) -> ServiceLoad:
-        """The current load of its service."""
+        """Return the current load of the model's service."""
         ...
 
     def load_of(self, caller: Principal) -> ServiceLoad:
-        """Return the load of a caller's own requests; for an administrator, of all."""
+        """Return the load of a caller's own requests; an administrator gets that of all requests."""
         ...
 
     def require_room(self, caller: Principal, ahead: int, count: int) -> None:
-        """Do nothing where `count` more of the caller's requests can be taken, with `ahead` before them.
+        """Check that the queue can take `count` more of the caller's requests, after `ahead` others.
 
-        To be asked before anything is spent on them.
+        Call it before any work on the requests.
 
         Raises:
-            RequestError: so many can never wait.
-            QueueFullError: there is no room for all of them now.
+            RequestError: the queue can never hold that many.
+            QueueFullError: the queue cannot hold all of them now.
         """
         ...
 
     def prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
-        """The tokens that a prompt begins with. Raises RequestError for a text that is too long."""
+        """Return the token ids of a prompt. Raises RequestError for a text that is too long."""
         ...
 
     def chat_prompt(
@@ -87,30 +87,30 @@ class ServingModel(Protocol):
         variables: Mapping[str, object] | None = None,
         fallback: str | None = None,
     ) -> ChatPrompt:
-        """A conversation in the model's chat template, up to where its answer begins.
+        """Render a conversation with the model's chat template, up to where the answer begins.
 
-        `variables` are further names for the template, such as `tools`; `fallback` names the built-in one of
-        a model that has none. It takes time: ask in a thread.
+        `variables` are further variables for the template, such as `tools`. `fallback` names the built-in
+        template for a model that has none. It takes time, so call it in a thread.
 
         Raises:
-            RequestError: there is no template, it refuses the messages, or they cannot fit.
+            RequestError: there is no template, it refuses the messages, or they do not fit the context.
         """
         ...
 
     def settled(self, options: GenerationOptions) -> GenerationOptions:
-        """These options, with what a preset and the model's file say where they say nothing."""
+        """Return the options; unset ones are filled in from the preset, then from the model's file."""
         ...
 
     def run(
         self, prompt_ids: Sequence[int], options: GenerationOptions, caller: Principal
     ) -> list[TextStream]:
-        """A run for every choice, none of them begun. Raises RequestError where one cannot be served."""
+        """Return a run for each choice, not started yet. Raises RequestError if one cannot be served."""
         ...
 
 
 @dataclass(frozen=True)
 class Leased:
-    """A model that stays in memory for now, and the id under which it is served."""
+    """A model that stays in memory during a lease, and the id under which it is served."""
 
     id: str
     model: ServingModel
@@ -118,9 +118,10 @@ class Leased:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """A model that can be asked for; `created` is seconds since 1970, `context` known once it was loaded.
+    """The description of a served model.
 
-    `checking` is how far its gates are, where they are asked (see ServingModel).
+    `created` is in seconds since 1970. `context` is None until the model was loaded for the first time.
+    `checking` is the progress of its gates, if they run in the background (see ServingModel).
     """
 
     id: str
@@ -131,52 +132,53 @@ class ModelCard:
 
 
 Loaded = Callable[[], Coroutine[Any, Any, None]]
-"""What ends once a model was loaded."""
+"""An awaitable that ends when a model was loaded."""
 
 Wait = Callable[[Loaded], Awaitable[None]]
-"""Awaits that; it may raise something before, or without beginning."""
+"""A function that awaits a Loaded; it may raise an error before that ends."""
 
 
 async def as_long_as_it_takes(loaded: Loaded) -> None:
-    """Wait until the model was loaded."""
+    """Wait until the model was loaded, without a limit."""
     await loaded()
 
 
 class Models(Protocol):
-    """All models of a daemon. Not safe from several threads: it belongs to the event loop."""
+    """All models of a daemon. Use it on the event loop only."""
 
     @property
     def cards(self) -> Sequence[ModelCard]:
-        """Those that can be asked for, the first is the default."""
+        """Return the cards of all served models; the first is the default."""
         ...
 
     @property
     def loaded(self) -> Mapping[str, ServingModel]:
-        """Those in memory, by id."""
+        """Return the models in memory, by id."""
         ...
 
     def lease(
         self, name: str | None, wait: Wait = as_long_as_it_takes
     ) -> AbstractAsyncContextManager[Leased]:
-        """The model of that name, or the default; in memory while the block lasts, loaded first if need be.
+        """Hold the model of that name (None: the default) in memory for the block; load it first if needed.
 
-        `wait` is how that is waited for; where it raises, the loading goes on for the others.
+        `wait` awaits the load. If it raises an error, the load continues for other requests.
 
         Raises on entering:
-            ApiError: there is no such model (404), or no room for it while others are in use (503).
-            AnespecError: it cannot be loaded.
+            ApiError: there is no such model (404), or no memory for it while others are in use (503).
+            AnespecError: the model cannot be loaded.
         """
         ...
 
     async def reload(self) -> None:
-        """Read the served models again: changed artifacts are loaded again after the last use of the old
-        ones."""
+        """Read the list of models again; replaced artifacts are loaded, and old ones closed after their last
+        use."""
         ...
 
     def stop_loading(self) -> None:
-        """Wait for no model that is not in memory yet; requests for one are told that the daemon ends."""
+        """Stop waiting for models that are not loaded yet; requests for them get the error that the daemon
+        ends."""
         ...
 
     async def close(self) -> None:
-        """Give all of them back."""
+        """Close all models."""
         ...

@@ -1,4 +1,4 @@
-"""`/openapi.json`: the daemon's API, described from the endpoints themselves (OpenAPI 3.1)."""
+"""Serve `/openapi.json`: a description of the daemon's API (OpenAPI 3.1), derived from its endpoints."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ _References = Mapping[object, JsonSchemaValue]
 
 
 def describing(endpoints: Sequence[Endpoint]) -> Endpoint:
-    """The endpoint that describes these, and itself."""
+    """Return the endpoint that describes these endpoints and itself."""
 
     @cache
     def written(version: str, needs_key: bool) -> bytes:
-        # Computed once: it takes long compared with an answer, and every client may request it.
+        # Cached, since building it takes long, and any client may request it.
         return bytes(JSONResponse(description([*endpoints, own], version, needs_key)).body)
 
     async def show(call: Call[None]) -> Response:
-        """The description of all endpoints."""
+        """Return the description of all endpoints."""
         found = written(call.daemon.version, call.daemon.keys.needed)
         return Response(found, media_type=JSONResponse.media_type)
 
@@ -38,7 +38,7 @@ def describing(endpoints: Sequence[Endpoint]) -> Endpoint:
 
 
 def description(endpoints: Sequence[Endpoint], version: str, needs_key: bool) -> dict[str, Any]:
-    """The OpenAPI document of some endpoints."""
+    """Return the OpenAPI document of the endpoints."""
     models: set[type[BaseModel]] = {ErrorAnswer}
     for endpoint in endpoints:
         models |= {model for model in (endpoint.body, endpoint.answer, endpoint.refused) if model is not None}
@@ -70,15 +70,15 @@ def _operation(endpoint: Endpoint, references: _References, needs_key: bool) -> 
         "summary": endpoint.summary,
         "responses": {
             **({} if endpoint.refuses else {"200": _answered(answer, endpoint.streams)}),
-            "4XX": {"description": "The request is refused.", "content": refused},
-            "5XX": {"description": "It cannot be served now.", "content": refused},
+            "4XX": {"description": "The request was refused.", "content": refused},
+            "5XX": {"description": "The request cannot be served now.", "content": refused},
         },
     }
     if endpoint.is_kept:
-        found["responses"]["304"] = {"description": "It is what the client has."}
+        found["responses"]["304"] = {"description": "The client's copy is still current."}
     if endpoint.refused is not ErrorAnswer:
         own = {"application/json": {"schema": references[ErrorAnswer]}}
-        found["responses"]["403"] = {"description": "No page of that origin may call.", "content": own}
+        found["responses"]["403"] = {"description": "Pages of that origin may not call.", "content": own}
     if needs_key and not endpoint.is_open:
         found["security"] = [{"key": []}]
     parameters = [(name, "path") for name in _PLACE.findall(endpoint.path)]

@@ -11,29 +11,29 @@ from anespec.system.formatting import quoted
 from anespec.system.options import Flag, Options, read_size
 
 LONGEST_WAIT = 86400.0
-"""Seconds: a day."""
+"""The longest wait that an option may set: a day, in seconds."""
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 _NAME = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 
 
 def _require_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """As browsers write them: what has a path, or is a pattern, would never be one."""
+    """Check that origins are written as browsers send them: a path or a pattern would never match."""
     for origin in origins:
         if not _ORIGIN.fullmatch(origin.lower()) or "*" in origin:
             raise RequestError(
-                f"allow_origin: {quoted(origin)} is no page's origin; write one such as "
-                "https://page.example, and no path behind it"
+                f"allow_origin: {quoted(origin)} is not a web origin; write one such as "
+                "https://page.example, without a path"
             )
     return tuple(map(str.lower, origins))
 
 
 def _require_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """As Host headers have them, but for the port."""
+    """Check that names are written as in Host headers, without the port."""
     for name in names:
         if not _NAME.fullmatch(name.lower()):
             raise RequestError(
-                f"allow_host: {quoted(name)} is no host's name; write it without http:// and without a port"
+                f"allow_host: {quoted(name)} is not a host name; write it without http:// and without a port"
             )
     return tuple(map(str.lower, names))
 

@@ -1,25 +1,25 @@
-"""The parts of an answer, for every API: reasoning, content, and tool calls."""
+"""Define the parts of a streamed answer that all APIs share: reasoning, content and tool calls."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class ReasoningDelta:
-    """Reasoning, without its tags."""
+    """A piece of reasoning, without its tags."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ContentDelta:
-    """Text of the answer."""
+    """A piece of the answer's text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class ToolCallStart:
-    """The beginning of a tool call; calls of an answer are numbered from 0 on."""
+    """The start of a tool call; the calls of an answer are numbered from 0."""
 
     index: int
     id: str
@@ -28,7 +28,7 @@ class ToolCallStart:
 
 @dataclass(frozen=True)
 class ToolArgumentsDelta:
-    """A piece of a call's arguments, which are JSON as the model wrote it."""
+    """A piece of a call's arguments: JSON as the model wrote it."""
 
     index: int
     text: str

@@ -117,7 +117,7 @@ class HubCache:
             yield folder
 
 
-PREFERRED = "Q8_0"
+PREFERRED_QUANTISATION = "Q8_0"
 CONVERTED_BITS = 8.0
 """Bits per weight that `convert` produces by default."""
 
@@ -126,7 +126,7 @@ _QUANTISATION = re.compile(
     re.IGNORECASE,
 )
 _PART = re.compile(r"-\d{5}-of-(?P<parts>\d{5})\.gguf$")
-_OF_ANOTHER_KIND = re.compile(r"mmproj|imatrix", re.IGNORECASE)
+_OTHER_FILES = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class HubFile:
     def is_model(self) -> bool:
         """Return whether the file may be a language model, and its path is safe to use."""
         name = self.path.rpartition("/")[2]
-        return name.endswith(".gguf") and is_plain(self.path) and not _OF_ANOTHER_KIND.search(name)
+        return name.endswith(".gguf") and is_plain(self.path) and not _OTHER_FILES.search(name)
 
 
 @dataclass(frozen=True)
@@ -203,12 +203,18 @@ def choose(name: HubName, files: Sequence[HubFile], memory: int) -> Choice:
             f"{bytes_text(least.memory)} of memory and this machine allows {bytes_text(memory)}; name one to "
             f"take it all the same, as in {_written(name, least)}"
         )
-    preferred = _called(PREFERRED, fitting)
+    preferred = _called(PREFERRED_QUANTISATION, fitting)
     if preferred:
-        return Choice(_only(name, preferred), f"{PREFERRED}, which is preferred{_others(name, whole)}")
+        return Choice(
+            _only(name, preferred), f"{PREFERRED_QUANTISATION}, which is preferred{_others(name, whole)}"
+        )
     best = max(fitting, key=lambda file: file.bits)
     file = _only(name, [file for file in fitting if file.bits == best.bits])
-    lacking = f"its {PREFERRED} does not fit" if _called(PREFERRED, whole) else f"it has no {PREFERRED}"
+    lacking = (
+        f"its {PREFERRED_QUANTISATION} does not fit"
+        if _called(PREFERRED_QUANTISATION, whole)
+        else f"it has no {PREFERRED_QUANTISATION}"
+    )
     return Choice(file, f"the largest that fits, as {lacking}{_others(name, whole)}")
 
 
@@ -242,7 +248,7 @@ def _written(name: HubName, file: HubFile) -> str:
 
 
 def _others(name: HubName, whole: Sequence[HubFile]) -> str:
-    kinds = [kind for kind in _kinds(whole) if kind != PREFERRED]
+    kinds = [kind for kind in _kinds(whole) if kind != PREFERRED_QUANTISATION]
     return f"; {name}:QUANTISATION takes another ({named(kinds)})" if kinds and name.revision is None else ""
 
 

@@ -68,7 +68,7 @@ MOST_TRIES = 3
 RETRY_SECONDS = 1.0
 PIECE_BYTES = 1 << 18
 
-_BUSY = (429, 500, 502, 503, 504)
+_BUSY_STATUSES = (429, 500, 502, 503, 504)
 _NEXT = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 
 
@@ -130,8 +130,8 @@ def ask_hub(
     for _ in range(MOST_REDIRECTS + MOST_TRIES):
         _require_followed(name, url)
         with closing(_sent(name, url, head, headers or {})) as response:
-            tries += response.status in _BUSY
-            if response.status in _BUSY and tries < MOST_TRIES:
+            tries += response.status in _BUSY_STATUSES
+            if response.status in _BUSY_STATUSES and tries < MOST_TRIES:
                 time.sleep(RETRY_SECONDS)
                 continue
             if response.status in REDIRECTS and not (head and response.headers["X-Linked-Etag"]):

@@ -196,7 +196,7 @@ MOST_REDIRECTS = 10
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 _VALIDATOR = re.compile(r"[ -~]{1,1000}")
-_LINKED = re.compile(r'"?([0-9a-f]{64})"?')
+_LINKED_HASH = re.compile(r'"?([0-9a-f]{64})"?')
 
 
 class Unreachable(AnespecError):  # noqa: N818 (what it says, its cause is the error)
@@ -273,7 +273,7 @@ def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answ
                 _require_length(url, found)
                 yield Answer(status, found, linked, response)
                 return
-        if hub := _LINKED.fullmatch(found.get("X-Linked-Etag", "")):
+        if hub := _LINKED_HASH.fullmatch(found.get("X-Linked-Etag", "")):
             linked = hub[1]
         place = _next_place(place, found["Location"], allow_http)
     raise StorageError(f"{shown_url(url)}: redirects more than {MOST_REDIRECTS} times; check the URL")

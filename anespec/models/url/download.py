@@ -41,7 +41,7 @@ MOST_VAIN_TRIES = 3
 """How many connections in a row may bring less than one piece of new bytes."""
 
 RETRY_SECONDS = 1.0
-COMPARING = {"If-None-Match", "If-Modified-Since"}
+CONDITION_HEADERS = {"If-None-Match", "If-Modified-Since"}
 """Headers that allow a server to answer with status 304."""
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class _Download:
             asked = _headers(kept, begun)
             try:
                 with ask(self.name.url, asked, self.allow_http) as answer:
-                    if answer.status == 304 and not asked.keys().isdisjoint(COMPARING):
+                    if answer.status == 304 and not asked.keys().isdisjoint(CONDITION_HEADERS):
                         return 0
                     first, done, is_whole = self._take(answer, begun, report)
             except Unreachable:

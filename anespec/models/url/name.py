@@ -13,7 +13,7 @@ from anespec.system.formatting import LONGEST_REASON, printable, quoted
 
 _BEGINNING = re.compile(r"(https?):/+", re.IGNORECASE)
 _HASH = re.compile(r"sha256=([0-9a-f]{64})", re.IGNORECASE)
-_UNUSUAL = re.compile(r"[^\w.+-]", re.ASCII)
+_UNUSUAL_CHARACTER = re.compile(r"[^\w.+-]", re.ASCII)
 _AUTHORITY = re.compile(r"(?:\[[0-9a-f:.]+\]|[\w.~-]+)(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
 """A host, optionally with a port. Python's urlsplit reads `a[::1].example.org` as the host `::1`."""
 
@@ -68,7 +68,7 @@ class UrlName:
         """Return the local file name: the last part of the URL's path, in characters that any file system
         accepts."""
         last = unquote(urlsplit(self.url).path).rpartition("/")[2]
-        plain = _UNUSUAL.sub("_", last).lstrip(".").removesuffix(".gguf")[:LONGEST_NAME]
+        plain = _UNUSUAL_CHARACTER.sub("_", last).lstrip(".").removesuffix(".gguf")[:LONGEST_NAME]
         return f"{plain or 'model'}.gguf"
 
     @property

@@ -1,1 +1,1 @@
-"""From a request for text to its answer, for every API."""
+"""Generate the answer to a request for text, for all APIs."""

@@ -1,4 +1,4 @@
-"""From a request for text to its response, the same way for all APIs: each says only how it is written."""
+"""Run the generations of a request and send their response; each API provides only a writer."""
 
 import asyncio
 import logging
@@ -23,26 +23,26 @@ from anespec.runtime.server.models import Leased
 
 
 class Generation:
-    """Several runs beside one another. Leaving an `async with` block gives up what is left of them.
+    """The concurrent runs of a request. Leaving its `async with` block cancels those that have not ended.
 
-    Iterate once, for pairs of a run's number and a chunk of it, in the order in which they come; afterwards
-    there are `summaries`.
+    Iterate over it once, for pairs of a run's number and a chunk, in the order of their arrival. After that
+    `summaries` is valid.
     """
 
     def __init__(self, runs: Sequence[TextStream]) -> None:
-        """Nothing is begun yet."""
+        """Take runs that are not started yet."""
         self._runs = tuple(runs)
 
     async def __aenter__(self) -> Self:
-        """Begin all runs, or none.
+        """Start all runs, or none.
 
         Raises:
-            QueueFullError: too many wait already.
+            QueueFullError: too many requests wait already.
             RequestError: the prompt cannot be served.
             ClosedError: the model is being closed.
         """
         try:
-            # A grammar is prepared in another process, which takes a while.
+            # This may prepare a grammar in another process, which takes a while.
             await asyncio.to_thread(start_together, self._runs)
         except BaseException:
             self.cancel()
@@ -55,12 +55,12 @@ class Generation:
         self.cancel()
 
     def cancel(self) -> None:
-        """Give up what is left."""
+        """Cancel the runs that have not ended."""
         for run in self._runs:
             run.cancel()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Chunk]]:
-        """The chunks of all runs. Raises AnespecError where one failed."""
+        """Yield the chunks of all runs. Raises AnespecError if a run failed."""
         if len(self._runs) == 1:
             async for chunk in self._runs[0]:
                 yield 0, chunk
@@ -92,14 +92,14 @@ class Generation:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def wait(self) -> tuple[Summary, ...]:
-        """The summaries, once all runs have ended. Raises AnespecError where one failed."""
+        """Wait for all runs and return their summaries. Raises AnespecError if a run failed."""
         async for _ in self:
             pass
         return self.summaries
 
     @property
     def summaries(self) -> tuple[Summary, ...]:
-        """How the runs ended; valid after the chunks were read."""
+        """Return the runs' summaries; valid after all chunks were read."""
         return tuple(run.summary for run in self._runs)
 
 
@@ -107,9 +107,10 @@ _log = logging.getLogger("anespec.serve")
 
 
 class Writer(Protocol):
-    """How an API writes an answer: either `whole`, or `begin`, `chunk` by chunk, then `end` or `failed`.
+    """The writer of one answer in the format of an API.
 
-    Runs are told apart by their number. One writer writes one answer.
+    The calls are either `whole`, or `begin`, `chunk` for each chunk, then `end` or `failed`. `run` is the
+    number of a run.
     """
 
     def begin(self) -> Iterable[bytes]:
@@ -129,13 +130,13 @@ class Writer(Protocol):
         ...
 
     def whole(self, summaries: Sequence[Summary]) -> BaseModel:
-        """The answer at once; never asked of a writer that wrote something of a stream."""
+        """Return the whole answer; not called after any method for streams."""
         ...
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Runs that are not begun, and the writer of their answers."""
+    """Runs that are not started yet, and the writer of their answers."""
 
     runs: Sequence[TextStream]
     writer: Writer
@@ -149,13 +150,13 @@ async def answer(
     send: Callable[[AsyncIterator[bytes]], Response] = event_stream,
     runs: int = 1,
 ) -> Response:
-    """Answer a request by the model `name`, None for the default: at once, or as a stream that `send` sends.
+    """Answer a request with the model `name` (None: the default), whole or as a stream.
 
-    `prepare` is called in a thread, since templates and long prompts take time, and only where there is room
-    for as many `runs` as it gives.
+    `send` makes the response of a stream. `prepare` is called in a thread, since templates and long prompts
+    take time, and only if the queue has room for the `runs` that it returns.
 
     Raises:
-        ApiError, AnespecError: it cannot be served; nothing was sent.
+        ApiError, AnespecError: the request cannot be served; nothing was sent.
     """
     call.share.pause()
     async with AsyncExitStack() as held:
@@ -206,7 +207,8 @@ async def _parts(
 
 
 def _require_ended(summaries: Sequence[Summary]) -> None:
-    """Raise ApiError where the daemon ended before the answer did, or its time was over before it began."""
+    """Raise ApiError if the daemon ended before the answer, or the time limit passed before the answer
+    began."""
     if any(summary.finish is FinishReason.CANCELLED for summary in summaries):
         raise ending()
     if all(summary.finish is FinishReason.TIME and not summary.tokens for summary in summaries):
@@ -223,7 +225,7 @@ def _count(call: Call[Any], leased: Leased, summaries: Sequence[Summary]) -> Non
 
 
 class _Holding(Response):
-    """A response during which something is held, such as a model; given back also where it never begins."""
+    """A response that holds resources, such as a model, until it was sent, or was dropped unsent."""
 
     def __init__(self, response: Response, held: AsyncExitStack) -> None:
         self._response = response

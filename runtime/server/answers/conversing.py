@@ -1,4 +1,4 @@
-"""Turn a conversation into runs of a model and readers of their answers, for every API."""
+"""Start a model's runs for a conversation, and set up the readers of their answers, for all APIs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +19,17 @@ from anespec.runtime.text.conversation import ChatPrompt, trim
 def settled(
     options: GenerationOptions, model: ServingModel, *usual_here: SamplingParameters
 ) -> GenerationOptions:
-    """The options of a request to a model, with what holds where it says nothing.
+    """Return the options of a request, with unset ones filled in.
 
-    `usual_here` is what is usual at an endpoint alone; it goes before what is usual everywhere.
+    `usual_here` has the defaults of the endpoint, which take precedence over the general defaults.
     """
     return model.settled(options).completed_by(*usual_here, usual_in_conversation())
 
 
 @dataclass(frozen=True)
 class Begun:
-    """The runs of a conversation and how they are read; it `left_out` so many messages, for want of room."""
+    """The runs of a conversation, and how to read them. `left_out` is how many messages did not fit the
+    context."""
 
     runs: list[TextStream]
     reading: Reading
@@ -37,11 +38,11 @@ class Begun:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages and `variables` as chat templates read them, and what the answer may be.
+    """The messages and `variables` for a chat template, and the constraints of the answer.
 
-    It may call the `tools`; where it calls none it must match the `grammar`, if there is one. One that
-    `trims` loses its first turns once the context is nearly full, but for what the system says first. A model
-    without a chat template takes the built-in one of the name `fallback`, if there is one.
+    The answer may call the `tools`; an answer without calls must match the `grammar`, if there is one. If
+    `trims` is True, the first turns are left out when the context is nearly full, except leading system
+    messages. `fallback` names the built-in template for a model that has none.
     """
 
     messages: Sequence[Mapping[str, object]]
@@ -52,15 +53,16 @@ class Conversation:
     fallback: str | None = None
 
     def begin(self, model: ServingModel, options: GenerationOptions, caller: Principal) -> Begun:
-        """The runs, none of them begun, with `options` in all else. It takes time: ask in a thread.
+        """Return the runs, not started yet; `options` has all other settings. It takes time, so call it in a
+        thread.
 
         Raises:
-            ApiError, RequestError: the model cannot answer that.
+            ApiError, RequestError: the model cannot answer the conversation.
         """
         template = model.chat_template or ""
         if self.tools.functions and not takes_tools(template):
             raise ApiError(
-                400, "this model's chat template has no place for tools", "unsupported_value", "tools"
+                400, "this model's chat template does not support tools", "unsupported_value", "tools"
             )
         prompt, left_out = self._prompt(model)
         calls = self.tools.constraint(template, model.tokenizer)
@@ -72,13 +74,13 @@ class Conversation:
         return Begun(model.run(prompt.ids, chosen, caller), reading, left_out)
 
     def _prompt(self, model: ServingModel) -> tuple[ChatPrompt, int]:
-        """The prompt, and how many messages it has no more; raises as `begin` does."""
+        """Return the prompt, and the number of messages left out; raises as `begin` does."""
         variables = {**self.variables, "tools": self.tools.described or None}
         if not self.trims:
             return model.chat_prompt(self.messages, variables, self.fallback), 0
         roles = [message.get("role") for message in self.messages]
         head = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-        # What stands before the first question goes with the first turn.
+        # Messages before the first question are left out together with the first turn.
         starts = [head, *[at for at, role in enumerate(roles) if role == "user" and at >= head][1:]]
         trimmed = trim(
             lambda turn: model.chat_prompt(

@@ -13,15 +13,15 @@ from anespec.runtime.server.models import Leased, Loaded
 
 @contextlib.asynccontextmanager
 async def lease(call: Call[Any], name: str | None, count: int = 1) -> AsyncIterator[Leased]:
-    """Lease the model `name`, None for the default, to a request that wants `count` answers.
+    """Lease the model `name` (None: the default) to a request for `count` answers.
 
     If it has to be loaded first, the request waits until its time limit, or until its client disconnects, and
     counts against the queue limit of its tenant.
 
     Raises on entering:
-        ApiError: there is no such model, it is not loaded in time, or the client is gone.
-        QueueFullError: too many of the tenant's requests wait for it.
-        AnespecError: it cannot be loaded.
+        ApiError: there is no such model, it is not loaded in time, or the client disconnected.
+        QueueFullError: too many of the tenant's requests wait for the model.
+        AnespecError: the model cannot be loaded.
     """
     daemon, tenant = call.daemon, call.caller.tenant
 

@@ -1,4 +1,4 @@
-"""From an answer's text, as it comes, to its parts."""
+"""Split a streamed answer into its parts: reasoning, content and tool calls."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ REASONING_MARKERS = tuple(tag for tags in TAGS for tag in tags)
 
 @dataclass(frozen=True)
 class Reading:
-    """How the answers to a prompt are read. `tail` is the prompt's end; without `calls` none are looked for.
+    """The settings for reading the answers to a prompt.
 
-    `sure`: a grammar allows nothing but calls in their form, wherever one is begun. `is_spaced` is said by
-    ChatPrompt.
+    `tail` is the end of the prompt. `calls` is the format of tool calls, None if there are none. `sure`: a
+    grammar ensures that any text that begins like a call is one. `is_spaced`: see ChatPrompt.
+
     """
 
     tokenizer: Tokenizer
@@ -30,16 +31,16 @@ class Reading:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that must be shown even if they are special tokens."""
+        """Return the texts to show even if they are special tokens."""
         return REASONING_MARKERS + (self.calls.markers if self.calls is not None else ())
 
     def reader(self) -> "AnswerReader":
-        """A reader of one answer."""
+        """Return a reader for one answer."""
         calls = CallReader(self.calls, sure=self.sure) if self.calls is not None else None
         return AnswerReader(self.tail, calls, self.is_spaced)
 
     def reasoning_tokens(self, summary: Summary) -> int:
-        """Return how many leading tokens of an answer are reasoning, including its tags."""
+        """Return the number of an answer's leading tokens that are reasoning, including its tags."""
         splitter = ReasoningSplitter(self.tail)
         shown = self.tokenizer.special_ids(self.markers)
         decoder = StreamDecoder(self.tokenizer, continues=True, shown=shown)
@@ -51,16 +52,16 @@ class Reading:
 
 
 class AnswerReader:
-    """Takes an answer's text as it comes. Its parts are the same however the text was cut."""
+    """The reader of one streamed answer. Its parts do not depend on how the text was split into pieces."""
 
     def __init__(self, tail: str, calls: CallReader | None = None, is_spaced: bool = False) -> None:
-        """`tail` is the prompt's end; without `calls` no tool calls are looked for; see Reading."""
+        """`tail` is the end of the prompt; `calls` reads tool calls, None if there are none; see Reading."""
         self._splitter = ReasoningSplitter(tail)
         self._calls = calls
         self._has_space = is_spaced
 
     def push(self, text: str) -> Iterator[AnswerPart]:
-        """Yield the parts that are known now."""
+        """Yield the parts that are certain after this text."""
         for piece in self._splitter.push(text):
             yield from self._part(piece.text, piece.part)
 

@@ -1,4 +1,4 @@
-"""Requests' bodies: read within limits, then checked as what the endpoint says they are."""
+"""Read the bodies of requests within limits, and validate them."""
 
 import contextlib
 import re
@@ -15,10 +15,10 @@ from anespec.runtime.server.http.shares import Share
 from anespec.system.formatting import printable
 
 MOST_VALUES = 1 << 18
-"""Of one request, in lists and objects: as many token ids as any context holds."""
+"""The most JSON values of a request: as many token ids as any context holds."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""One that does not end goes to the end, so that nothing is looked at twice."""
+"""A JSON string. An unterminated one extends to the end of the text, so that no byte is matched twice."""
 
 _TYPE = re.compile(r"str|int|float|bool|\w+\[.*\]")
 """Pydantic's names for the types of a union."""
@@ -35,29 +35,31 @@ def _fail_fast(schema: Any) -> None:
 
 
 class BodyRoom:
-    """The bytes of all bodies that a tenant has sent, as long as their requests are being served.
+    """The limit for the bytes of all bodies of a tenant whose requests are being served.
 
-    Connections are many, and each may bring a body that is as large as one may be: all together are more
-    than the machine's memory.
+    There are many connections, and if each sent a body of the largest size, they would exceed the machine's
+    memory.
     """
 
     def __init__(self, most: int) -> None:
-        """At most so many bytes of each tenant."""
+        """Allow at most `most` bytes for each tenant."""
         self._most = most
         self._taken: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def of(self, tenant: str) -> Iterator[Callable[[int], None]]:
-        """While a request is served; call the result with each count of bytes that have come.
+        """Yield a function for one request, to call with each number of received bytes.
 
-        That raises ApiError (429) where there is no room for them.
+        The function raises ApiError (429) if the limit is exceeded.
         """
         mine = 0
 
         def take(count: int) -> None:
             nonlocal mine
             if self._taken[tenant] + count > self._most:
-                message = f"your requests have more than {self._most} bytes together; let some end first"
+                message = (
+                    f"your requests have more than {self._most} bytes together; wait until some have ended"
+                )
                 raise ApiError(429, message, "too_many_bytes", headers={"retry-after": "1"})
             mine += count
             self._taken[tenant] += count
@@ -71,15 +73,15 @@ class BodyRoom:
 
 
 class Body(BaseModel):
-    """Base of all requests. Unknown fields are ignored, as clients send many."""
+    """The base class of all request bodies. Unknown fields are ignored, since clients send many."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """As a BaseModel's, but that the first wrong element of a list ends it.
+        """Return the schema of a BaseModel, changed to stop at the first invalid element of a list.
 
-        Otherwise each of millions is noted with its own error, which takes gigabytes.
+        Otherwise millions of invalid elements would each get an error, which takes gigabytes.
         """
         schema = handler(source)
         _fail_fast(schema)
@@ -99,19 +101,20 @@ async def read_body(
     share: Share,
     as_curl: bool = False,
 ) -> tuple[BodyT, int]:
-    """The request's JSON, of at most `most` bytes, as a `kind`, and how many bytes it has.
+    """Read a request's JSON of at most `most` bytes; return it as a `kind`, and its size in bytes.
 
-    `take` is called with the number of received bytes (see BodyRoom); the time of reading and of the next
-    step is charged to `share`. With `as_curl` its content type may also be none, or what `curl -d` states,
-    unless a browser sent it.
+    `take` is called with each number of received bytes (see BodyRoom). The time of reading and of the next
+    step is charged to `share`. With `as_curl` the content type may also be missing, or the one that `curl -d`
+    sends, unless a browser sent the request.
 
     Raises:
-        ApiError: it is larger or has more values than may be (413), no JSON by its content type (415), or no
-            `kind` (400); or what `take` raises.
+        ApiError: the body is too large or has too many values (413), its content type is not JSON (415), or
+        it is not a valid `kind` (400); or the error of `take`.
     """
     stated = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if stated != "application/json" and not (as_curl and stated in _CURLS and not _by_browser(request)):
-        # Also what keeps other sites' pages out: without it a browser sends without asking first.
+        # This also keeps out pages of other sites: with another content type, browsers send no preflight
+        # request.
         raise ApiError(
             415, "the body must be JSON: send Content-Type: application/json", "unsupported_media_type"
         )
@@ -128,12 +131,13 @@ async def read_body(
 
 
 def count_values(data: bytes) -> int:
-    """Return the number of values in a JSON text, or up to one more, without parsing it.
+    """Return the number of values in a JSON text, or one more, without parsing it.
 
-    Text of any length is one value, but each of millions of small ones costs a hundred times its bytes.
+    Parsing millions of small values would take a hundred times their bytes. A string of any length is one
+    value.
     """
     found = _count_marks(data)
-    # Every string is a value or its name, so with so many there are too many values, whatever is in them.
+    # Every string is a value or a key, so this many strings mean too many values.
     strings = (data.count(b'"') - data.count(b'\\"')) // 2
     if found <= MOST_VALUES or strings > 2 * MOST_VALUES:
         return found
@@ -147,7 +151,7 @@ def _count_marks(data: bytes) -> int:
 def _by_browser(request: Request) -> bool:
     """Return whether a request has headers that only browsers send.
 
-    No page can keep a browser from sending Origin with a POST to another site, nor Sec-Fetch-Site.
+    No page can prevent a browser from sending Origin with a cross-site POST, or from sending Sec-Fetch-Site.
     """
     return any(name in request.headers for name in ("origin", "referer", "sec-fetch-site"))
 
@@ -173,7 +177,7 @@ def _complaint(error: ValidationError) -> ApiError:
     """Return the first validation error, except that a list that is too long is always reported."""
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     found = next((each for each in errors if each["type"] == "too_long"), errors[0])
-    # Which of several types a value was tried as is no part of where it stands.
+    # pydantic adds the types of a union to the location; they are not part of the field's path.
     parts = [str(part) for part in found["loc"] if not _TYPE.fullmatch(str(part))]
     place, message = printable(".".join(parts)), printable(found["msg"], 500)
     return ApiError(400, f"{place}: {message}" if place else message, "invalid_value", place or None)

@@ -1,7 +1,7 @@
-"""Connections with timeouts: a client has a limited time to send a request and to read an answer.
+"""Limit connections: the time to send a request and to read an answer, and the number of connections.
 
-uvicorn waits without limit for a request's first bytes, for its body and for a client that reads nothing.
-Here each connection checks itself periodically, and is closed if the client was too slow.
+uvicorn waits without limit for the first bytes of a request, for its body, and for a client that reads
+nothing. Here each connection checks itself periodically, and closes if the client is too slow.
 """
 
 import asyncio
@@ -23,32 +23,33 @@ from uvicorn.server import ServerState
 
 from anespec.runtime.server.http.endpoint import openai_error
 from anespec.runtime.server.http.errors import ApiError
-from anespec.runtime.server.http.guards import GONE, KEY_NEEDED, TAKE, Intake
+from anespec.runtime.server.http.guards import CONNECTION_COUNTER, DISCONNECT_EVENT, KEY_NEEDED, Intake
 
 LONGEST_HEAD = 32 << 10
-"""Bytes of a request's line and headers."""
+"""The most bytes of a request's line and headers."""
 
-LEAST_LOOK = 0.05
+SHORTEST_CHECK_SECONDS = 0.05
 """Seconds."""
 
 SILENT_SECONDS = 2.0
-"""For the first request on a connection of an address that has too many without a key."""
+"""Seconds for the first request on a connection, if its address has too many connections without a key."""
 
-LEAST_TAKEN = 48 << 10
-"""Bytes of an answer that a client takes in its time: those between which writing pauses and goes on."""
+LEAST_READ_BYTES = 48 << 10
+"""The least bytes of an answer that a client must read in its time: the difference between the marks where
+writing pauses and resumes."""
 
 _log = logging.getLogger("anespec.serve.connections")
-_log.setLevel(logging.ERROR)  # uvicorn warns of every request that is none, so anybody could fill the log
+_log.setLevel(logging.ERROR)  # uvicorn warns of each malformed request, so anybody could fill the log
 
 
 @dataclass(frozen=True)
 class Patience:
     """The limits of connections: `most` at a time, seconds to send a request, and seconds to read an answer.
 
-    Of a request that was answered before it was sent completely, `unread` further bytes are accepted.
-    `keyless` is the number of connections of one address that may be without a key, None for all: beyond it
-    only requests with a key are served, and a silent connection is closed soon. If all connections are taken,
-    the oldest one without a key is closed for a new one. `keyed` is the number of connections of one key.
+    If a request is answered before it was sent completely, `unread` further bytes are accepted. `keyless` is
+    the most connections without a key from one address, None for any number. Beyond it only requests with a
+    key are served, and a silent connection is closed soon. If all connections are taken, the oldest one
+    without a key is closed for a new one. `keyed` is the most connections of one key.
     """
 
     most: int
@@ -60,28 +61,28 @@ class Patience:
 
     @property
     def look(self) -> float:
-        """Seconds between two looks."""
-        return max(LEAST_LOOK, min(1.0, self.receive_seconds / 4, self.send_seconds / 4))
+        """Return the seconds between two checks of a connection."""
+        return max(SHORTEST_CHECK_SECONDS, min(1.0, self.receive_seconds / 4, self.send_seconds / 4))
 
 
 class ServerConfig(uvicorn.Config):
-    """The application that a server runs, and the limits of its connections."""
+    """The configuration of a server: its application, and the limits and current sets of its connections."""
 
     def __init__(self, app: Any, patience: Patience, **others: Any) -> None:
         super().__init__(app, http=Connection, h11_max_incomplete_event_size=LONGEST_HEAD, **others)
         self.patience = patience
         self.keyless: Counter[str] = Counter()
-        """By address: its connections on which no key has come yet."""
+        """The connections that have not sent a key yet, by address."""
         self.keyed: Counter[str] = Counter()
-        """By tenant of a key: the connections on which it came last."""
+        """The connections whose last request had a key, by the key's tenant."""
         self.unkeyed: dict[Connection, None] = {}
-        """Those on which no key has come yet, the oldest first, without the unwanted ones."""
+        """The connections that have not sent a key yet, the oldest first, without the unwanted ones."""
         self.unwanted: dict[Connection, None] = {}
-        """Those of which an address without a key has too many, the oldest first."""
+        """The unwanted connections, beyond the limit of their address without a key, the oldest first."""
 
 
 class Connection(H11Protocol):
-    """One connection; see uvicorn's."""
+    """A connection with these limits; see uvicorn's H11Protocol."""
 
     def __init__(
         self,
@@ -99,7 +100,12 @@ class Connection(H11Protocol):
         self._key_needed = False
         self._gone = asyncio.Event()
         take = None if self._patience.keyless is None else self._take
-        self.app_state = {**self.app_state, GONE: self._gone, KEY_NEEDED: False, TAKE: take}
+        self.app_state = {
+            **self.app_state,
+            DISCONNECT_EVENT: self._gone,
+            KEY_NEEDED: False,
+            CONNECTION_COUNTER: take,
+        }
         self._looking: asyncio.TimerHandle | None = None
         self._slow_since: float | None = None
         self._stuck_since: float | None = None
@@ -108,7 +114,7 @@ class Connection(H11Protocol):
         self.logger = _log
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; where there are too many already, every request of this one is refused."""
+        """Start the connection; if there are too many, all its requests are refused."""
         super().connection_made(transport)
         beyond = len(self.connections) - self._patience.most
         if beyond > self._patience.most:
@@ -127,11 +133,11 @@ class Connection(H11Protocol):
         self._gone.set()
         self._leave_holder()
         super().connection_lost(exc)
-        # uvicorn leaves it running after an error.
+        # After an error uvicorn leaves the timer running.
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sends."""
+        """Handle received bytes."""
         if self.conn.their_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE):
             self._unread += len(data)
             if self._unread > self._patience.unread:
@@ -140,18 +146,18 @@ class Connection(H11Protocol):
         super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """Report that the bytes are not a request; called while the parser's error is handled."""
+        """Answer that the bytes are not a request; called while the parser's error is handled."""
         error = sys.exc_info()[1]
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            # An answer is under way; nothing else can be said in its midst.
+            # A response is being sent, so no other can be sent now.
             self.transport.abort()
             return
         if self.cycle is not None and not self.cycle.response_complete:
-            # The handler of the request that ends here has no client left to answer.
+            # The handler of the current request has no client any more.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        answer = ApiError(status, "this is no HTTP request that can be read", "malformed_request").answer()
+        answer = ApiError(status, "this is not a valid HTTP request", "malformed_request").answer()
         data = json.dumps(answer.model_dump()).encode()
         head = h11.Response(
             status_code=status,
@@ -166,20 +172,20 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Begin with the next request; its time is its own."""
+        """Start the timers of the next request."""
         self._slow_since = None
         super().on_response_complete()
 
     def resume_writing(self) -> None:
-        """Go on writing: the client has taken most of what there was."""
+        """Resume writing: the client has read most of the buffer."""
         self._stuck_since = None
         super().resume_writing()
 
     def _look(self) -> None:
-        """End the connection where the client took too long, else look again later."""
+        """Close the connection if the client took too long, else schedule the next check."""
         now, left = self.loop.time(), self.transport.get_write_buffer_size()
         self._slow_since = (self._slow_since or now) if self._is_receiving() else None
-        if not self._is_stuck(left) or left <= self._left - LEAST_TAKEN:
+        if not self._is_stuck(left) or left <= self._left - LEAST_READ_BYTES:
             self._stuck_since = None
         if self._stuck_since is None:
             self._stuck_since, self._left = (now if self._is_stuck(left) else None), left
@@ -194,7 +200,7 @@ class Connection(H11Protocol):
         self._looking = self.loop.call_later(self._patience.look, self._look)
 
     def _count_keyless(self, address: str | None) -> None:
-        """Count the connection among those of its address without a key; a Unix socket has none."""
+        """Count the connection for its address as one without a key; a Unix socket has no address."""
         most = self._patience.keyless
         if most is None or not address:
             return
@@ -207,8 +213,8 @@ class Connection(H11Protocol):
             self._holders.unkeyed[self] = None
 
     def _take(self, tenant: str) -> bool:
-        """Count the connection as one of a key's tenant; return False, and change nothing, if it has too
-        many."""
+        """Count the connection for a key's tenant; if the tenant has too many, change nothing and return
+        False."""
         if tenant != self._owner:
             if self._holders.keyed[tenant] >= self._patience.keyed:
                 return False
@@ -218,7 +224,7 @@ class Connection(H11Protocol):
         return True
 
     def _leave_holder(self) -> None:
-        """Count it no longer for the address or the key that has had it."""
+        """Stop counting the connection for its address or key."""
         for counts, holder in ((self._holders.keyless, self._keyless_at), (self._holders.keyed, self._owner)):
             if holder is not None:
                 counts[holder] -= 1
@@ -230,8 +236,7 @@ class Connection(H11Protocol):
         self._holders.unkeyed.pop(self, None)
 
     def _make_room(self) -> bool:
-        """End the oldest connection without a key, an unwanted one if there is any; return whether there was
-        one."""
+        """Close the oldest connection without a key, unwanted ones first; return whether there was one."""
         oldest = next(chain(self._holders.unwanted, self._holders.unkeyed), None)
         if oldest is None:
             return False
@@ -240,25 +245,25 @@ class Connection(H11Protocol):
         return True
 
     def _is_receiving(self) -> bool:
-        """Whether a part of a request is still to come, including its first bytes on a new connection."""
+        """Return whether a request is incomplete; a new connection counts as one without its first bytes."""
         if self.conn.their_state is h11.SEND_BODY:
             return not self.flow.read_paused
-        # Between two requests uvicorn's own timer runs.
+        # Between two requests uvicorn's own timer applies.
         return self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
 
     def _is_stuck(self, left: int) -> bool:
-        """Whether the client does not read its answer: the write buffer is full, or the end of the answer is
+        """Return whether the client has stopped reading: the write buffer is full, or the answer's end is
         unread."""
         answering = self.cycle is not None and not self.cycle.response_complete
         return self.flow.write_paused or (not answering and left > 0)
 
 
 def _notice_death(connected: socket.socket | None, seconds: float) -> None:
-    """Have the system end a connection whose other end is gone without a word."""
+    """Let the system close a connection whose peer disappeared without closing it (TCP keep-alive)."""
     if connected is None or connected.family == socket.AF_UNIX:
         return
     with contextlib.suppress(OSError):
-        # One that the client has left by now may take no options any more.
+        # A connection that the client has closed may not accept options any more.
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", 30),
@@ -266,7 +271,7 @@ def _notice_death(connected: socket.socket | None, seconds: float) -> None:
         ("TCP_KEEPCNT", 3),
         ("TCP_USER_TIMEOUT", round(1000 * seconds)),
     ):
-        # Not every system has all of them.
+        # Some systems lack some of these options.
         with contextlib.suppress(AttributeError, OSError):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

@@ -1,4 +1,4 @@
-"""An endpoint: its path, its request and its handler; routes and the API's description are made of these."""
+"""Declare endpoints: path, request and handler. Routes and the API's description are derived from them."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ BodyT = TypeVar("BodyT", bound=Body | None)
 
 @dataclass(frozen=True)
 class Call(Generic[BodyT]):
-    """One request to an endpoint, let in and read: of `size` bytes.
+    """An admitted request to an endpoint, with its parsed body of `size` bytes.
 
-    `share` counts what it takes of the time that all share, `take` the bytes that are held for it.
+    `share` counts its preparation time (see shares.py); `take` counts the bytes that are held for it.
     """
 
     daemon: Daemon
@@ -34,20 +34,20 @@ class Call(Generic[BodyT]):
 
 
 def openai_error(error: ApiError) -> Response:
-    """An error as OpenAI's clients read it."""
+    """Return an error in OpenAI's format."""
     return JSONResponse(error.answer().model_dump(), error.status, headers=dict(error.headers))
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One path and method.
+    """A path and method with its handler.
 
-    `body` is what a request must be, None where it has none; `answer` is what comes back, None for what is
-    no JSON; `streams` is the media type of an answer that may come in parts. `is_open`: no key is needed, and
-    it is served also while the daemon starts or ends. `refusal` says an error in the words of the API that
-    it belongs to, as a `refused`; with `refuses` nothing else comes back. `as_curl`: a body need not be
-    called JSON (see `read_body`). `query` are the names that its query string may
-    have. `is_kept`: clients keep what came, and are told where it is the same (304).
+    `body` is the type of the request's body, None if it has none. `answer` is the type of the response, None
+    if it is not JSON. `streams` is the media type of a streamed answer. `is_open`: no key is needed, and the
+    endpoint is also served while the daemon starts or ends. `refusal` writes an error in the format of the
+    endpoint's API, whose type is `refused`; with `refuses` every response is an error. `as_curl`: the content
+    type need not be JSON (see `read_body`). `query` are the allowed names in the query string. `is_kept`:
+    clients cache the response, and get 304 if it has not changed.
     """
 
     method: str

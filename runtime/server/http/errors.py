@@ -1,4 +1,4 @@
-"""The errors that clients receive: OpenAI's error object, and the matching status."""
+"""Define the errors for clients: OpenAI's error object, and the HTTP status."""
 
 import os
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class ErrorFacts(BaseModel):
-    """The error. `code` is for programs, `param` the invalid field."""
+    """The content of an error. `code` is for programs; `param` is the invalid field."""
 
     message: str
     type: str
@@ -38,7 +38,7 @@ class ErrorAnswer(BaseModel):
 
 @dataclass
 class ApiError(Exception):
-    """A request that is refused. `code` is for programs, `param` the field that is wrong."""
+    """A request is refused. `code` is for programs; `param` is the invalid field."""
 
     status: int
     message: str
@@ -48,11 +48,11 @@ class ApiError(Exception):
 
     @property
     def kind(self) -> str:
-        """OpenAI's `type` of such an error."""
+        """Return OpenAI's `type` of the error."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
 
     def answer(self) -> ErrorAnswer:
-        """OpenAI's error object."""
+        """Return OpenAI's error object."""
         return ErrorAnswer(
             error=ErrorFacts(message=self.message, type=self.kind, param=self.param, code=self.code)
         )
@@ -71,18 +71,19 @@ _KINDS = MappingProxyType(
 
 def ending() -> ApiError:
     """Return the error for a request that arrives while the daemon ends."""
-    message = "the server is ending; try again when it is back"
+    message = "the server is shutting down; try again when it is back"
     return ApiError(503, message, "shutting_down", headers={"retry-after": "5"})
 
 
 def out_of_time() -> ApiError:
     """Return the error for a request that waited until its time limit."""
-    message = "the time of the request was over before its answer began; try again later"
+    message = "the request's time limit passed before its answer began; try again later"
     return ApiError(503, message, "timeout", headers={"retry-after": "5"})
 
 
 def without_paths(text: str, instead: str) -> str:
-    """Return the message for a client about a failure of the server: the text, or `instead` if it has a path.
+    """Return a message about a failure that is safe for clients: the text, or `instead` if it contains a
+    path.
 
     Paths of the server are only logged. Any word with a path separator counts as a path.
     """
@@ -90,8 +91,7 @@ def without_paths(text: str, instead: str) -> str:
 
 
 def api_error(error: Exception) -> ApiError:
-    """Return the message for a client about a failure; no details if only the server's operator can fix
-    it."""
+    """Return the error for the client; without details if only the server's operator can fix it."""
     match error:
         case ApiError():
             return error
@@ -106,14 +106,12 @@ def api_error(error: Exception) -> ApiError:
         case RequestError():
             return ApiError(400, str(error), "invalid_value")
         case GoldenGateError() | AnespecError(__cause__=GoldenGateError()):
-            message = (
-                "the model does not compute what it should, so it is not used; the server's log says why"
-            )
+            message = "the model computes wrong results, so it is not used; the server's log says why"
             return ApiError(503, message, "model_wrong")
         case ClosedError():
             return ending()
         case AnespecError():
-            told = without_paths(str(error), "the model could not answer; the server's log says why")
-            return ApiError(500, told, "model_failed")
+            public = without_paths(str(error), "the model could not answer; the server's log says why")
+            return ApiError(500, public, "model_failed")
         case _:
-            return ApiError(500, "something went wrong in the server; its log says what", "internal_error")
+            return ApiError(500, "the server failed; its log says why", "internal_error")

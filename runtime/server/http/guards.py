@@ -1,4 +1,4 @@
-"""The checks before all endpoints: host, origin, and the headers for browsers."""
+"""Check all requests before the endpoints: host, origin, and cross-site headers of browsers."""
 
 import asyncio
 import re
@@ -33,40 +33,41 @@ SECURITY_HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""An id that a client may choose: it is written to logs and headers."""
+"""The allowed request ids of clients, which are written to logs and headers."""
 
 PREFLIGHT_SECONDS = 600
 ASKED_HEADERS = frozenset({"authorization", "content-type", "x-request-id"})
 _ASKED_PREFIX = "x-stainless-"
-"""Headers that OpenAI's own client for browsers sends with every request."""
+"""The prefix of headers that OpenAI's client for browsers sends with each request."""
 
 SHOWN_HEADERS = "x-request-id, retry-after"
 
 OWN_SITES = frozenset({"same-origin", "none"})
-"""Values of Sec-Fetch-Site for the daemon's own page, and for an address that a person typed."""
+"""Values of Sec-Fetch-Site for the daemon's own page, and for an address that a user typed."""
 
-GONE = "gone"
-"""The name in an ASGI scope's state of an asyncio.Event: the connection has ended."""
+DISCONNECT_EVENT = "gone"
+"""The key in an ASGI scope's state of an asyncio.Event that is set when the connection ends."""
 
 KEY_NEEDED = "key_needed"
-"""The same, of whether no request without a key is served on the connection."""
+"""The key in an ASGI scope's state of a bool: whether the connection serves only requests with an API key."""
 
-TAKE = "take"
-"""The same, of a function that counts the connection as one of a key's tenant. It returns False if the tenant
-has too many. None where no keys are needed."""
+CONNECTION_COUNTER = "take"
+"""The key in an ASGI scope's state of a function that counts the connection for a tenant. It returns False if
+the tenant has too many. None if no API keys are needed."""
 
 PAGE_PATH = "/"
-"""The only path that a link on another site may lead to: opening the page asks for nothing else."""
+"""The only path that links on other sites may open, since opening the page has no effect."""
 
 
 class Guard:
-    """Give each request an id, headers and a line in the log, and refuse cross-site requests of browsers.
+    """The ASGI middleware that gives each request an id, headers and a log line, and refuses cross-site
+    requests.
 
     The Host header must be one of `hosts`. An Origin header must be one of `origins` or this daemon;
-    cross-site requests without an Origin are refused by their Sec-Fetch-Site. While `ends` is true,
-    connections are closed after their answer. `declared` returns the path of a request's endpoint, as logs
-    name it. Answers that are counted nowhere else wait for their turn in `shares`; those of open paths and
-    refusals have no tenant there, so a flood of them takes one share at most.
+    cross-site requests without an Origin are refused by their Sec-Fetch-Site. While `ends` returns True,
+    connections are closed after their answer. `declared` returns the declared path of a request's endpoint,
+    for logs. Answers that are not counted elsewhere wait for their turn in `shares`. Answers of open paths
+    and refusals have no tenant there, so a flood of them takes at most one share.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if not record.is_counted:
-                await self._count(record.tenant, message, scope["state"].get(GONE))
+                await self._count(record.tenant, message, scope["state"].get(DISCONNECT_EVENT))
             if message["type"] == "http.response.start":
                 found = MutableHeaders(scope=message)
                 found["x-request-id"] = record.request_id
@@ -115,7 +116,7 @@ class Guard:
                     found["access-control-expose-headers"] = SHOWN_HEADERS
                     found["cross-origin-resource-policy"] = "cross-origin"
                 if self._ends():
-                    # Who still sends when the connection is closed never hears the answer.
+                    # A client that is still sending when the connection closes would not receive the answer.
                     await intake.finish()
                     found["connection"] = "close"
             await send(message)
@@ -123,7 +124,7 @@ class Guard:
                 record.is_complete = True
 
         if not scope["path"].startswith("/"):
-            # A proxy's form of a request, http://HOST/PATH: the host in it is the one that holds.
+            # In a proxy request, http://HOST/PATH, the host of the URL takes precedence over the header.
             host, scope["path"] = _absolute(scope["path"])
         refusal = (
             _ambiguous(headers)
@@ -144,7 +145,8 @@ class Guard:
             record.log()
 
     async def _count(self, tenant: str, message: Message, gone: asyncio.Event | None) -> None:
-        """Wait for the turn of an answer that begins, unless its connection ends; count what it takes."""
+        """Wait for an answer's turn before it starts, unless its connection ends; count the time of the
+        answer."""
         if message["type"] == "http.response.body":
             self._shares.looked(tenant, len(message.get("body", b"")))
         elif gone is None or self._shares.is_turn_to_look(tenant):
@@ -153,8 +155,8 @@ class Guard:
             await unless(gone, self._shares.look(tenant))
 
     def _beyond_connections(self, state: Mapping[str, Any], headers: Headers) -> ApiError | None:
-        """Refuse a request on a connection that its key, or its address without one, has too many of."""
-        take = state.get(TAKE)
+        """Return an error if the request's key, or its address without a key, has too many connections."""
+        take = state.get(CONNECTION_COUNTER)
         if take is None:
             return None
         tenant = self._keys.tenant(headers.get("authorization"))
@@ -184,8 +186,11 @@ class Guard:
         return None
 
     def _foreign(self, scope: Scope, headers: Headers) -> ApiError | None:
-        """Refuse what a page of another site has its browser fetch: images, scripts, frames and links have no
-        Origin header. A link to the page itself is followed."""
+        """Return an error for fetches of another site's page without an Origin header: images, scripts,
+        frames, links.
+
+        A link to the daemon's own page is allowed.
+        """
         site = headers.get("sec-fetch-site")
         if site is None or site in OWN_SITES or headers.get("origin") in self._origins:
             return None
@@ -198,20 +203,20 @@ class Guard:
 
 
 class Intake:
-    """A request's body as it comes, and whether all of it has come."""
+    """The receiver of a request's body; it notes whether the body is complete."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._ended = False
 
     async def __call__(self) -> Message:
-        """The next part of it, or that the client is gone."""
+        """Return the next part of the body, or the disconnect message."""
         message = await self._receive()
         self._ended = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 
     async def finish(self) -> None:
-        """Throw away what is still to come; a connection lets no client take too long for it."""
+        """Discard the rest of the body; the connection's limits bound the time."""
         while not self._ended:
             await self()
 
@@ -226,7 +231,7 @@ def _is_visit(headers: Headers) -> bool:
 
 
 def _ambiguous(headers: Headers) -> ApiError | None:
-    """A proxy may see another end of such a body, and what comes behind that as the next one's request."""
+    """Return an error for a body with two lengths, which allow request smuggling through proxies."""
     if "transfer-encoding" not in headers or "content-length" not in headers:
         return None
     return ApiError(
@@ -244,7 +249,8 @@ def _request_id(headers: Headers) -> str:
 
 
 def _absolute(target: str) -> tuple[str, str]:
-    """Host and path of a target that is no path; empty and no path of ours where it is malformed."""
+    """Return the host and path of an absolute target; for a malformed one no host, and a path that does not
+    exist."""
     try:
         found = urlsplit(target)
     except ValueError:
@@ -253,7 +259,7 @@ def _absolute(target: str) -> tuple[str, str]:
 
 
 def _is_of(origin: str, host: str) -> bool:
-    """Return whether a page of that origin came from this host."""
+    """Return whether an origin is this host."""
     try:
         found = urlsplit(origin).netloc
     except ValueError:

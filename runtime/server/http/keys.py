@@ -1,4 +1,4 @@
-"""The API keys in a file, and the tenant of each."""
+"""Read the file of API keys, and find the tenant of each request."""
 
 import hashlib
 import hmac
@@ -31,7 +31,7 @@ _SECRET = re.compile(rf"[!-~]{{{SHORTEST_KEY},4096}}")
 
 @dataclass(frozen=True)
 class Key:
-    """A named key; of the secret only its hash is kept."""
+    """A named key; only the hash of its secret is stored."""
 
     name: str
     digest: bytes
@@ -39,15 +39,18 @@ class Key:
 
     @property
     def tenant(self) -> str:
-        """The tenant of a key's requests. The same name with another key is another tenant: the memory of a
-        removed key is not available to the next key of that name."""
+        """Return the tenant of the key's requests.
+
+        The same name with another key is another tenant, so the draft memory of a removed key is not
+        available to the next key of that name.
+        """
         return f"{self.name} {hashlib.sha256(b'tenant' + self.digest).hexdigest()[:8]}"
 
 
 class KeyRing:
     """The keys of a daemon.
 
-    Without keys, every client that reaches it is accepted. With one key or none, each client is an
+    Without keys, every client that can connect is accepted. With one key or none, each client is an
     administrator, since there are no other tenants.
     """
 
@@ -56,13 +59,13 @@ class KeyRing:
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
-        """Return the keys of a file's lines, NAME:KEY or NAME:KEY admin each.
+        """Read a file of keys, with a line NAME:KEY or NAME:KEY admin for each.
 
         Empty lines and lines that begin with # are ignored.
 
         Raises:
-            StorageError: it cannot be read.
-            UsageError: others may read or have written it, or a line is no key.
+            StorageError: the file cannot be read.
+            UsageError: other users can read it or could have written it, or a line is not a key.
         """
         keys: list[Key] = []
         for number, line in enumerate(_private_text(path).splitlines(), start=1):
@@ -77,34 +80,34 @@ class KeyRing:
                 )
             keys.append(Key(name, _digest(secret), is_admin=secret != rest))
         if not keys:
-            raise UsageError(f"{path}: holds no key; write a line NAME:KEY")
+            raise UsageError(f"{path}: contains no key; write a line NAME:KEY")
         if len({key.name for key in keys}) < len(keys):
-            raise UsageError(f"{path}: two keys have one name; give each its own")
+            raise UsageError(f"{path}: two keys have the same name; give each its own")
         if len({key.digest for key in keys}) < len(keys):
-            raise UsageError(f"{path}: two names have one key; give each its own")
+            raise UsageError(f"{path}: two names have the same key; give each its own")
         return cls(keys)
 
     def take(self, other: "KeyRing") -> None:
-        """Know another ring's keys from now on, instead of these."""
+        """Replace the keys by those of another ring."""
         self._keys = other._keys
 
     @property
     def needed(self) -> bool:
-        """Whether a request needs a key."""
+        """Return whether requests need a key."""
         return bool(self._keys)
 
     @property
     def tenants(self) -> frozenset[str]:
-        """The tenants of the keys."""
+        """Return the tenants of the keys."""
         return frozenset(key.tenant for key in self._keys)
 
     @property
     def has_admin(self) -> bool:
-        """Whether some accepted client is an administrator."""
+        """Return whether any accepted client is an administrator."""
         return len(self._keys) < 2 or any(key.is_admin for key in self._keys)
 
     def tenant(self, authorization: str | None) -> str | None:
-        """Return the tenant of the key in this Authorization header; None if none of the keys is in it."""
+        """Return the tenant of the key in this Authorization header; None if it has no valid key."""
         try:
             return self.caller(authorization).tenant
         except ApiError:
@@ -114,7 +117,7 @@ class KeyRing:
         """Return the caller with this Authorization header, in constant time for right and wrong keys.
 
         Raises:
-            ApiError: a key is needed, and this is none.
+            ApiError: a key is needed, and the header has no valid one.
         """
         if not self._keys:
             return Principal(is_admin=True)
@@ -134,27 +137,28 @@ class KeyRing:
 
 
 def _private_text(path: Path) -> str:
-    """The text of a file that is ours alone. It is opened once, so what is checked is what is read."""
+    """Return the text of a file that only this user can access. It is opened once: the checked file is the
+    one read."""
     try:
-        # Opening a pipe must not wait for its writer.
+        # Without O_NONBLOCK, opening a pipe would wait for its writer.
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(opened, "rb") as file:
             found = os.fstat(opened)
             if not stat.S_ISREG(found.st_mode):
-                raise UsageError(f"{path}: is no file; name one with a line NAME:KEY for each key")
+                raise UsageError(f"{path}: is not a file; name one with a line NAME:KEY for each key")
             if found.st_uid not in (os.geteuid(), 0):
                 raise UsageError(
                     f"{path}: belongs to another user, who can read its keys; copy it to a file of your own"
                 )
             if found.st_mode & 0o077:
-                raise UsageError(f"{path}: others may read this file of keys; chmod 600 it")
+                raise UsageError(f"{path}: other users can read this file of keys; run chmod 600 on it")
             data = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise StorageError(f"{path}: cannot be read as a file of keys ({error.strerror or error})") from error
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: is no text; write a line NAME:KEY for each key") from None
+        raise UsageError(f"{path}: is not text; write a line NAME:KEY for each key") from None
     if len(data) > LARGEST_FILE:
         raise UsageError(f"{path}: has more than {LARGEST_FILE} bytes; keep only the keys in it")
     return text

@@ -1,4 +1,4 @@
-"""The sockets on which a daemon listens, and which clients reach them."""
+"""Open the daemon's listening socket, and decide which host names clients may use."""
 
 import contextlib
 import errno
@@ -16,11 +16,9 @@ from anespec.system.errors import StorageError, UsageError
 from anespec.system.formatting import printable
 from anespec.system.safe_files import Folder
 
-# The host names that a daemon accepts, and whether other machines can reach its address.
-#
-# A page of another site can reach this machine under a name of its own (DNS rebinding), so names are known
-# beforehand. No name can be made to look like an address, so where a key is needed anyway, any address will
-# do.
+# The host names that a daemon accepts, and whether other machines can reach its address. A page of another
+# site can reach this machine under its own name (DNS rebinding), so the accepted names are fixed. A name
+# cannot look like an address, so any address is accepted if a key is needed.
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -29,7 +27,7 @@ _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+
 
 @dataclass(frozen=True)
 class Hosts:
-    """The names that clients may call a daemon by. `addresses`: any address, too; `all`: anything."""
+    """The host names that clients may use. `addresses`: any address, too. `all`: any name."""
 
     names: frozenset[str] = LOOPBACK
     addresses: bool = False
@@ -37,7 +35,7 @@ class Hosts:
 
     @classmethod
     def of(cls, options: ServeOptions) -> Self:
-        """Those of a daemon: no browser reaches a Unix socket, so anything is right there."""
+        """Return the hosts for the options. No browser can reach a Unix socket, so it accepts any name."""
         if options.unix is not None:
             return cls(all=True)
         if options.host.lower() in LOOPBACK:
@@ -46,19 +44,19 @@ class Hosts:
         return cls(LOOPBACK | set(options.allow_host) | own, addresses=True)
 
     def __contains__(self, host: str) -> bool:
-        """Whether a Host header, with its port or without, names this daemon."""
+        """Return whether a Host header, with or without a port, is accepted."""
         name = host_name(host)
         return self.all or name in self.names or (self.addresses and address_of(name) is not None)
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port; an empty one where it is malformed."""
+    """Return the name in a Host header, without its port; empty if the header is malformed."""
     found = _HOST.fullmatch(host)
     return "" if found is None else (found["address"] or found["name"]).lower()
 
 
 def address_of(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that is written out in a name; None where it is none."""
+    """Return the IP address that a name is; None if it is not an address."""
     try:
         found = ipaddress.ip_address(name)
     except ValueError:
@@ -73,14 +71,15 @@ def is_loopback(name: str) -> bool:
 
 
 BACKLOG = 128
-"""Connections that wait to be taken. All that wait are taken at once, before one can be refused."""
+"""How many connections may wait to be accepted. All that wait are accepted together, before any can be
+refused."""
 
 
 class AddressTakenError(UsageError):
-    """Another program listens at `address`, which is as `address_text` writes it."""
+    """Another program listens at `address`, which has the format of `address_text`."""
 
     def __init__(self, where: str, address: str, option: str) -> None:
-        """`option` is what a person may choose another value of."""
+        """`option` is the option to change, for the message."""
         super().__init__(f"{where}: another program listens there; choose another {option}")
         self.address = address
         self.option = option
@@ -91,8 +90,8 @@ def listen_on(options: ServeOptions) -> socket.socket:
 
     Raises:
         AddressTakenError: another program listens there.
-        UsageError: others could reach it and no key is needed.
-        StorageError: it cannot be made.
+        UsageError: other machines can reach the address, and no key is needed.
+        StorageError: the socket cannot be opened.
     """
     if options.unix is not None:
         try:
@@ -107,7 +106,7 @@ def listen_on(options: ServeOptions) -> socket.socket:
     try:
         if not is_loopback(address[0]) and options.api_key_file is None:
             raise UsageError(
-                f"{options.host} is reached from other machines, so clients must need a key; give "
+                f"{options.host} can be reached from other machines, so a key is required; give "
                 "--api-key-file FILE, or leave --host at 127.0.0.1"
             )
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -140,7 +139,7 @@ def _url(host: str, port: int) -> str:
 
 
 def _resolved(options: ServeOptions) -> tuple[socket.socket, tuple[Any, ...]]:
-    """A socket, and the address that the host's name stands for now; no other is listened on later."""
+    """Return a socket, and the address that the host name resolves to; later only this address is used."""
     found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     return socket.socket(family, kind, protocol), address
@@ -148,13 +147,13 @@ def _resolved(options: ServeOptions) -> tuple[socket.socket, tuple[Any, ...]]:
 
 def _unusable(where: str, error: Exception) -> StorageError:
     reason = error.strerror if isinstance(error, OSError) else None
-    return StorageError(f"{printable(where)}: cannot be listened on ({reason or error})")
+    return StorageError(f"{printable(where)}: cannot listen there ({reason or error})")
 
 
 def _unix(path: Path) -> socket.socket:
-    """A socket that its tenant alone may use. One that a daemon has left gives way, nothing else does.
+    """Open a Unix socket that only this user can access; it replaces only a stale socket of an ended daemon.
 
-    Of two that start at a time one finds the other's, and takes it for none that was left.
+    If two daemons start at the same time, one finds the other's socket, which is not stale.
     """
     with Folder.open(path.parent) as folder, folder.held():
         _make_way(path)
@@ -164,9 +163,9 @@ def _unix(path: Path) -> socket.socket:
 def _make_way(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise UsageError(f"{path}: something that is no socket stands there; choose another path")
+            raise UsageError(f"{path}: exists and is not a socket; choose another path")
         with socket.socket(socket.AF_UNIX) as probe:
-            # One that takes no connections any more is there all the same.
+            # A socket that accepts no more connections still has its file.
             probe.setblocking(False)
             try:
                 probe.connect(str(path))

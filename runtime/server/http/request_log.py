@@ -1,4 +1,4 @@
-"""The log record of each request, on the logger `anespec.serve`, without any text of prompts or answers."""
+"""Log each request on the logger `anespec.serve`; texts of prompts and answers only if requested."""
 
 import logging
 import time
@@ -17,19 +17,19 @@ FACTS = "facts"
 """The attribute of a logging.LogRecord that holds a request's facts."""
 
 RECORD = "record"
-"""The name in an ASGI scope's state of the request's record."""
+"""The key in an ASGI scope's state of the request's record."""
 
 CLIENT_GONE = 499
-"""nginx's status for a client that went away before its answer began."""
+"""nginx's status for a client that disconnected before its answer began."""
 
 
 @dataclass
 class RequestRecord:
     """The facts of a request, filled in while it is served.
 
-    `endpoint` is its path as it was declared, never as a client wrote it; empty where there is no such path.
-    `tenant` is whose request it is, and `key` how logs call them. `is_counted`: what it takes of the time
-    that all share is counted as it goes.
+    `endpoint` is the declared path, never the client's text; empty if there is no such path. `tenant` is the
+    tenant of the request, and `key` the key's name in logs. `is_counted`: the handler counts the preparation
+    time itself (see shares.py).
     """
 
     request_id: str
@@ -48,7 +48,7 @@ class RequestRecord:
     began: float = field(default_factory=time.monotonic)
 
     def answered(self, model: str, summaries: Sequence[Summary]) -> None:
-        """Note how the answers ended: tokens and passes of all, and the longest of their times."""
+        """Note the results of the answers: the sums of tokens and passes, and the longest times."""
         self.model = model
         self.finish = "+".join(dict.fromkeys(summary.finish.value for summary in summaries))
         all_counts = [summary.statistics for summary in summaries]
@@ -65,7 +65,7 @@ class RequestRecord:
         }
 
     def said(self, tokenizer: Tokenizer, summaries: Sequence[Summary]) -> None:
-        """Note the texts, which are logged only on request."""
+        """Note the texts of the prompts and answers, for --log-text."""
         prompts = dict.fromkeys(summary.prompt_ids for summary in summaries)
         self.texts = {
             "prompts": [tokenizer.decode(ids, skip_special=False) for ids in prompts],
@@ -73,7 +73,7 @@ class RequestRecord:
         }
 
     def facts(self) -> Mapping[str, object]:
-        """All of it, by name; times are in seconds."""
+        """Return all facts by name; times are in seconds."""
         return {
             "request_id": self.request_id,
             "method": self.method,
@@ -88,13 +88,13 @@ class RequestRecord:
         }
 
     def log(self) -> None:
-        """Log the request, except for frequent ones without interest, such as /metrics."""
+        """Log the request, at a lower level if it is frequent and uninteresting, such as /metrics."""
         level = logging.DEBUG if self.quiet and self.status < 400 else logging.INFO
         LOGGER.log(level, "%s", _Sentence(self), extra={FACTS: self.facts})
 
 
 def record_of(scope: Scope) -> RequestRecord:
-    """The record of the request that is being served."""
+    """Return the record of the request in this scope."""
     found = scope["state"][RECORD]
     assert isinstance(found, RequestRecord)
     return found
@@ -102,7 +102,7 @@ def record_of(scope: Scope) -> RequestRecord:
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A record for people; made up only where it is shown."""
+    """A request's record as text, which is formatted only if it is logged."""
 
     record: RequestRecord
 

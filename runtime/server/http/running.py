@@ -1,4 +1,4 @@
-"""The HTTP server on a socket, from its first request to its last answer."""
+"""Run the HTTP server on a socket, until a signal ends it and its last answers are sent."""
 
 import asyncio
 import contextlib
@@ -20,56 +20,56 @@ from anespec.runtime.server.http.listening import BACKLOG
 from anespec.runtime.server.options import ServeOptions
 from anespec.system.formatting import counted
 
-# Logging of connections that the system has no free descriptor for: one line a second, without traceback.
-#
-# asyncio tries again a second later, and reports each accept() that failed as an error of its own.
+# Log failures of accept() for want of descriptors: at most one line a second, without a traceback. asyncio
+# retries after a second, and reports each failed accept() as an error.
 
 SECONDS_BETWEEN_LINES = 1.0
 
-OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+ACCEPT_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of accept() after which asyncio waits for a second."""
 
 _log = logging.getLogger("anespec.serve")
 
 
 class AcceptFailures:
-    """An exception handler for an event loop; what is not a failure of accept() goes to asyncio's handler."""
+    """An event loop's exception handler for failures of accept(); all others go to asyncio's handler."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds."""
+        """`clock` returns seconds."""
         self._clock = clock
         self._logged: float | None = None
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log a failure, unless one was logged within the last second."""
         error = context.get("exception")
-        if not (isinstance(error, OSError) and error.errno in OUT_OF_FILES and "socket" in context):
+        if not (isinstance(error, OSError) and error.errno in ACCEPT_ERRORS and "socket" in context):
             loop.default_exception_handler(context)
             return
         now = self._clock()
         if self._logged is None or now - self._logged >= SECONDS_BETWEEN_LINES:
             self._logged = now
             _log.warning(
-                "no further connection can be taken now (%s); lower --connections, or raise `ulimit -n`",
+                "no further connection can be accepted now (%s); lower --connections, or raise `ulimit -n`",
                 error.strerror,
             )
 
 
 SECONDS_TO_CLOSE = 5
-"""Seconds in which clients can read the ends of their answers."""
+"""Seconds for clients to read the ends of their answers."""
 
 KEEP_ALIVE_SECONDS = 60
-"""How long a connection stays between two requests."""
+"""Seconds that an idle connection is kept open."""
 
 KEYLESS_CONNECTIONS = 64
-"""Of one address at a time without a key, where keys are needed. Behind a proxy all clients have its address,
-but those that have a key are not bound by this."""
+"""The most connections without a key from one address, if keys are needed. Behind a proxy all clients have
+its address; those with a key do not count."""
 
-PART_OF_A_KEY = 4
-"""Of all connections a key has a quarter at most, so that others are never refused for its sake alone."""
+KEY_DIVISOR = 4
+"""The divisor of all connections that limits a key: one key has at most a quarter, so that it cannot lock out
+others."""
 
 OTHER_FILES = 1024
-"""Descriptors that are not for connections: for shards, threads, worker processes and refused connections."""
+"""File descriptors reserved for shards, threads, worker processes and refused connections."""
 
 SHARE_OF_BACKLOG = 8
 """The backlog is an eighth of the descriptors that are not for connections: asyncio accepts a backlog in
@@ -80,27 +80,29 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Server(uvicorn.Server):
-    """A server that does not handle signals; its caller does."""
+    """A server that leaves the handling of signals to its caller."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     def close_idle(self) -> None:
-        """Close the connections on which nothing is asked, and the others once they are answered."""
+        """Close the idle connections now, and the others after their answers."""
         for connection in list(self.server_state.connections):
             if not connection.transport.is_closing():
                 connection.shutdown()
 
 
 def server_of(app: ASGIApp, options: ServeOptions) -> Server:
-    """The server of an application; it takes no more connections than the system lets it have files."""
+    """Return the server of an application, with no more connections than the system allows open files."""
     files = _allow_descriptors(2 * options.connections + OTHER_FILES)
-    # Some are refused, and need one until they have heard so.
+    # Refused connections also need a descriptor until they are closed.
     most = min(options.connections, max(files - OTHER_FILES, files // 2) // 2)
     if most < options.connections:
         _log.warning(
-            "only %d files may be open, so %d connections are taken at a time; raise `ulimit -n`", files, most
+            "only %d files may be open, so only %d connections are accepted at a time; raise `ulimit -n`",
+            files,
+            most,
         )
     patience = Patience(
         most,
@@ -108,7 +110,7 @@ def server_of(app: ASGIApp, options: ServeOptions) -> Server:
         options.send_seconds,
         unread=options.body_bytes,
         keyless=None if options.api_key_file is None else KEYLESS_CONNECTIONS,
-        keyed=max(1, most // PART_OF_A_KEY),
+        keyed=max(1, most // KEY_DIVISOR),
     )
     return Server(
         ServerConfig(
@@ -130,10 +132,10 @@ def server_of(app: ASGIApp, options: ServeOptions) -> Server:
 async def serve_until_ended(
     daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then let the answers that have begun end; a second one waits for none.
+    """Serve until SIGTERM or SIGINT, then complete the running answers; a second signal cancels them.
 
-    `begin` loads what is needed first, and makes the daemon's lifecycle ready; meanwhile it answers that it
-    starts. What `begin` raises ends it. SIGHUP reloads the models.
+    `begin` loads the first models and then calls `ready` of the daemon's lifecycle. Until then requests get
+    the answer that the daemon starts. An error of `begin` ends the daemon. SIGHUP reloads the models.
     """
     server = server_of(app, daemon.options)
     loop = asyncio.get_running_loop()
@@ -142,26 +144,26 @@ async def serve_until_ended(
 
     def ask(number: signal.Signals) -> None:
         if number is signal.SIGINT and sys.stderr.isatty():
-            # The terminal has written ^C where the next line of the log begins.
+            # The terminal has echoed ^C, so start a new line for the log.
             sys.stderr.write("\n")
         if asked.is_set():
             _log.info("ending now")
             again.set()
             for number in _ENDING:
-                # A third one ends the process as it is.
+                # A third signal kills the process.
                 loop.remove_signal_handler(number)
         asked.set()
 
     hung_up = asyncio.Event()
 
     async def reload() -> None:
-        # What comes during one makes for one more, however often it comes.
+        # Any number of signals during a reload cause one more reload.
         while await hung_up.wait():
             hung_up.clear()
             try:
                 await daemon.models.reload()
             except Exception:
-                _log.exception("what is served could not be read again")
+                _log.exception("the served models could not be read again")
 
     for number in _ENDING:
         loop.add_signal_handler(number, ask, number)
@@ -179,7 +181,7 @@ async def serve_until_ended(
         _log.info("%s", _ending_text(daemon))
         draining = asyncio.ensure_future(daemon.lifecycle.drain(daemon.options.drain_seconds))
         await asyncio.sleep(0)  # from here on new requests are refused
-        # No answer has begun for whoever waits for a model, which may take longer than all others do.
+        # Requests that wait for a model have no running answer, and loading may take long.
         beginning.cancel()
         daemon.models.stop_loading()
         server.close_idle()
@@ -201,19 +203,19 @@ async def serve_until_ended(
 
 
 def _ending_text(daemon: Daemon) -> str:
-    """What is said where no new requests are taken any more."""
+    """Return the log line for the start of the shutdown."""
     if not (count := daemon.lifecycle.answering):
         return "ending"
     return (
-        f"ending: {counted(count, 'answer')} may take up to {daemon.options.drain_seconds:g} s more; "
-        "a second ^C or SIGTERM waits for none"
+        f"shutting down: {counted(count, 'answer')} may take up to {daemon.options.drain_seconds:g} s more; "
+        "a second ^C or SIGTERM cancels them"
     )
 
 
 def _allow_descriptors(wanted: int) -> int:
-    """Let the process have so many files and connections open, where it may, or as many as it may.
+    """Raise the limit of open files to `wanted`, if possible, and return the limit.
 
-    macOS begins with 256.
+    The default on macOS is 256.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

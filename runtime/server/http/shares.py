@@ -1,15 +1,15 @@
-"""Limit the time that each key takes for preparing its requests; a key above its share waits for the others.
+"""Limit each tenant's time for preparing requests, so that one tenant cannot slow down the others.
 
-Reading a body, rendering a template, checking a grammar and writing an answer take time of the processors and
-of the interpreter, which all keys share with the passes themselves. All of that happens before the queue,
-which therefore cannot share it fairly. So the seconds that each tenant's requests take there are counted, and
-while others are served, a tenant gets a SHARE of the time at most. A tenant who is alone gets all of it.
+Reading a body, rendering a template, checking a grammar and writing an answer take processor time and
+Python's interpreter lock, which all tenants share with the passes. This happens outside the queue, which
+therefore cannot share it fairly. So the seconds of each tenant are counted. While other tenants are served, a
+tenant gets at most a SHARE of the time; a tenant that is alone gets all of it.
 
-Requests that only look (an open path, a list of models, a refusal) are counted separately, and their answers
-are paced. So they delay no other request of the same tenant; requests without a key are counted together,
-with no tenant.
+Requests that only read state (an open path, a list of models, a refusal) are counted separately, and their
+answers are paced, so they do not delay other requests of the same tenant. Requests without a key are counted
+together.
 
-A request whose client goes away while it waits ends at once: it keeps neither its place nor its model.
+A request whose client disconnects while it waits ends at once, and releases its place and its model.
 """
 
 import asyncio
@@ -23,35 +23,36 @@ from typing import Any
 from anespec.runtime.server.http.streams import client_gone, unless
 
 SHARE = 0.15
-"""Seconds in each second that a tenant's requests may take while others are served."""
+"""The share of the time that a tenant's requests may take while other tenants are served."""
 
 BURST = 0.25
-"""Seconds that may be taken beyond that at once: what a few usual requests take, or one that is large."""
+"""Seconds that a tenant may take at once: enough for a few usual requests, or a large one."""
 
 DEBT = 1.0
-"""The most seconds of debt: a long request, or time that was used while no other tenant was served, is not
-charged without limit."""
+"""The most seconds of debt. It limits the charge for a long request, or for time used while the tenant was
+alone."""
 
 REQUEST = 0.002
-"""Seconds that each request takes in addition to the counted ones: its head, its log, its end."""
+"""Seconds charged for each request in addition to the measured ones: for its head, log and end."""
 
 BYTE = 1e-8
-"""Seconds that each byte takes of an answer to what only looks."""
+"""Seconds charged for each byte of an answer that only reads state."""
 
-PRESENT = 1.0
-"""Seconds for which a tenant whose last request has ended is still taken to be served: clients come again."""
+PRESENCE_SECONDS = 1.0
+"""Seconds after its last request during which a tenant still counts as being served, since clients send
+more."""
 
-LOOK = 0.05
+LOOK_SECONDS = 0.05
 """Seconds after which a waiting request checks whether the others have ended."""
 
-_LOOKS = "\0looks"
-"""Behind a tenant's name: what only looks. No name has it in it."""
+_LOOK_SUFFIX = "\0looks"
+"""The suffix of a tenant's name for requests that only read state. No name contains it."""
 
 
 @dataclass
-class _Owner:
-    """What was left of a tenant's seconds when they were `counted`; how many requests are served, and when
-    one last ended."""
+class _TenantState:
+    """A tenant's account: the seconds left at the time `counted`, the running requests, and the last
+    request's end."""
 
     left: float = BURST
     counted: float = 0.0
@@ -61,23 +62,23 @@ class _Owner:
 
 
 class PreparationTime:
-    """The seconds of all tenants. Belongs to the event loop."""
+    """The preparation time of all tenants, in seconds. Use it on the event loop only."""
 
     def __init__(
         self,
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`clock` gives seconds, `sleep` waits for so many."""
+        """`clock` returns seconds; `sleep` waits for a number of seconds."""
         self._clock = clock
         self._sleep = sleep
-        self._tenants: dict[str, _Owner] = {}
+        self._tenants: dict[str, _TenantState] = {}
 
     @contextlib.contextmanager
     def of(self, name: str, gone: asyncio.Event | None = None) -> Iterator["Share"]:
-        """One request of a tenant, while it is served; `gone` is set once its connection has ended."""
+        """Count a request of a tenant while the block lasts; `gone` is set when its connection ends."""
         self._forget_absent()
-        tenant = self._tenants.setdefault(name, _Owner())
+        tenant = self._tenants.setdefault(name, _TenantState())
         tenant.requests += 1
         share = Share(self, name, gone)
         self.take(name, REQUEST)
@@ -90,7 +91,7 @@ class PreparationTime:
 
     @contextlib.contextmanager
     def looking(self, name: str, gone: asyncio.Event | None = None) -> Iterator["Share"]:
-        """A request that only reads the daemon's state: its time counts, but it does not wait."""
+        """Count a request that only reads the daemon's state: its time counts, but it does not wait."""
         share = Share(self, name, gone)
         try:
             yield share
@@ -98,20 +99,20 @@ class PreparationTime:
             share.pause()
 
     def is_turn_to_look(self, name: str) -> bool:
-        """Whether `look` would not wait."""
+        """Return whether `look` would return at once."""
         return self.is_turn(self._looker(name))
 
     async def look(self, name: str) -> None:
-        """Wait until it is a tenant's turn to be answered what only looks, and count that."""
+        """Wait until a tenant may get an answer that only reads state, and charge it."""
         await self.turn(self._looker(name))
         self.take(self._looker(name), REQUEST)
 
     def looked(self, name: str, size: int) -> None:
-        """Count so many bytes of an answer to what only looks."""
+        """Charge `size` bytes of an answer that only reads state."""
         self.take(self._looker(name), size * BYTE)
 
     def known(self) -> tuple[str, ...]:
-        """The tenants whose seconds are counted."""
+        """Return the tenants whose seconds are counted."""
         return tuple(self._tenants)
 
     def now(self) -> float:
@@ -119,30 +120,30 @@ class PreparationTime:
         return self._clock()
 
     def take(self, name: str, seconds: float) -> None:
-        """Note that a tenant's request took so long."""
-        tenant, now = self._tenants.setdefault(name, _Owner()), self._clock()
+        """Charge a tenant for seconds of a request."""
+        tenant, now = self._tenants.setdefault(name, _TenantState()), self._clock()
         had = min(BURST, tenant.left + SHARE * (now - tenant.counted))
         tenant.left, tenant.counted = max(had - seconds, -DEBT), now
 
     def is_turn(self, name: str) -> bool:
-        """Whether `turn` would not wait."""
-        tenant = self._tenants.setdefault(name, _Owner())
+        """Return whether `turn` would return at once."""
+        tenant = self._tenants.setdefault(name, _TenantState())
         self.take(name, 0.0)
         return not tenant.turns.locked() and (tenant.left > 0.0 or not self._others(name))
 
     async def turn(self, name: str) -> None:
-        """Wait while the tenant has taken its share and others are served, in the order of asking."""
-        tenant = self._tenants.setdefault(name, _Owner())
+        """Wait while the tenant has used up its share and others are served; first come, first served."""
+        tenant = self._tenants.setdefault(name, _TenantState())
         async with tenant.turns:
             while self._others(name):
                 self.take(name, 0.0)
                 if tenant.left > 0.0:
                     return
-                await self._sleep(min(LOOK, -tenant.left / SHARE + 0.001))
+                await self._sleep(min(LOOK_SECONDS, -tenant.left / SHARE + 0.001))
 
     @staticmethod
     def _looker(name: str) -> str:
-        return f"{name}{_LOOKS}"
+        return f"{name}{_LOOK_SUFFIX}"
 
     def _forget_absent(self) -> None:
         """Remove tenants whose remaining share equals the initial one, since keys may be removed, too."""
@@ -155,14 +156,14 @@ class PreparationTime:
         """Return whether another tenant is served, or was just now."""
         now = self._clock()
         return any(
-            other.requests or now - other.seen < PRESENT
+            other.requests or now - other.seen < PRESENCE_SECONDS
             for its, other in self._tenants.items()
             if its != name
         )
 
 
 class Share:
-    """The time that one request takes; it counts from each of its turns to the next pause."""
+    """The preparation time of one request; it counts from each turn to the next pause."""
 
     def __init__(self, shares: PreparationTime, tenant: str, gone: asyncio.Event | None) -> None:
         self._shares = shares
@@ -171,10 +172,10 @@ class Share:
         self._since: float | None = None
 
     async def turn(self) -> None:
-        """Begin to count, once it is the tenant's turn.
+        """Wait for the tenant's turn, and start to count.
 
         Raises:
-            ApiError: the client went away.
+            ApiError: the client disconnected.
         """
         self.pause()
         if self._gone is not None and self._gone.is_set():
@@ -184,10 +185,10 @@ class Share:
         self._since = self._shares.now()
 
     async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
-        """Do what has to be done before the request goes on; where its client goes away, it is cancelled.
+        """Await work that the request needs; cancel it if the client disconnects.
 
         Raises:
-            ApiError: the client went away.
+            ApiError: the client disconnected.
         """
         if self._gone is None:
             await work
@@ -195,7 +196,7 @@ class Share:
             raise client_gone()
 
     def pause(self) -> None:
-        """Stop counting: the awaited work takes no processor time."""
+        """Stop counting, before work that takes no processor time is awaited."""
         if self._since is not None:
             self._shares.take(self._owner, self._shares.now() - self._since)
             self._since = None

@@ -1,4 +1,4 @@
-"""Answers that are sent as they come: server-sent events, or JSON lines."""
+"""Send streamed answers, as server-sent events or JSON lines."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from anespec.runtime.server.http.errors import ApiError
 
-# Clients that go away while they wait.
+# Cancel work when the client disconnects.
 
 T = TypeVar("T")
 
@@ -39,12 +39,12 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 def client_gone() -> ApiError:
-    """Return the error of a request whose client went away; nobody hears it."""
-    return ApiError(499, "the client went away", "client_gone")
+    """Return the error for a request whose client disconnected; it is only logged."""
+    return ApiError(499, "the client disconnected", "client_gone")
 
 
 async def unless(gone: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Do `work`, and return whether it was done: it is cancelled where a connection has `gone` before."""
+    """Await `work`, and cancel it if the connection ends before (`gone`); return whether it was completed."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(gone.wait())
     try:
@@ -72,33 +72,34 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: BaseModel | Mapping[str, Any], name: str | None = None) -> bytes:
-    """A server-sent event; a model's fields that are not set are left out."""
+    """Return a server-sent event; unset fields of a model are left out."""
     head = f"event: {name}\n" if name is not None else ""
     return f"{head}data: {as_json(data)}\n\n".encode()
 
 
 def line(data: BaseModel | Mapping[str, Any]) -> bytes:
-    """A line of JSON."""
+    """Return a line of JSON."""
     return f"{as_json(data)}\n".encode()
 
 
 def as_json(data: BaseModel | Mapping[str, Any]) -> str:
-    """On one line, as JSON writes it."""
+    """Return data as JSON on one line."""
     if isinstance(data, BaseModel):
         return data.model_dump_json(exclude_unset=True, by_alias=True)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def json_answer(data: BaseModel) -> Response:
-    """An answer that is sent at once."""
+    """Return a response with the whole answer."""
     return Response(as_json(data), media_type="application/json")
 
 
 def event_stream(parts: AsyncIterator[bytes]) -> Response:
-    """Send `event`s as they come, with comments in between so that a silence is not taken for the end."""
+    """Return a response that streams `event`s, with comments during pauses, so that clients do not time
+    out."""
     return EventSourceResponse(parts, ping=PING_SECONDS, sep="\n")
 
 
 def line_stream(parts: AsyncIterator[bytes]) -> Response:
-    """Sends `line`s as they come."""
+    """Return a response that streams `line`s."""
     return EventSourceResponse(parts, ping=0, media_type=LINES)

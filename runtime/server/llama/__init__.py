@@ -1,1 +1,1 @@
-"""llama-server's own endpoints."""
+"""Serve llama-server's own endpoints."""

@@ -1,5 +1,6 @@
-"""llama-server's own `/completion` and `/infill`: a prompt is continued, or a gap in a text filled, with that
-server's fields and defaults.
+"""Serve llama-server's `/completion` and `/infill`: continue a prompt, or fill a gap in a text.
+
+Fields and defaults are those of llama-server:
 
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
@@ -29,31 +30,32 @@ from anespec.runtime.text.special_tokens import InfillIds
 from anespec.runtime.text.tokenizer import Tokenizer, require_fitting
 from anespec.system.errors import GrammarError, RequestError
 
-# A prompt that has the model fill a gap in a text, as llama-server writes it for `/infill`.
+# The prompt of `/infill` for filling a gap, in llama-server's format:
 #
 #     [repository] name  ([file] name, text)…  [file] name  [prefix] before, begun  [suffix] after  [middle]
 #
 # https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 
 MOST_AROUND = 2048
-"""Tokens before and after the gap, three times as many before it; at most half of the context."""
+"""The most tokens around the gap, three quarters of them before it; at most half of the context is used."""
 
 REPOSITORY, FILE = "myproject\n", "filename\n"
-"""What they are called, since nobody says."""
+"""The default names of the repository and the file."""
 
 SNIPPET = "\n\n--- snippet ---\n\n"
-"""What parts files for a model that has no token for that."""
+"""The separator of files for a model that has no token for it."""
 
 MARKS = 4
-"""Tokens of a prompt's beginning and around the gap."""
+"""The number of special tokens at the prompt's beginning and around the gap."""
 
 SPARE = 16
-"""Tokens that are encoded beyond those that are taken: the first ones of a text that is cut may differ."""
+"""Tokens that are encoded in addition to the used ones, since the tokens at a cut may differ from those of
+the whole text."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """A file beside the one that has the gap."""
+    """A file in addition to the one with the gap."""
 
     name: str
     text: str
@@ -61,7 +63,8 @@ class Extra:
 
 @dataclass(frozen=True)
 class Gap:
-    """What is before a gap and after it, how what fills it is `begun`, and other files, the nearest last."""
+    """The texts before and after a gap, the beginning of its filling (`begun`), and other files, the nearest
+    last."""
 
     before: str
     after: str
@@ -70,10 +73,10 @@ class Gap:
 
 
 def infill_prompt(tokenizer: Tokenizer, gap: Gap, context: int, answer: int) -> list[int]:
-    """The prompt's ids, of texts that are cut to what fits a `context` of tokens, `answer` of them new.
+    """Return the token ids of the prompt, with the texts cut to fit a `context` with `answer` new tokens.
 
     Raises:
-        RequestError: the model has no tokens for that, a text is no Unicode, or what is begun cannot fit.
+        RequestError: the model has no infill tokens, a text is not valid Unicode, or `begun` does not fit.
     """
     ids = tokenizer.infill_ids
     if ids is None:
@@ -89,7 +92,7 @@ def infill_prompt(tokenizer: Tokenizer, gap: Gap, context: int, answer: int) -> 
 
 
 def _extras(tokenizer: Tokenizer, ids: InfillIds, extras: Sequence[Extra], most: int) -> list[int]:
-    """The last tokens of the other files; no more of them is encoded than is taken."""
+    """Return the last tokens of the other files; only as much text as needed is encoded."""
     found = [] if ids.file is None else [ids.file, *_encoded(tokenizer, FILE, most)]
     for extra in reversed(extras):
         if len(found) >= most:
@@ -104,12 +107,12 @@ def _extras(tokenizer: Tokenizer, ids: InfillIds, extras: Sequence[Extra], most:
 
 
 def _encoded(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
-    """A text's first tokens, of which `most` are taken."""
+    """Return a text's first tokens, at least `most` if it has as many."""
     return tokenizer.encode(text[: (most + SPARE) * tokenizer.longest_token], add_special=False)
 
 
 def _last(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
-    """A text's last tokens, at most so many."""
+    """Return a text's last tokens, at most `most`."""
     ids = tokenizer.encode(text[-(most + SPARE) * tokenizer.longest_token :], add_special=False)
     return ids[max(0, len(ids) - most) :]
 
@@ -119,12 +122,11 @@ MOST_FILES = 1024
 FieldsT = TypeVar("FieldsT", bound="LlamaFields")
 
 _FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
-"""That server's, where neither the request nor the model says another."""
+"""llama-server's defaults, used if neither the request nor the model sets a value."""
 
 
 class LlamaFields(SamplingFields):
-    """Return the options of the continuation. A negative `n_predict` or `seed` means none, as in
-    llama-server."""
+    """The options of a continuation. A negative `n_predict` or `seed` means none, as in llama-server."""
 
     model: str | None = None
     n_predict: int = -1
@@ -133,7 +135,7 @@ class LlamaFields(SamplingFields):
 
     @property
     def held_to(self) -> Grammar | None:
-        """The grammar of the output. Raises ApiError if it is too large, or given twice."""
+        """Return the grammar of the output. Raises ApiError if it is too large, or given twice."""
         if self.grammar and self.json_schema is not None:
             raise ApiError(400, "grammar and json_schema cannot both hold; leave one out", param="grammar")
         if self.grammar:
@@ -145,7 +147,7 @@ class LlamaFields(SamplingFields):
 
     @property
     def chosen(self) -> GenerationOptions:
-        """The fields as options. Raises ApiError or RequestError if they are invalid."""
+        """Return the fields as options. Raises ApiError or RequestError if they are invalid."""
         if self.n_predict == 0:
             raise ApiError(400, "n_predict is 0; ask for at least one token", param="n_predict")
         longest = self.n_predict if self.n_predict > 0 else None
@@ -153,7 +155,7 @@ class LlamaFields(SamplingFields):
 
     @property
     def without_seed(self) -> Self:
-        """Drop a seed below zero, which means none."""
+        """Remove a negative seed, which means none."""
         no_seed = self.seed is not None and self.seed < 0
         return self.model_copy(update={"seed": None}) if no_seed else self
 
@@ -184,13 +186,14 @@ class InfillBody(LlamaFields):
 
     @property
     def gap(self) -> Gap:
-        """The texts around it."""
+        """Return the gap with the texts around it."""
         extras = [Extra(file.filename, file.text) for file in self.input_extra]
         return Gap(self.input_prefix, self.input_suffix, self.prompt, extras)
 
 
 class LlamaAnswer(BaseModel):
-    """The continuation, or what of it has come. The last one says why it `stop`s, and what it cost."""
+    """The continuation, or a piece of it in a stream. The last piece has `stop`, its reason, and the
+    timings."""
 
     index: Literal[0]
     content: str
@@ -280,7 +283,7 @@ class _Writer:
     def _why(self, summary: Summary) -> Literal["eos", "limit", "word"]:
         if finish_reason(summary) == "length":
             return "limit"
-        # The tokens of a stop string are counted, but its text is not shown.
+        # The tokens of a stop string count, but its text is not shown.
         return "eos" if self._tokenizer.decode(summary.output_ids, continues=True) == summary.text else "word"
 
 

@@ -1,4 +1,4 @@
-"""The endpoints of llama-server in addition to OpenAI's API: tokens of a text, and the server's properties.
+"""Serve llama-server's `/tokenize`, `/detokenize` and `/props`:
 
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
@@ -21,11 +21,11 @@ from anespec.runtime.server.openai.models_list import card_of
 from anespec.system.formatting import quoted
 
 LONGEST_TEXT = 1 << 20
-"""Characters. It takes seconds to encode so many."""
+"""The most characters of a text, which take seconds to encode."""
 
 
 class TokenizeBody(Body):
-    """A text. `with_pieces`: each token's own text, too."""
+    """A text. `with_pieces` adds the text of each token."""
 
     content: str = Field(max_length=LONGEST_TEXT)
     add_special: bool = False
@@ -35,14 +35,14 @@ class TokenizeBody(Body):
 
 
 class Piece(BaseModel):
-    """A token and its text; its bytes where they are no text of their own."""
+    """A token and its text; a list of its bytes if they are not valid UTF-8."""
 
     id: int
     piece: str | list[int]
 
 
 class TokenizeAnswer(BaseModel):
-    """The text's tokens."""
+    """The tokens of the text."""
 
     tokens: list[int] | list[Piece]
 
@@ -64,7 +64,8 @@ class DetokenizeAnswer(BaseModel):
 
 
 class PropsAnswer(BaseModel):
-    """The default model. `total_slots` are sequences that run at a time, `n_ctx` tokens of each."""
+    """The default model. `total_slots` is the number of sequences at a time, `n_ctx` the context of each in
+    tokens."""
 
     default_generation_settings: dict[str, Any]
     total_slots: int
@@ -78,7 +79,7 @@ class PropsAnswer(BaseModel):
 
 
 async def tokenize(call: Call[TokenizeBody]) -> Response:
-    """Turn a text into tokens."""
+    """Encode a text."""
     body = call.body
 
     def work(leased: Leased) -> bytes:
@@ -86,7 +87,7 @@ async def tokenize(call: Call[TokenizeBody]) -> Response:
         ids = tokenizer.encode(body.content, add_special=body.add_special, parse_special=body.parse_special)
         if not body.with_pieces:
             return as_json({"tokens": ids}).encode()
-        # As objects, each token would take a hundred times its text, and tokens come again and again.
+        # JSON is written directly and cached per token: objects would take a hundred times the text's memory.
         written = {
             id: as_json({"id": id, "piece": _piece(tokenizer.piece(id, skip_special=False))}).encode()
             for id in set(ids)
@@ -97,7 +98,7 @@ async def tokenize(call: Call[TokenizeBody]) -> Response:
 
 
 async def _worked(call: Call[TextT], work: Callable[[Leased], bytes]) -> Response:
-    """The JSON that `work` writes in a thread; it counts among what the caller's requests hold."""
+    """Run `work` in a thread and send its JSON, whose bytes count against the caller's limit."""
     call.share.pause()
     async with lease(call, call.body.model) as leased, AsyncExitStack() as preparing:
         turn = call.daemon.preparations.thread(call.caller, call.size)
@@ -116,7 +117,7 @@ def _piece(data: bytes) -> str | list[int]:
 
 
 async def detokenize(call: Call[DetokenizeBody]) -> Response:
-    """Turn tokens into their text."""
+    """Decode tokens."""
 
     def work(leased: Leased) -> bytes:
         text = leased.model.tokenizer.decode(call.body.tokens, skip_special=False, continues=True)
@@ -126,7 +127,7 @@ async def detokenize(call: Call[DetokenizeBody]) -> Response:
 
 
 async def props(call: Call[None]) -> Response:
-    """Say what is served, of a model in memory: a GET loads none, as any page may have one sent."""
+    """Describe a model in memory. A GET loads no model, since any web page can cause one."""
     models = call.daemon.models
     card = card_of(models, call.request.query_params.get("model") or None)
     model = models.loaded.get(card.id)

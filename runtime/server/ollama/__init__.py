@@ -1,6 +1,7 @@
-"""Ollama's API, as thin translations: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""Serve Ollama's API: https://github.com/ollama/ollama/blob/main/docs/api.md
 
-Its clients and its documentation's examples send a body without calling it JSON, so these endpoints take that
-too. A page of another site could send such a body without asking first, but a browser then states its origin,
-which the guard refuses, and a body with the marks of a browser must be called JSON here as anywhere.
+Ollama's clients and examples send bodies without a JSON content type, so these endpoints accept them. A page
+of another site can make a browser send such a body without a preflight request. But the browser then sends
+its origin, which the guard refuses, and requests with headers of browsers need the JSON content type here,
+too.
 """

@@ -1,4 +1,4 @@
-"""The answers of Ollama's API: one object, or a line for each piece of text and a last one with the
+"""Define the answers of Ollama's API: one object, or a line for each piece of text and a last one with the
 counts."""
 
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ from anespec.runtime.server.openai.usage import finish_reason
 
 
 class OllamaError(BaseModel):
-    """The error, in a sentence."""
+    """An error, as a sentence."""
 
     error: str
 
 
 def ollama_error(error: ApiError) -> Response:
-    """An error, with the status that fits."""
+    """Return the response for an error."""
     return JSONResponse(
         OllamaError(error=told(error)).model_dump(), error.status, headers=dict(error.headers)
     )
 
 
 def told(error: ApiError) -> str:
-    """The sentence, with the field that is wrong where it does not name it."""
+    """Return the error's message, with the invalid field unless the message names it."""
     if error.param is None or error.param in error.message:
         return error.message
     return f"{error.param}: {error.message}"
 
 
 class OllamaFunction(BaseModel):
-    """A function that the model calls."""
+    """The function of a call."""
 
     index: int
     name: str
@@ -51,7 +51,7 @@ class OllamaCall(BaseModel):
 
 
 class OllamaAnswer(BaseModel):
-    """The message, or what of it has come."""
+    """The message, or a piece of it in a stream."""
 
     role: Literal["assistant"]
     content: str
@@ -60,8 +60,8 @@ class OllamaAnswer(BaseModel):
 
 
 class Line(BaseModel):
-    """The common fields of all answers. Durations are in nanoseconds; fields that are known at the end come
-    with the last."""
+    """The common fields of all answers. Durations are in nanoseconds. Only the last line has the fields that
+    are known at the end."""
 
     model: str
     created_at: datetime
@@ -76,7 +76,7 @@ class Line(BaseModel):
     logprobs: list[TokenLogprobs] = []
 
     def end(self, summary: Summary, total: int, load: int) -> None:
-        """Make it the last one; `total` and `load` are nanoseconds."""
+        """Add the fields of the last line; `total` and `load` are in nanoseconds."""
         counts = summary.statistics
         self.done, self.done_reason = True, finish_reason(summary)
         self.total_duration, self.load_duration = total, load
@@ -108,7 +108,7 @@ class Piece:
 
 
 def chat_line(model: str, piece: Piece) -> ChatLine:
-    """A piece of a chat's answer."""
+    """Return the line for a piece of a chat's answer."""
     message = OllamaAnswer(role="assistant", content=piece.content)
     if piece.thinking:
         message.thinking = piece.thinking
@@ -118,7 +118,7 @@ def chat_line(model: str, piece: Piece) -> ChatLine:
 
 
 def generate_line(model: str, piece: Piece) -> GenerateLine:
-    """A piece of a continuation."""
+    """Return the line for a piece of a continuation."""
     found = GenerateLine(model=model, created_at=datetime.now(UTC), done=False, response=piece.content)
     if piece.thinking:
         found.thinking = piece.thinking

@@ -1,4 +1,4 @@
-"""`/api/chat`: conversations are answered."""
+"""Serve `/api/chat`: answer conversations."""
 
 import json
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, tool
 
 
 class OllamaCalled(Body):
-    """A function that was called."""
+    """The function of an earlier call."""
 
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class OllamaPastCall(Body):
-    """A call that the model made earlier; `id` is what newer clients tell it by."""
+    """A call that the model made earlier; newer clients send its `id`."""
 
     id: str | None = None
     function: OllamaCalled
@@ -57,7 +57,7 @@ class OllamaMessage(Body):
 
 
 class OllamaChatBody(OllamaBody):
-    """A conversation, and what may be called. An empty one asks for the model to be loaded."""
+    """A conversation and its tools. An empty conversation asks to load the model."""
 
     messages: list[OllamaMessage] = Field(default_factory=list, max_length=MOST_MESSAGES)
     tools: list[ToolBody] | None = Field(default=None, max_length=MOST_TOOLS)
@@ -80,15 +80,13 @@ async def chat(call: Call[OllamaChatBody]) -> Response:
 
 
 def _read(messages: Sequence[OllamaMessage]) -> list[MessageBody]:
-    """The messages as OpenAI's API has them: calls have ids, and results name the call that they are of."""
+    """Return the messages in OpenAI's format, where calls have ids, and results name their call."""
     found: list[MessageBody] = []
     open_calls: list[tuple[str, str]] = []
     made = 0
     for number, message in enumerate(messages):
         if message.images:
-            raise ApiError(
-                400, "this model reads text alone; leave the image out", param=f"messages.{number}"
-            )
+            raise ApiError(400, "this model reads only text; leave out the image", param=f"messages.{number}")
         calls = []
         for call in message.tool_calls or ():
             id = call.id or f"call_{made}"
@@ -117,7 +115,7 @@ def _call(id: str, function: OllamaCalled) -> ToolCallBody:
 
 
 def _take(open_calls: list[tuple[str, str]], name: str | None) -> str:
-    """The id of the first call that has no result, of that name where there is one; it has one then."""
+    """Remove and return the id of the first call without a result, preferably one with this name."""
     number = next((at for at, (_, called) in enumerate(open_calls) if called == name), 0)
     return open_calls.pop(number)[0]
 

@@ -1,4 +1,4 @@
-"""The fields that Ollama's requests for text have in common, and what they come to."""
+"""Define the common fields of Ollama's requests for text, and convert them to options."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -12,20 +12,20 @@ from anespec.runtime.server.models import Models
 from anespec.runtime.server.openai.sampling_fields import StopStrings, rivals
 from anespec.runtime.server.openai.schema_limits import require_modest
 
-# Models' names as Ollama's clients write them.
+# Names of models in Ollama's format.
 
 LATEST = ":latest"
-"""The tag of a name that is written without one."""
+"""The default tag of a name."""
 
 
 def known_as(models: Models, name: str) -> str:
-    """The id of the model that is called so; the name itself where there is none."""
+    """Return the id of the model with this name; the name itself if there is none."""
     ids = {card.id for card in models.cards}
     return name if name in ids else name.removesuffix(LATEST)
 
 
 def _whole(value: Any) -> Any:
-    """Clients write 40 as 40.0, too."""
+    """Convert a whole float to an integer, since some clients send 40.0 for 40."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -33,14 +33,14 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 FILTERS = SamplingParameters(top_k=40, top_p=0.9)
-"""Ollama's, where neither the request nor the model says another."""
+"""Ollama's defaults, used if neither the request nor the model sets a value."""
 
 
 class OllamaOptions(Body):
-    """Sampling options in Ollama's names; the model supplies missing ones.
+    """Sampling options with Ollama's names; the model supplies missing ones.
 
-    By default there is no penalty: Ollama's covers the last 64 tokens, this one all of them. Options of the
-    machine or the context, such as `num_ctx`, are ignored: an artifact's context is set at conversion.
+    By default there is no repeat penalty: Ollama's covers the last 64 tokens, ours all tokens. Options for
+    the machine or the context, such as `num_ctx`, are ignored: an artifact's context is set at conversion.
     """
 
     num_predict: Whole | None = None
@@ -57,7 +57,7 @@ class OllamaOptions(Body):
 
     @property
     def generation(self) -> GenerationOptions:
-        """The fields as options; a seed below zero means none."""
+        """Return the fields as options; a negative seed means none."""
         chosen: dict[str, Any] = {
             "temperature": self.temperature,
             "top_k": self.top_k,
@@ -75,7 +75,8 @@ class OllamaOptions(Body):
 
 
 class OllamaBody(Body):
-    """A request. `keep_alive` is taken and has no effect: models are unloaded when others need the memory."""
+    """The common fields of requests. `keep_alive` has no effect: models are unloaded when others need the
+    memory."""
 
     model: str = Field(min_length=1)
     stream: bool | None = None
@@ -88,12 +89,12 @@ class OllamaBody(Body):
 
     @property
     def streams(self) -> bool:
-        """Whether the answer comes as lines, which is the default."""
+        """Return whether the answer is streamed, which is the default."""
         return self.stream is not False
 
     @property
     def grammar(self) -> Grammar | None:
-        """The grammar of the answer. Raises ApiError if it is too large."""
+        """Return the grammar of the answer. Raises ApiError if it is too large."""
         if not self.format:
             return None
         require_modest(self.format, "format")
@@ -102,7 +103,7 @@ class OllamaBody(Body):
 
     @property
     def variables(self) -> dict[str, object]:
-        """The template's variables for reasoning, in the names that templates use."""
+        """Return the template's variables for reasoning."""
         if self.think is None:
             return {}
         said = {} if isinstance(self.think, bool) else {"reasoning_effort": self.think}
@@ -110,6 +111,6 @@ class OllamaBody(Body):
 
     @property
     def generation(self) -> GenerationOptions:
-        """As options. Raises ApiError or RequestError where that is not possible."""
+        """Return the fields as options. Raises ApiError or RequestError if they are invalid."""
         chosen = (self.options or OllamaOptions()).generation
         return chosen.with_changes(logprobs=rivals(self.logprobs, self.top_logprobs))

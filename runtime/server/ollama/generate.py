@@ -1,4 +1,4 @@
-"""`/api/generate`: a prompt is answered, or continued as it is."""
+"""Serve `/api/generate`: answer a prompt, or continue it unchanged."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,15 +19,15 @@ from anespec.runtime.server.ollama.writer import load, reply
 from anespec.runtime.server.openai.tool_fields import ToolUse
 
 _REFUSED = {
-    "suffix": "a suffix cannot be served; put it into a raw prompt as the model wants it",
-    "template": "another template cannot be served; send a raw prompt",
-    "context": "no context is kept in tokens; send the conversation to /api/chat",
-    "images": "this model reads text alone",
+    "suffix": "suffix is not supported; put it into a raw prompt in the model's format",
+    "template": "template is not supported; send a raw prompt",
+    "context": "context is not supported; send the conversation to /api/chat",
+    "images": "this model reads only text",
 }
 
 
 class GenerateBody(OllamaBody):
-    """A prompt, and a `system` prompt before it; with `raw` it is continued without any template."""
+    """A prompt and an optional `system` prompt. With `raw` the prompt is continued without a template."""
 
     prompt: str = ""
     system: str | None = None
@@ -38,12 +38,14 @@ class GenerateBody(OllamaBody):
     images: list[Any] | None = None
 
     def require_servable(self) -> None:
-        """Raise ApiError for what cannot be served."""
+        """Raise ApiError if the request has a field that is not supported."""
         for name, reason in _REFUSED.items():
             if getattr(self, name):
                 raise ApiError(400, reason, param=name)
         if self.raw and self.system:
-            raise ApiError(400, "a raw prompt has no place for it; write it into the prompt", param="system")
+            raise ApiError(
+                400, "system has no place in a raw prompt; write it into the prompt", param="system"
+            )
 
 
 async def generate(call: Call[GenerateBody]) -> Response:

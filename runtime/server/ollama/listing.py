@@ -1,4 +1,4 @@
-"""Ollama's endpoints about models: the list, the properties, and the loaded ones."""
+"""Serve Ollama's endpoints about models: /api/tags, /api/ps, /api/show and /api/version."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from anespec.runtime.text.reasoning import TAGS
 
 FORMAT = "anespec"
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)
-"""When a model's time in memory is over: it has none."""
+"""The expiry time of a model in memory, since it has none."""
 
 
 class Details(BaseModel):
-    """The properties of a model; empty until it was loaded."""
+    """The properties of a model; empty unless it is in memory."""
 
     parent_model: str
     format: str
@@ -35,7 +35,7 @@ class Details(BaseModel):
 
 
 class ModelEntry(BaseModel):
-    """A model. `digest` is another one once its artifact has changed; `size` is known once it was loaded."""
+    """A model. `digest` changes with its artifact; `size` is 0 unless it is in memory."""
 
     name: str
     model: str
@@ -52,7 +52,7 @@ class TagsAnswer(BaseModel):
 
 
 class LoadedEntry(BaseModel):
-    """A model in memory; none of it is in a GPU's."""
+    """A model in memory; the size in GPU memory is always 0."""
 
     name: str
     model: str
@@ -71,14 +71,14 @@ class LoadedAnswer(BaseModel):
 
 
 class ShowBody(Body):
-    """Which model; `name` is what older clients send."""
+    """The name of a model; older clients send `name`."""
 
     model: str | None = None
     name: str | None = None
 
 
 class ShowAnswer(BaseModel):
-    """A model. Properties that need a loaded model are empty until then."""
+    """A model. Properties that need a loaded model are empty otherwise."""
 
     modelfile: str
     parameters: str
@@ -91,19 +91,19 @@ class ShowAnswer(BaseModel):
 
 
 class VersionAnswer(BaseModel):
-    """This program's own version."""
+    """The version of this program."""
 
     version: str
 
 
 async def tags(call: Call[None]) -> Response:
-    """The models that can be asked for."""
+    """Return the served models."""
     models = call.daemon.models
     return json_answer(TagsAnswer(models=[_entry(card, models.loaded) for card in models.cards]))
 
 
 async def loaded(call: Call[None]) -> Response:
-    """The models in memory."""
+    """Return the models in memory."""
     models = call.daemon.models
     return json_answer(
         LoadedAnswer(
@@ -126,13 +126,13 @@ async def loaded(call: Call[None]) -> Response:
 
 
 async def show(call: Call[ShowBody]) -> Response:
-    """One model; it is not loaded for that."""
+    """Describe a model without loading it."""
     models, name = call.daemon.models, call.body.model or call.body.name
     if not name:
         raise ApiError(400, "model is missing; name one")
     card = next((card for card in models.cards if card.id == known_as(models, name)), None)
     if card is None:
-        raise ApiError(404, "there is no such model; /api/tags lists those that there are", param="model")
+        raise ApiError(404, "there is no such model; /api/tags lists the models", param="model")
     model = models.loaded.get(card.id)
     template = (model.chat_template or "") if model is not None else ""
     return json_answer(
@@ -150,7 +150,7 @@ async def show(call: Call[ShowBody]) -> Response:
 
 
 async def version(call: Call[None]) -> Response:
-    """Which version serves."""
+    """Return the version of this program."""
     return json_answer(VersionAnswer(version=call.daemon.version))
 
 
@@ -192,7 +192,7 @@ def _details(model: ServingModel | None) -> Details:
 
 
 def _info(model: ServingModel) -> dict[str, Any]:
-    """Under the names that a GGUF's metadata has."""
+    """Return the properties under the names of GGUF metadata."""
     sizes, family = model.manifest.hyperparameters, model.manifest.source.architecture
     return {
         "general.architecture": family,

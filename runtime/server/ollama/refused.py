@@ -1,4 +1,4 @@
-"""Endpoints of Ollama that this daemon lacks: they answer with an error in Ollama's format."""
+"""Refuse Ollama's endpoints that this daemon does not have, with an error in Ollama's format."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

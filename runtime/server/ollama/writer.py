@@ -1,4 +1,4 @@
-"""How Ollama's answers are written."""
+"""Write answers in Ollama's format."""
 
 import json
 import math
@@ -43,45 +43,46 @@ from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import PromptTooLongError
 
 Spell = Callable[[str, Piece], ChatLine | GenerateLine]
-"""A piece of an answer as a line, given the model's name."""
+"""A function that makes a line from the model's name and a piece of an answer."""
 
 
 @dataclass
 class Clock:
-    """When a request came, and when its model was there: `time.monotonic_ns()`."""
+    """The times when a request arrived and when its model was loaded, by `time.monotonic_ns()`."""
 
     begun: int
     loaded: int = 0
 
     @classmethod
     def start(cls) -> "Clock":
-        """It comes now."""
+        """Return the clock of a request that arrives now."""
         return cls(time.monotonic_ns())
 
 
 class LineWriter:
-    """Writes the one answer to a request."""
+    """The writer of the answer to a request."""
 
     def __init__(
         self, model: str, spell: Spell, clock: Clock, reader: AnswerReader | None, logprobs: Tokenizer | None
     ) -> None:
-        """`model` is the name that was asked for. Without `reader` all is text; `logprobs` are told by it."""
+        """`model` is the requested name. Without a `reader` the whole answer is text. `logprobs` is the
+        tokenizer for logprobs, None if they are not requested."""
         self._model = model
         self._spell = spell
         self._clock = clock
         self._reader = reader
         self._logprobs = logprobs
-        self._untold: list[OutputToken] = []
+        self._unsent: list[OutputToken] = []
         self._calls = _Calls()
 
     def begin(self) -> Iterable[bytes]:
-        """Nothing: the first line is the first text."""
+        """Return nothing: the first line is the first text."""
         return ()
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
-        """A line for each piece."""
+        """Return a line for each piece."""
         if chunk.token is not None:
-            self._untold.append(chunk.token)
+            self._unsent.append(chunk.token)
         for piece in self._pieces(self._parts(chunk.text)):
             yield line(self._line(piece))
 
@@ -92,14 +93,14 @@ class LineWriter:
         yield line(self._last(Piece(), summaries[0]))
 
     def failed(self, error: ApiError) -> Iterable[bytes]:
-        """A line that is an error."""
+        """Return a line with the error."""
         yield line(OllamaError(error=told(error)))
 
     def whole(self, summaries: Sequence[Summary]) -> ChatLine | GenerateLine:
-        """All of it."""
+        """Return the whole answer."""
         summary = summaries[0]
         pieces = [*self._pieces(self._parts(summary.text)), *self._rest()]
-        self._untold = list(summary.tokens)
+        self._unsent = list(summary.tokens)
         joined = Piece(
             "".join(piece.content for piece in pieces),
             "".join(piece.thinking for piece in pieces),
@@ -139,14 +140,14 @@ class LineWriter:
 
     def _line(self, piece: Piece) -> ChatLine | GenerateLine:
         found = self._spell(self._model, piece)
-        if self._logprobs is not None and self._untold:
-            found.logprobs = logprobs_of(self._untold, self._logprobs).content
-        self._untold = []
+        if self._logprobs is not None and self._unsent:
+            found.logprobs = logprobs_of(self._unsent, self._logprobs).content
+        self._unsent = []
         return found
 
 
 class _Calls:
-    """Puts calls together, which this API tells at once. One that the answer's end cut off is none."""
+    """Collects the calls of an answer, which this API sends whole. An incomplete last call is dropped."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -173,7 +174,7 @@ class _Calls:
 
 
 def _finite(number: str) -> float:
-    """A number that JSON can tell again. Raises ValueError for one that is too large."""
+    """Parse a number that JSON can represent. Raises ValueError for one that is too large."""
     value = float(number)
     if not math.isfinite(value):
         raise ValueError(number)
@@ -185,11 +186,11 @@ def _finite(number: str) -> float:
 BodyT = TypeVar("BodyT", bound=OllamaBody)
 
 Begin = Callable[[ServingModel, GenerationOptions], tuple[Sequence[TextStream], AnswerReader | None]]
-"""Runs of a model that are not begun, and what reads the answer; None where all of it is text."""
+"""A function that returns a model's runs, not started yet, and the reader of the answer (None: all text)."""
 
 
 async def reply(call: Call[BodyT], spell: Spell, begin: Begin) -> Response:
-    """Answer with what is begun, as lines or at once."""
+    """Run what `begin` returns, and send the answer as lines or whole."""
     body, clock = call.body, Clock.start()
     options = body.generation
 
@@ -207,7 +208,7 @@ async def reply(call: Call[BodyT], spell: Spell, begin: Begin) -> Response:
 
 
 async def load(call: Call[BodyT], spell: Spell) -> Response:
-    """Have the model in memory, which is what a request without any text asks for."""
+    """Load the model, for a request without text."""
     body, clock = call.body, Clock.start()
     if body.keep_alive in (0, "0", "0s", "0m"):
         raise ApiError(

@@ -1,1 +1,1 @@
-"""OpenAI's API: https://platform.openai.com/docs/api-reference"""
+"""Serve OpenAI's API: https://platform.openai.com/docs/api-reference"""

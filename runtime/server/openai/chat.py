@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: conversations are answered."""
+"""Serve `/v1/chat/completions`: answer conversations."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -50,10 +50,10 @@ class Prediction(Body):
 class ChatBody(SamplingFields):
     """A request.
 
-    With a `truncation` of `auto` the first turns give way once they leave an answer too little of the
-    context. `chat_template_kwargs` are further names for the model's template, such as `enable_thinking`.
-    A model without a template takes the built-in `fallback_template`. With `anespec` each part of a stream
-    says where its tokens came from, and the last one how the answer ended.
+    With a `truncation` of `auto`, the first turns are left out if they leave too little of the context for an
+    answer. `chat_template_kwargs` are further variables for the model's template, such as `enable_thinking`.
+    `fallback_template` names the built-in template for a model that has none. With `anespec` each event of a
+    stream has the origin of its tokens, and the last one how the answer ended.
     """
 
     model: str | None = None
@@ -80,17 +80,20 @@ class ChatBody(SamplingFields):
 
     @property
     def tool_use(self) -> ToolUse:
-        """The choice of tools. Raises ApiError if it is not possible."""
+        """Return the tools and the choice among them. Raises ApiError if the choice is not possible."""
         for name in ("functions", "function_call"):
             if getattr(self, name) is not None:
                 raise ApiError(
-                    400, f"{name} is no longer served; send tools and tool_choice", "unsupported_value", name
+                    400,
+                    f"{name} is not supported any more; send tools and tool_choice",
+                    "unsupported_value",
+                    name,
                 )
         return tool_use(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
 
     @property
     def wanted_grammar(self) -> Grammar | None:
-        """The grammar of the answer. Raises ApiError if it is too large, or given twice."""
+        """Return the grammar of the answer. Raises ApiError if it is too large, or given twice."""
         form = self.response_format.grammar if self.response_format is not None else None
         if not self.grammar:
             return form
@@ -102,14 +105,14 @@ class ChatBody(SamplingFields):
 
     @property
     def grammar_field(self) -> str:
-        """Which field an unusable grammar was made of."""
+        """Return the name of the field that the grammar comes from, for errors."""
         if self.grammar:
             return "grammar"
         return "response_format" if self.response_format is not None else "tools"
 
     @property
     def variables(self) -> dict[str, object]:
-        """The further names for the template but for tools. Raises ApiError where they are too large."""
+        """Return the template's variables except the tools. Raises ApiError if they are too large."""
         require_modest(self.chat_template_kwargs, "chat_template_kwargs")
         require_modest(self.documents, "documents")
         found = {**effort_variables(self.reasoning_effort), **(self.chat_template_kwargs or {})}
@@ -119,7 +122,7 @@ class ChatBody(SamplingFields):
 
     @property
     def most_tokens(self) -> int | None:
-        """The longest that the answer may be, reasoning and all."""
+        """Return the most tokens of the answer, reasoning included."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
@@ -129,7 +132,7 @@ class ChatBody(SamplingFields):
 
     @property
     def reference(self) -> str:
-        """The text that the answer may repeat. Raises ApiError where it is too long or no text."""
+        """Return the text that the answer may repeat. Raises ApiError if it is too long, or not text."""
         if self.prediction is None:
             return ""
         text = text_of(self.prediction.content, "prediction.content") or ""
@@ -143,9 +146,9 @@ class ChatBody(SamplingFields):
         return text
 
     def require_text(self) -> None:
-        """Raise ApiError where something else than text is asked for."""
+        """Raise ApiError if the request asks for something other than text."""
         if any(modality != "text" for modality in self.modalities or ()):
-            raise ApiError(400, "this model writes text alone", "unsupported_value", "modalities")
+            raise ApiError(400, "this model writes only text", "unsupported_value", "modalities")
 
 
 async def chat(call: Call[ChatBody]) -> Response:

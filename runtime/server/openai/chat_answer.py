@@ -1,4 +1,4 @@
-"""The answers of `/v1/chat/completions`, whole or in parts."""
+"""Write the answers of `/v1/chat/completions`, whole or as a stream."""
 
 import time
 import uuid
@@ -28,14 +28,14 @@ ChatFinish = Literal["stop", "length", "tool_calls"]
 
 
 class FunctionAnswer(BaseModel):
-    """A call's function, or what of it has come; the arguments are JSON, written out."""
+    """The function of a call, or a piece of it in a stream. `arguments` is JSON text."""
 
     name: str = ""
     arguments: str = ""
 
 
 class CallAnswer(BaseModel):
-    """A tool call, or what of it has come; `index` tells calls apart in a stream."""
+    """A tool call, or a piece of it in a stream; `index` is its number in the answer."""
 
     index: int = 0
     id: str = ""
@@ -44,7 +44,7 @@ class CallAnswer(BaseModel):
 
 
 class MessageAnswer(BaseModel):
-    """The message, or what of it has come. Fields that do not apply are left out."""
+    """The message, or a piece of it in a stream. Fields that do not apply are left out."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None = None
@@ -54,7 +54,7 @@ class MessageAnswer(BaseModel):
 
 
 class TopLogprob(BaseModel):
-    """A token that might have been, and its logprob."""
+    """An alternative token, and its logprob."""
 
     token: str
     logprob: float
@@ -62,7 +62,7 @@ class TopLogprob(BaseModel):
 
 
 class TokenLogprobs(BaseModel):
-    """A token of the output, its logprob and those of the likeliest."""
+    """An output token, its logprob, and those of the most likely tokens."""
 
     token: str
     logprob: float | None
@@ -71,14 +71,15 @@ class TokenLogprobs(BaseModel):
 
 
 class ChatLogprobs(BaseModel):
-    """Of all tokens of the output in order, reasoning and tool calls among them."""
+    """The logprobs of all output tokens in order, reasoning and tool calls included."""
 
     content: list[TokenLogprobs]
     refusal: None = None
 
 
 class TokenOrigin(BaseModel):
-    """How a token came to be: a `carry`, a `draft` that a source had guessed, or `forced` by a grammar."""
+    """The origin of a token: `carry` (sampled by a pass), an accepted `draft` of a source, or `forced` by a
+    grammar."""
 
     kind: str
     source: str | None
@@ -94,7 +95,8 @@ class ChatChoice(BaseModel):
 
 
 class ChatAnswer(BaseModel):
-    """The answers; `truncated_messages` of the request the model did not see, where some had no room."""
+    """The answers. `truncated_messages` is the number of the request's messages that did not fit the
+    context."""
 
     id: str
     object: Literal["chat.completion"]
@@ -107,7 +109,7 @@ class ChatAnswer(BaseModel):
 
 
 class PartChoice(BaseModel):
-    """The state of one answer so far, and its tokens; `ended_by` says more than `finish_reason`."""
+    """The changes of one answer, and its new tokens; `ended_by` is more precise than `finish_reason`."""
 
     index: int
     delta: MessageAnswer
@@ -118,7 +120,7 @@ class PartChoice(BaseModel):
 
 
 class ChatPart(BaseModel):
-    """One event of a stream; the first says of `truncated_messages`, as `ChatAnswer` does."""
+    """An event of a stream; the first one has `truncated_messages`, as in `ChatAnswer`."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -131,7 +133,7 @@ class ChatPart(BaseModel):
 
 
 def logprobs_of(tokens: Sequence[OutputToken], tokenizer: Tokenizer) -> ChatLogprobs:
-    """The logprobs of tokens that were asked for with theirs."""
+    """Return the logprobs of tokens that were requested with logprobs."""
 
     def entry(id: int) -> tuple[str, list[int]]:
         piece = tokenizer.piece(id, skip_special=False)
@@ -154,7 +156,7 @@ def logprobs_of(tokens: Sequence[OutputToken], tokenizer: Tokenizer) -> ChatLogp
 
 @dataclass(frozen=True)
 class Wanted:
-    """The data that a client requests in addition to the text."""
+    """The data that a request asks for in addition to the text."""
 
     logprobs: bool = False
     usage: bool = False
@@ -163,7 +165,7 @@ class Wanted:
 
 @dataclass
 class _Choice:
-    """One answer while it comes, and its tokens that no event has told of."""
+    """The state of one streamed answer, and its tokens that no event has sent yet."""
 
     reader: AnswerReader
     untold: list[OutputToken] = field(default_factory=list)
@@ -171,10 +173,10 @@ class _Choice:
 
 
 class ChatWriter:
-    """Writes the answers to one request."""
+    """The writer of the answers to one request."""
 
     def __init__(self, model: str, tokenizer: Tokenizer, begun: Begun, wanted: Wanted) -> None:
-        """Of the runs that have `begun`."""
+        """Write the answers of the runs in `begun`."""
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
@@ -185,7 +187,7 @@ class ChatWriter:
         self._choices = [_Choice(begun.reading.reader()) for _ in begun.runs]
 
     def begin(self) -> Iterable[bytes]:
-        """Each answer's role."""
+        """Return an event with the role for each answer."""
         for number in range(len(self._choices)):
             first = MessageAnswer(role="assistant", content=None if self._reading.calls else "")
             told = self._part(PartChoice(index=number, delta=first, finish_reason=None))
@@ -194,7 +196,7 @@ class ChatWriter:
             yield event(told)
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
-        """Return the message's changes by a text."""
+        """Return events with the changes of the message."""
         choice = self._choices[run]
         if chunk.token is not None:
             choice.untold.append(chunk.token)
@@ -220,11 +222,11 @@ class ChatWriter:
         yield DONE
 
     def failed(self, error: ApiError) -> Iterable[bytes]:
-        """OpenAI's error object."""
+        """Return an event with OpenAI's error object."""
         yield event(error.answer())
 
     def whole(self, summaries: Sequence[Summary]) -> ChatAnswer:
-        """All answers at once."""
+        """Return the whole answers."""
         answer = ChatAnswer(
             id=self._id,
             object="chat.completion",
@@ -266,7 +268,7 @@ class ChatWriter:
         return event(self._part(self._choice(run, delta)))
 
     def _choice(self, run: int, delta: MessageAnswer) -> PartChoice:
-        """Return the new parts, with the requested data on the tokens since the last time."""
+        """Return a choice of an event, with the requested data on the tokens since the last event."""
         found = PartChoice(index=run, delta=delta, finish_reason=None)
         choice = self._choices[run]
         if choice.untold:
@@ -304,7 +306,7 @@ def _finish(summary: Summary, calls: bool) -> ChatFinish:
 
 
 def _message(parts: Iterable[AnswerPart]) -> MessageAnswer:
-    """A message of all its parts."""
+    """Join the parts of an answer to a message."""
     said = "".join(part.text for part in parts if isinstance(part, ContentDelta))
     thought = "".join(part.text for part in parts if isinstance(part, ReasoningDelta))
     calls = tuple(_calls(parts))

@@ -1,4 +1,4 @@
-"""The messages of a chat as clients send them, and as chat templates read them."""
+"""Convert the messages of clients to messages for chat templates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -10,13 +10,13 @@ from anespec.runtime.server.http.errors import ApiError
 
 MOST_MESSAGES = 4096
 MOST_PARTS = 4096
-"""Of one message."""
+"""The most content parts of a message."""
 
 MOST_CALLS = 256
-"""Of one message."""
+"""The most tool calls of a message."""
 
 MOST_CHARACTERS = 1 << 22
-"""Of all messages, a million tokens or so."""
+"""The most characters of all messages together, about a million tokens."""
 
 _KINDS: Mapping[str, str] = {
     "image_url": "an image",
@@ -31,7 +31,7 @@ _KINDS: Mapping[str, str] = {
 
 
 class ContentPart(Body):
-    """A part of a content; texts are what can be read."""
+    """A part of a message's content; only texts are supported."""
 
     type: str
     text: str | None = None
@@ -42,7 +42,7 @@ Content = str | list[ContentPart]
 
 
 class CalledFunction(Body):
-    """A function that was called; its arguments are JSON, written out."""
+    """The function of an earlier call; `arguments` is JSON text."""
 
     name: str
     arguments: str = "{}"
@@ -70,15 +70,15 @@ class MessageBody(Body):
 
     @property
     def thought(self) -> str | None:
-        """Its reasoning, under either of the names that clients give it."""
+        """Return the message's reasoning, which clients send under either of two names."""
         return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
 
 def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]]:
-    """The messages as chat templates read them: contents are texts, tool results bear their tool's name.
+    """Return the messages for chat templates: contents are texts, and tool results have their tool's name.
 
     Raises:
-        ApiError: one has something that cannot be read, or there is too much of them.
+        ApiError: a message has unsupported content, or the messages are too many or too large.
     """
     if not messages:
         raise ApiError(400, "messages is empty; send at least one", "invalid_value", "messages")
@@ -86,7 +86,7 @@ def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]
     found: list[dict[str, object]] = []
     for number, message in enumerate(messages):
         place = f"messages.{number}"
-        # Templates know no developers; what those write came from the system before.
+        # Templates have no developer role, which replaced the system role in OpenAI's API.
         fact: dict[str, object] = {"role": "system" if message.role == "developer" else message.role}
         fact["content"] = text_of(message.content, f"{place}.content")
         if fact["content"] is None and message.refusal is not None:
@@ -116,7 +116,7 @@ def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]
 
 
 def text_of(content: Content | None, place: str) -> str | None:
-    """The text of a content. Raises ApiError, naming its `place`, for a part that is none."""
+    """Return the text of a content. Raises ApiError, naming its `place`, for a part that is not text."""
     if content is None or isinstance(content, str):
         return content
     if len(content) > MOST_PARTS:
@@ -132,12 +132,12 @@ def _part_text(part: ContentPart, place: str) -> str:
         kind = _KINDS[part.type]
         raise ApiError(
             400,
-            f"{place} is {kind}, and this model reads text alone; leave it out",
+            f"{place} is {kind}, and this model reads only text; leave it out",
             "unsupported_content",
             place,
         )
     raise ApiError(
-        400, f"{place} is no text; send parts of the type text, with their text", "invalid_value", place
+        400, f"{place} is not text; send parts of the type text, with their text", "invalid_value", place
     )
 
 

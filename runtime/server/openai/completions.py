@@ -1,4 +1,4 @@
-"""`/v1/completions`: prompts are continued."""
+"""Serve `/v1/completions`: continue prompts."""
 
 import time
 import uuid
@@ -40,7 +40,7 @@ class CompletionBody(SamplingFields):
     reference: str = Field(default="", max_length=LONGEST_REFERENCE)
 
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts, one or several."""
+        """Return the prompts as a list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         first = self.prompt[0] if self.prompt else None
@@ -49,7 +49,7 @@ class CompletionBody(SamplingFields):
 
 
 class Logprobs(BaseModel):
-    """Of each token, as the old API has them; offsets are in characters."""
+    """The logprobs of the tokens in this API's format; offsets are in characters."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -58,7 +58,7 @@ class Logprobs(BaseModel):
 
 
 class CompletionChoice(BaseModel):
-    """One continuation, or what of it has come."""
+    """One continuation, or a piece of it in a stream."""
 
     index: int
     text: str
@@ -83,7 +83,7 @@ async def complete(call: Call[CompletionBody]) -> Response:
     body = call.body
     if body.suffix:
         raise ApiError(
-            400, "a suffix cannot be served; put it into the prompt as the model wants it", param="suffix"
+            400, "suffix is not supported; put it into the prompt in the model's format", param="suffix"
         )
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of other than n is not supported; leave it out", param="best_of")
@@ -95,7 +95,7 @@ async def complete(call: Call[CompletionBody]) -> Response:
     prompts, choices = body.prompts(), body.n or 1
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(
-            400, f"more than {MOST_CHOICES} continuations are asked for; send fewer prompts", param="prompt"
+            400, f"the request has more than {MOST_CHOICES} continuations; send fewer prompts", param="prompt"
         )
 
     def prepare(leased: Leased) -> Prepared:

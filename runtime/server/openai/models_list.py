@@ -1,4 +1,4 @@
-"""`/v1/models`: the models that can be asked for; and `/v1/embeddings`, which none of them serves."""
+"""Serve `/v1/models`, the served models, and refuse `/v1/embeddings`."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ REASON = "this daemon computes no embeddings: its artifacts end in a vocabulary'
 
 async def refuse_embeddings(call: Call[None]) -> Response:
     """Say why."""
-    # OpenAI's clients would try again after other answers of this kind.
+    # OpenAI's clients would retry after other statuses of the server.
     raise ApiError(
         501,
         f"{REASON}; use a server for embedding models",

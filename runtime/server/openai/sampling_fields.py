@@ -1,4 +1,4 @@
-"""The fields that all requests for text have in common, and what they come to."""
+"""Define the common fields of OpenAI's requests for text, and convert them to options."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from anespec.runtime.server.openai.schema_limits import require_modest
 
 
 class JsonSchemaBody(Body):
-    """A schema, and its name. With `strict` or without, the answer fits it."""
+    """A JSON schema and its name. The answer always matches it, whether `strict` is set or not."""
 
     name: str = ""
     description: str | None = None
@@ -22,8 +22,10 @@ class JsonSchemaBody(Body):
 
 
 class ResponseFormat(Body):
-    """The format: any text, any JSON object, or JSON that fits a schema (which llama-server allows here,
-    too)."""
+    """The format of the answer: any text, any JSON object, or JSON that matches a schema.
+
+    As in llama-server, `json_object` may have a schema, too.
+    """
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaBody | None = None
@@ -31,7 +33,7 @@ class ResponseFormat(Body):
 
     @property
     def grammar(self) -> Grammar | None:
-        """The grammar of the answer. Raises ApiError if the schema is missing or too large."""
+        """Return the grammar of the answer. Raises ApiError if the schema is missing or too large."""
         if self.type == "text":
             return None
         schema = self.schema_
@@ -42,7 +44,7 @@ class ResponseFormat(Body):
                     400, "a json_schema needs its schema", "invalid_value", "response_format.json_schema"
                 )
         require_modest(schema, "response_format")
-        # A schema that says less is one of any JSON value, and this form is of objects.
+        # A schema without a type allows any JSON value, but json_object means an object.
         return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(schema or {"type": "object"}))
 
 
@@ -54,7 +56,8 @@ def _listed(value: Any) -> Any:
 
 
 LONGEST_STOP = 1024
-"""Characters: text that may begin a stop string is held, and looked at again with every token."""
+"""The most characters of a stop string: text that may begin one is held back, and checked again with each
+token."""
 
 StopStrings = Annotated[
     Annotated[list[Annotated[str, Field(max_length=LONGEST_STOP)]], Field(max_length=MOST_STOPS)] | None,
@@ -68,14 +71,14 @@ def _no_limit(value: Any) -> Any:
 
 
 MostTokens = Annotated[int | None, Field(ge=1), BeforeValidator(_no_limit, json_schema_input_type=int | None)]
-"""How long an answer may be; llama.cpp's clients send -1 for no limit."""
+"""The most tokens of an answer; llama.cpp's clients send -1 for no limit."""
 
 
 def rivals(logprobs: bool | None, top_logprobs: int | None) -> int | None:
-    """How many rivals' logprobs are wanted beside the tokens' own; None where none at all.
+    """Return how many alternatives' logprobs are requested; None if no logprobs are requested at all.
 
     Raises:
-        ApiError: those of rivals are wanted, and the tokens' own are not.
+        ApiError: alternatives are requested without logprobs.
     """
     if logprobs:
         return top_logprobs or 0
@@ -85,22 +88,22 @@ def rivals(logprobs: bool | None, top_logprobs: int | None) -> int | None:
 
 
 def effort_variables(effort: str | None) -> dict[str, object]:
-    """The template's variables for the effort of reasoning; `none` turns reasoning off."""
+    """Return the template's variables for the reasoning effort; `none` turns reasoning off."""
     if effort is None:
         return {}
     return {"reasoning_effort": effort} | ({"enable_thinking": False} if effort == "none" else {})
 
 
 class StreamOptions(Body):
-    """The data that a stream carries in addition to the text."""
+    """The data that a stream has in addition to the text."""
 
     include_usage: bool = False
 
 
 class SamplingFields(Body):
-    """Sampling options: OpenAI's fields, and those of llama-server that OpenAI lacks.
+    """Sampling options: OpenAI's fields, and further ones of llama-server.
 
-    The requested model supplies fields that are missing or null (ServingModel.settled).
+    The model supplies fields that are missing or null (ServingModel.settled).
     """
 
     temperature: float | None = Field(default=None, ge=0, le=100)
@@ -124,12 +127,13 @@ class SamplingFields(Body):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream ends with what it cost."""
+        """Return whether a stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, **changes: Any) -> GenerationOptions:
-        """Return the fields as options; `changes` are those of the endpoint, None for fields that it does not
-        set.
+        """Return the fields as options.
+
+        `changes` are options that the endpoint sets; None means that it does not set one.
 
         Raises:
             RequestError: a value is out of range.

@@ -1,4 +1,4 @@
-"""How much JSON of its own, such as a schema, a request may bring: told before anything works on it."""
+"""Limit the size of free-form JSON in a request, such as a schema, before it is processed."""
 
 from anespec.runtime.server.http.errors import ApiError
 
@@ -8,7 +8,7 @@ MOST_CHARACTERS = 200_000
 
 
 def require_modest(value: object, place: str) -> None:
-    """Raise ApiError, naming the `place`, where a JSON value is too large or nests too deeply."""
+    """Raise ApiError, naming the `place`, if a JSON value is too large or nested too deeply."""
     values = characters = depth = 0
     level = [value]
     while level:
@@ -26,7 +26,7 @@ def require_modest(value: object, place: str) -> None:
             raise ApiError(
                 400,
                 f"{place} is larger than {MOST_VALUES} values or {MOST_CHARACTERS} characters, "
-                f"or nests deeper than {MOST_DEEP}; simplify it",
+                f"or is nested deeper than {MOST_DEEP}; simplify it",
                 "invalid_value",
                 place,
             )

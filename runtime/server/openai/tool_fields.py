@@ -1,4 +1,4 @@
-"""The tools of a request, and which of them may or must be called."""
+"""Define the fields of a request's tools, and of the choice which may or must be called."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class FunctionBody(Body):
 
 
 class ToolBody(Body):
-    """A tool; functions alone are known."""
+    """A tool; only functions are supported."""
 
     type: str
     function: FunctionBody | None = None
@@ -43,21 +43,21 @@ class FunctionName(Body):
 
 
 class NamedTool(Body):
-    """One of the tools."""
+    """A choice of one tool."""
 
     type: Literal["function"]
     function: FunctionName
 
 
 class AllowedTools(Body):
-    """Some of the tools, and whether one must be called."""
+    """A subset of the tools, and whether one must be called."""
 
     mode: Literal["auto", "required"]
     tools: list[NamedTool] = Field(min_length=1, max_length=MOST_TOOLS)
 
 
 class AllowedChoice(Body):
-    """A choice among some of the tools."""
+    """A choice among a subset of the tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
@@ -70,7 +70,7 @@ ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools for the template, and the callable functions. Empty without functions."""
+    """The tools for the template, and the functions that may be called. Empty if there are none."""
 
     described: Sequence[dict[str, object]] = ()
     functions: Sequence[ToolFunction] = ()
@@ -78,11 +78,12 @@ class ToolUse:
     parallel: bool = True
 
     def constraint(self, template: str, tokenizer: Tokenizer) -> CallConstraint | None:
-        """Return the calls that an answer may have with this chat template; None for none."""
+        """Return the constraint on the calls of an answer with this chat template; None if it may have
+        none."""
         if not self.functions:
             return None
         form = form_of(template, tokenizer, self.functions)
-        # What the template cannot write the next time must not be written now.
+        # Templates that cannot render several calls must not get several.
         parallel = self.parallel and not template_needs(template).single
         return CallConstraint(form, self.functions, parallel, self.required)
 
@@ -92,12 +93,12 @@ def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: boo
     if not tools:
         if choice not in (None, "none", "auto"):
             raise ApiError(
-                400, "tool_choice asks for a tool, and there are none", "invalid_value", "tool_choice"
+                400, "tool_choice requires a tool, and there are none", "invalid_value", "tool_choice"
             )
         return ToolUse()
     known = {function.name: function for function in _functions(tools)}
     if len(known) < len(tools):
-        raise ApiError(400, "two tools have one name", "invalid_value", "tools")
+        raise ApiError(400, "two tools have the same name", "invalid_value", "tools")
     if choice == "none":
         return ToolUse()
     described = tuple(map(_described, tools))
@@ -109,14 +110,14 @@ def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: boo
             400, "tool_choice names a tool that is not among the tools", "invalid_value", "tool_choice"
         )
     required = isinstance(choice, NamedTool) or choice.allowed_tools.mode == "required"
-    # Strict: where the model may choose, nothing but its grammar keeps it from the other tools.
+    # Strict, since only the grammar prevents calls of other tools.
     functions = {tool.function.name: replace(known[tool.function.name], strict=True) for tool in named}
     one = isinstance(choice, NamedTool)
     return ToolUse(described, tuple(functions.values()), required, parallel and not one)
 
 
 def _described(tool: ToolBody) -> dict[str, object]:
-    """A tool as templates read it: many of them take a description and parameters for granted."""
+    """Return a tool for templates; many templates need a description and parameters."""
     assert tool.function is not None
     given = tool.function.model_dump(exclude_unset=True)
     given["description"] = given.get("description") or ""
@@ -131,7 +132,7 @@ def _functions(tools: Sequence[ToolBody]) -> list[ToolFunction]:
         if tool.type != "function" or tool.function is None:
             raise ApiError(
                 400,
-                f"tools.{number} is no function; send functions alone",
+                f"tools.{number} is not a function; send only functions",
                 "unsupported_value",
                 f"tools.{number}",
             )

@@ -1,5 +1,4 @@
-"""The usage of an answer in OpenAI's format, and the figures of speculation in llama-server's and
-anespec's."""
+"""Report the usage of an answer in OpenAI's format, and timings in llama-server's format with additions."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,18 +11,19 @@ from anespec.runtime.engine.requests import FinishReason
 
 
 def finish_reason(summary: Summary) -> Literal["stop", "length"]:
-    """`stop` where the model or a stop string ended it, else `length`: of the answer, context or time."""
+    """Return `stop` if the model or a stop string ended the answer, else `length` (of answer, context or
+    time)."""
     return "stop" if summary.finish is FinishReason.STOP else "length"
 
 
 class PromptDetails(BaseModel):
-    """Of the prompt's tokens."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int
 
 
 class CompletionDetails(BaseModel):
-    """Of the answer's tokens. Predictions are drafts that were copied from the request's `prediction`."""
+    """Details of the answer's tokens. Predictions are drafts copied from the request's `prediction`."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -31,7 +31,7 @@ class CompletionDetails(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens of a request, all choices together; the prompt counts once."""
+    """The tokens of a request, all choices together; the prompt counts once."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -41,14 +41,14 @@ class Usage(BaseModel):
 
 
 class SourceTimings(BaseModel):
-    """Drafts of one source."""
+    """The counts of drafts of one source."""
 
     drafted: int
     accepted: int
 
 
 class Timings(BaseModel):
-    """How long it took, and in how many passes. `_n` are counts, as in llama-server."""
+    """The times and passes of an answer. Fields with `_n` are counts, as in llama-server."""
 
     cache_n: int
     prompt_n: int
@@ -67,7 +67,7 @@ class Timings(BaseModel):
 
 
 def usage_of(summaries: Sequence[Summary], reasoning_tokens: int = 0) -> Usage:
-    """The usage of a request's choices."""
+    """Return the usage of a request's choices."""
     prompt = summaries[0].statistics.prompt_tokens
     output = sum(len(summary.tokens) for summary in summaries)
     predicted = [
@@ -88,7 +88,7 @@ def usage_of(summaries: Sequence[Summary], reasoning_tokens: int = 0) -> Usage:
 
 
 def timings_of(summary: Summary) -> Timings:
-    """The timings of one choice."""
+    """Return the timings of one choice."""
     counts = summary.statistics
     seconds = counts.decode_seconds
     return Timings(

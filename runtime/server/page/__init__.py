@@ -1,1 +1,1 @@
-"""The page at `/`: a chat with this daemon's models, in the browser, without requests to other servers."""
+"""Serve the chat page at `/`. It sends no requests to other servers."""

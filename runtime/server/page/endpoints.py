@@ -1,4 +1,4 @@
-"""The page's endpoints: its files, which need no key, and the figures that it shows, which do."""
+"""Serve the chat page: its files, which need no key, and `/stats`, which needs one."""
 
 import hashlib
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ _TYPES = MappingProxyType(
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of the page; its tag changes with what it holds."""
+    """A file of the page; its ETag is derived from its content."""
 
     data: bytes
     media_type: str
@@ -60,13 +60,13 @@ class Asset:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Of a file, whose ending says what it is."""
+        """Read a file; its suffix determines the media type."""
         data = path.read_bytes()
         return cls(data, _TYPES[path.suffix], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
 
     def response(self, known: str) -> Response:
-        """The file, or that it is still the one that a client has: `known` is its If-None-Match header."""
-        # A new daemon may bring new files, so a browser asks each time whether its own still hold.
+        """Return the file, or 304 if `known`, the If-None-Match header, has its ETag."""
+        # Browsers must revalidate each time, since a newer daemon may have other files.
         headers = {"etag": self.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
         tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
         if tags & {self.tag, "*"}:
@@ -76,18 +76,18 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """All of them, by their path below `FOLDER`; read once."""
+    """Return all files by their path below `FOLDER`; they are read once."""
     files = sorted(path for path in FOLDER.rglob("*") if path.is_file())
     return MappingProxyType({path.relative_to(FOLDER).as_posix(): Asset.of(path) for path in files})
 
 
 async def show_page(call: Call[None]) -> Response:
-    """The page itself."""
+    """Return the page."""
     return assets()[INDEX].response(call.request.headers.get("if-none-match", ""))
 
 
 async def show_file(call: Call[None]) -> Response:
-    """A file that the page is made of."""
+    """Return a file of the page."""
     found = assets().get(call.request.path_params["name"])
     if found is None:
         raise ApiError(404, "the page has no such file", "not_found")
@@ -95,10 +95,10 @@ async def show_file(call: Call[None]) -> Response:
 
 
 class ModelStats(BaseModel):
-    """Requests that wait, sequences that run of those that can, and what was run since the model was loaded.
+    """The load of a model: waiting requests, running and available sequences, and counts since it was loaded.
 
-    `rows` of passes by kind, pads not counted; `accepted` draft rows were right. `checking` is how far its
-    gates are, where they are asked; `has_template` whether it has a chat template.
+    `rows` counts the rows of passes by kind, without pads; `accepted` counts accepted draft rows. `checking`
+    is the progress of background gates, if any; `has_template` is whether it has a chat template.
     """
 
     waiting: int
@@ -112,7 +112,7 @@ class ModelStats(BaseModel):
 
     @classmethod
     def of(cls, model: ServingModel, caller: Principal) -> "ModelStats":
-        """Of a model, as far as a caller may know of it."""
+        """Return the stats of a model that the caller may see."""
         load = model.load_of(caller)
         return cls(
             waiting=load.waiting,
@@ -127,13 +127,13 @@ class ModelStats(BaseModel):
 
 
 class StatsAnswer(BaseModel):
-    """The models in memory, by id."""
+    """The stats of the models in memory, by id."""
 
     models: dict[str, ModelStats]
 
 
 async def stats(call: Call[None]) -> Response:
-    """How busy the models are now with what the caller asked for, or for an administrator with all."""
+    """Return the load of the models by the caller's requests; for an administrator by all requests."""
     models = call.daemon.models.loaded
     return json_answer(
         StatsAnswer(models={name: ModelStats.of(model, call.caller) for name, model in models.items()})

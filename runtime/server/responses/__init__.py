@@ -1,1 +1,2 @@
-"""OpenAI's Responses API, without state: https://platform.openai.com/docs/api-reference/responses"""
+"""Serve OpenAI's Responses API, without stored responses:
+https://platform.openai.com/docs/api-reference/responses"""

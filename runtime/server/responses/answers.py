@@ -1,4 +1,4 @@
-"""The answers of `/v1/responses`."""
+"""Define the answers of `/v1/responses`."""
 
 from typing import Any, Literal
 
@@ -62,20 +62,20 @@ OutputItem = ReasoningItem | MessageItem | CallItem
 
 
 class InputDetails(BaseModel):
-    """Of the input's tokens."""
+    """Details of the input's tokens."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class OutputDetails(BaseModel):
-    """Of the output's tokens."""
+    """Details of the output's tokens."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(BaseModel):
-    """Tokens of a request."""
+    """The tokens of a request."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -85,20 +85,20 @@ class ResponseUsage(BaseModel):
 
 
 class ResponseFailure(BaseModel):
-    """Why there is no answer, or only a part of one."""
+    """The reason why an answer failed."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(BaseModel):
-    """Why an answer ends early: what it may take was used up."""
+    """The reason why an answer ended early: a limit was reached."""
 
     reason: Literal["max_output_tokens"]
 
 
 class FormatAnswer(BaseModel):
-    """The form that was asked for."""
+    """The requested format."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str = ""
@@ -114,14 +114,14 @@ class TextAnswer(BaseModel):
 
 
 class ReasoningAnswer(BaseModel):
-    """How much the model was to think."""
+    """The requested reasoning effort."""
 
     effort: str | None
     summary: None
 
 
 class ToolAnswer(BaseModel):
-    """A function that could be called."""
+    """A function that may be called."""
 
     type: Literal["function"]
     name: str
@@ -131,7 +131,7 @@ class ToolAnswer(BaseModel):
 
 
 class ResponseAnswer(BaseModel):
-    """The answer, or how it stands while it comes. `timings` is ours."""
+    """The answer, or its current state in a stream. `timings` is an addition of anespec."""
 
     id: str
     object: Literal["response"]
@@ -161,7 +161,7 @@ class ResponseAnswer(BaseModel):
 
 
 def usage_of(summary: Summary, reasoning_tokens: int) -> ResponseUsage:
-    """The usage of an answer."""
+    """Return the usage of an answer."""
     counts, output = summary.statistics, len(summary.tokens)
     return ResponseUsage(
         input_tokens=counts.prompt_tokens,

@@ -1,4 +1,4 @@
-"""A request's input: messages, calls and their results, reasoning; and as chat templates read them."""
+"""Convert a request's input items (messages, calls, their results, reasoning) to messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ from anespec.runtime.server.openai.chat_messages import (
 )
 
 MOST_ITEMS = 4096
-STATELESS = "no state is kept here; send the whole conversation as input"
+STATELESS = "responses are not stored here; send the whole conversation as input"
 _SYSTEM = ("system", "developer")
 _ROLES = (*_SYSTEM, "user", "assistant")
 
 
 class InputItem(Body):
-    """One item. Which fields it has depends on its type; one without a type is a message.
+    """An input item, whose fields depend on its type; the default type is a message.
 
     A message has a `role` and `content`, a `function_call` a `call_id`, a `name` and `arguments`, a
     `function_call_output` a `call_id` and `output`, `reasoning` has `content` or a `summary`.
@@ -39,7 +39,7 @@ class InputItem(Body):
 
 @dataclass
 class _Turn:
-    """What the model gave at a time: reasoning, then text, then calls."""
+    """A turn of the model: reasoning, then text, then calls."""
 
     reasoning: str = ""
     text: str | None = None
@@ -55,7 +55,7 @@ class _Turn:
 
 
 class _Reader:
-    """Puts items together to messages."""
+    """Joins items to messages."""
 
     def __init__(self) -> None:
         self.messages: list[MessageBody] = []
@@ -85,7 +85,7 @@ class _Reader:
             case _:
                 raise ApiError(
                     400,
-                    f"{place} is of a type that cannot be read; send messages, function calls and their "
+                    f"{place} has an unsupported type; send messages, function calls and their "
                     "outputs, and reasoning",
                     "unsupported_value",
                     f"{place}.type",
@@ -112,19 +112,19 @@ class _Reader:
         return self._turn
 
     def close(self) -> None:
-        """The model's turn is over."""
+        """End the model's turn."""
         if self._turn is not None:
             self.messages.append(self._turn.message())
             self._turn = None
 
 
 def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[MessageBody]:
-    """A conversation's messages; `instructions` come before all others.
+    """Return a conversation's messages, with `instructions` first.
 
-    What the system says at the beginning is one message, since most templates take no more.
+    Leading system messages are joined to one, since most templates accept only one.
 
     Raises:
-        ApiError: an item cannot be read.
+        ApiError: an item is invalid or not supported.
     """
     reader = _Reader()
     for number, item in enumerate(items):
@@ -138,7 +138,7 @@ def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[Me
 
 
 def _reasoning(item: InputItem, place: str) -> str:
-    """Its text, or at least a summary of it; there is none where another server has encrypted it."""
+    """Return an item's reasoning text, or its summary; empty if another server encrypted it."""
     if isinstance(item.content, str):
         raise ApiError(400, f"{place}.content must be a list of parts", "invalid_value", f"{place}.content")
     return "\n".join(part.text or "" for part in item.content or item.summary or ())

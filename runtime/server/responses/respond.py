@@ -1,4 +1,4 @@
-"""`/v1/responses`: an input is answered."""
+"""Serve `/v1/responses`: answer an input."""
 
 import time
 import uuid
@@ -42,8 +42,7 @@ from anespec.system.errors import GrammarError, PromptTooLongError
 class FunctionTool(Body):
     """A function that may be called; `parameters` is the JSON schema of its arguments.
 
-    It is strict unless it says otherwise. Of the tools of other types, which OpenAI runs itself, there are
-    none here.
+    `strict` is True by default. Tools of other types, which OpenAI runs itself, are refused.
     """
 
     type: str
@@ -54,14 +53,14 @@ class FunctionTool(Body):
 
 
 class ToolName(Body):
-    """One of the tools."""
+    """The name of a tool."""
 
     type: str
     name: str | None = None
 
 
 class ChosenTools(Body):
-    """The function that must be called, or with `allowed_tools` some that may be or must be."""
+    """The function that must be called; with `allowed_tools`, the functions that may or must be called."""
 
     type: str
     name: str | None = None
@@ -73,13 +72,15 @@ ToolChoice = Literal["none", "auto", "required"] | ChosenTools
 
 
 def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: bool, unsaid: bool) -> ToolUse:
-    """Return a request's choice of tools; `unsaid`: whether tools are strict that do not set it. Raises
-    ApiError if it is not possible."""
+    """Return a request's tools and the choice among them; `unsaid` is `strict` of tools that do not set it.
+
+    Raises ApiError if the choice is not possible.
+    """
     found = [_tool(tool, f"tools.{number}", unsaid) for number, tool in enumerate(tools)]
     try:
         return tool_use(found, _choice(choice), parallel)
     except ApiError as error:
-        # What is a member of a tool's function there is a member of the tool here.
+        # In this API the fields of a function are fields of the tool.
         message, param = error.message.replace(".function.", "."), error.param
         raise replace(error, message=message, param=param and param.replace(".function.", ".")) from None
 
@@ -88,7 +89,7 @@ def _tool(tool: FunctionTool, place: str, unsaid: bool) -> ToolBody:
     if tool.type != "function":
         raise ApiError(
             400,
-            f"{place} is a tool that this daemon cannot run; send functions alone",
+            f"{place} is a tool that this daemon cannot run; send only functions",
             "unsupported_value",
             place,
         )
@@ -122,7 +123,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 class TextFormat(Body):
-    """The form of the answer: any text, any JSON object, or JSON that fits a schema."""
+    """The format of the answer: any text, any JSON object, or JSON that matches a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str = ""
@@ -132,7 +133,7 @@ class TextFormat(Body):
 
     @property
     def grammar(self) -> Grammar | None:
-        """The grammar of the answer. Raises ApiError if the schema is missing or too large."""
+        """Return the grammar of the answer. Raises ApiError if the schema is missing or too large."""
         fields: dict[str, Any] = {"type": self.type}
         if self.type == "json_schema":
             fields["schema"] = self.schema_
@@ -149,7 +150,7 @@ class TextBody(Body):
 
 
 class ReasoningBody(Body):
-    """How much the model is to think, in a word that its template knows, or `none`."""
+    """The reasoning effort: a word that the model's template defines, or `none`."""
 
     effort: str | None = Field(default=None, max_length=32)
 
@@ -159,7 +160,7 @@ def _said_by_the_user(value: Any) -> Any:
 
 
 class ResponsesBody(SamplingFields):
-    """A request. Of an earlier one nothing is kept, so `store` must not be true."""
+    """A request. Responses are not stored, so `store` must not be true."""
 
     model: str | None = None
     input: Annotated[
@@ -182,10 +183,10 @@ class ResponsesBody(SamplingFields):
     prompt: Any = None
 
     def require_servable(self) -> None:
-        """Raise ApiError for what cannot be served."""
+        """Raise ApiError if the request has a field that is not supported."""
         for name in ("store", "previous_response_id", "conversation", "background", "prompt"):
             if getattr(self, name):
-                raise ApiError(400, f"{name} cannot be served: {STATELESS}", "unsupported_value", name)
+                raise ApiError(400, f"{name} is not supported: {STATELESS}", "unsupported_value", name)
         if self.top_logprobs or LOGPROBS in (self.include or ()):
             raise ApiError(
                 400,
@@ -198,30 +199,30 @@ class ResponsesBody(SamplingFields):
 
     @property
     def leaves_strict_unsaid(self) -> bool:
-        """Whether a tool does not say whether it is strict."""
+        """Return whether a tool does not set `strict`."""
         return any(tool.strict is None for tool in self.tools or ())
 
     def tool_use(self, unsaid: bool) -> ToolUse:
-        """The choice of tools; `unsaid`: whether tools are strict that do not set it.
+        """Return the tools and the choice among them; `unsaid` is `strict` of tools that do not set it.
 
-        Raises ApiError if it is not possible.
+        Raises ApiError if the choice is not possible.
         """
         return use_of(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False, unsaid)
 
     @property
     def variables(self) -> dict[str, object]:
-        """The chat template's variables in addition to the messages."""
+        """Return the chat template's variables in addition to the messages."""
         return effort_variables(self.reasoning.effort if self.reasoning is not None else None)
 
     @property
     def format(self) -> TextFormat:
-        """The form of the answer."""
+        """Return the requested format of the answer."""
         chosen = self.text.format if self.text is not None else None
         return chosen or TextFormat(type="text")
 
 
 def begun(body: ResponsesBody, model: str, unsaid: bool, options: GenerationOptions) -> ResponseAnswer:
-    """The response of a request to what is served as `model`, with `options`; `unsaid` as for `tool_use`."""
+    """Return the initial response to a request; `model` is the served id, `unsaid` is as for `tool_use`."""
     choice = body.tool_choice or "auto"
     return ResponseAnswer(
         id=f"resp_{uuid.uuid4().hex}",
@@ -309,7 +310,7 @@ def _messages(body: ResponsesBody) -> list[dict[str, object]]:
 
 
 async def refuse_kept(call: Call[None]) -> Response:
-    """Say that no response is kept."""
+    """Answer that responses are not stored."""
     raise ApiError(404, f"there is no such response: {STATELESS}", "not_found", "response_id")
 
 

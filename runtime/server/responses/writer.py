@@ -1,4 +1,4 @@
-"""How `/v1/responses` writes its answer."""
+"""Write the answers of `/v1/responses`."""
 
 import time
 import uuid
@@ -43,20 +43,20 @@ class Event(BaseModel):
 
 
 class ResponseEvent(Event):
-    """How the response stands."""
+    """The current state of the response."""
 
     response: ResponseAnswer
 
 
 class ItemEvent(Event):
-    """An item begins or ends."""
+    """The begin or end of an item."""
 
     output_index: int
     item: OutputItem
 
 
 class PartEvent(Event):
-    """A part of an item begins or ends."""
+    """The begin or end of an item's part."""
 
     item_id: str
     output_index: int
@@ -65,7 +65,7 @@ class PartEvent(Event):
 
 
 class TextEvent(Event):
-    """Some text of a part, or at its end all of it."""
+    """A piece of a part's text, or at its end the whole text."""
 
     item_id: str
     output_index: int
@@ -76,7 +76,7 @@ class TextEvent(Event):
 
 
 class ArgumentsEvent(Event):
-    """Some arguments of a call, or at its end all of them."""
+    """A piece of a call's arguments, or at its end all arguments."""
 
     item_id: str
     output_index: int
@@ -85,11 +85,11 @@ class ArgumentsEvent(Event):
 
 
 class OpenItem(Protocol):
-    """An item that is still coming, and the events that tell of it."""
+    """An unfinished item that yields its events."""
 
     @property
     def item(self) -> OutputItem:
-        """What there is of it; its text comes in at its end."""
+        """Return the item; its text is complete only after `end`."""
         ...
 
     def begin(self) -> Iterator[Event]:
@@ -97,7 +97,7 @@ class OpenItem(Protocol):
         ...
 
     def add(self, text: str) -> Iterator[Event]:
-        """Some more of its text."""
+        """Add a piece of text."""
         ...
 
     def end(self, status: ItemStatus) -> Iterator[Event]:
@@ -106,7 +106,7 @@ class OpenItem(Protocol):
 
 
 class _Texts:
-    """An item of one part, which is text."""
+    """An item with one part of text."""
 
     def __init__(
         self, index: int, item: ReasoningItem | MessageItem, part: OutputText | ReasoningText
@@ -153,7 +153,7 @@ class _Texts:
 
 
 class _Call:
-    """A call, whose text is its arguments."""
+    """A call; its text is the arguments."""
 
     def __init__(self, index: int, item: CallItem) -> None:
         self.item = item
@@ -182,7 +182,7 @@ class _Call:
 
 
 def open_reasoning(index: int) -> OpenItem:
-    """Reasoning, as item number `index`."""
+    """Return a reasoning item with the number `index`."""
     item = ReasoningItem(id=_id("rs"), type="reasoning", summary=(), content=[], status="in_progress")
     return _Texts(index, item, ReasoningText(type="reasoning_text", text=""))
 
@@ -213,10 +213,10 @@ def _id(kind: str) -> str:
 
 
 class ResponseWriter:
-    """Writes the one answer to a request."""
+    """The writer of the answer to a request."""
 
     def __init__(self, response: ResponseAnswer, reading: Reading) -> None:
-        """`response` is how it stands before anything has come."""
+        """`response` is the initial state of the response."""
         self._response = response
         self._reading = reading
         self._reader = reading.reader()
@@ -224,12 +224,12 @@ class ResponseWriter:
         self._numbers = count()
 
     def begin(self) -> Iterable[bytes]:
-        """The response as it was asked for."""
+        """Return the events of the initial response."""
         yield self._written(ResponseEvent(type="response.created", response=self._response))
         yield self._written(ResponseEvent(type="response.in_progress", response=self._response))
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
-        """Return the items' changes by a text."""
+        """Return the events for the changes of items."""
         yield from map(self._written, self._told(self._reader.push(chunk.text)))
 
     def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
@@ -238,14 +238,14 @@ class ResponseWriter:
         yield self._written(ResponseEvent(type=f"response.{self._response.status}", response=self._response))
 
     def failed(self, error: ApiError) -> Iterable[bytes]:
-        """The response as far as it came, and what went wrong."""
+        """Return an event with the response so far, and the error."""
         yield from map(self._written, self._closed("incomplete"))
         self._response.status = "failed"
         self._response.error = ResponseFailure(code="server_error", message=error.message)
         yield self._written(ResponseEvent(type="response.failed", response=self._response))
 
     def whole(self, summaries: Sequence[Summary]) -> ResponseAnswer:
-        """The whole response."""
+        """Return the whole response."""
         for events in (self._told(self._reader.push(summaries[0].text)), self._ended(summaries[0])):
             for _ in events:
                 pass

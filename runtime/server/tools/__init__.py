@@ -1,1 +1,1 @@
-"""Tool calls: how models write them, read out of an answer as it comes, and held to what a tool takes."""
+"""Read tool calls from streamed answers, and constrain them to the tools' schemas."""

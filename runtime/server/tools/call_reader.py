@@ -1,4 +1,4 @@
-"""Tells tool calls from the text of an answer while both still come."""
+"""Separate tool calls from the text of a streamed answer."""
 
 import re
 from collections.abc import Iterator
@@ -11,11 +11,12 @@ from anespec.runtime.text.reasoning import overlap
 
 
 class CallReader:
-    """Takes an answer as it comes. What is no call comes out as it was, and nothing depends on the cuts.
+    """The reader of a streamed answer. Text that is not a call is returned unchanged.
 
-    White space next to a call belongs to it. A call is told once it is complete, since before that it may
-    still turn out to be text. Where a grammar makes `sure` that it is one, it is told as it comes, and one
-    that the answer's end cuts off stays a call with what there is of its arguments.
+    The result does not depend on how the answer was split into pieces. White space next to a call belongs to
+    the call. A call is reported when it is complete, since an incomplete one may turn out to be text. If a
+    grammar makes `sure` that it is a call, its pieces are reported at once, and a call cut off by the end of
+    the answer stays a call with incomplete arguments.
     """
 
     def __init__(self, form: ToolForm, *, sure: bool = False) -> None:
@@ -29,7 +30,7 @@ class CallReader:
         self._calls = 0
 
     def push(self, text: str) -> Iterator[AnswerPart]:
-        """Yield the parts that are known now."""
+        """Yield the parts that are certain after this text."""
         yield from self._advance(text, ended=False)
 
     def end(self) -> Iterator[AnswerPart]:
@@ -54,7 +55,8 @@ class CallReader:
                 return
 
     def _seek(self) -> Iterator[AnswerPart]:
-        """Say what is before a possible call, and begin to read that; or what is surely before one."""
+        """Yield the text before a possible call, and start to read the call; else yield the text that cannot
+        begin one."""
         start = self._start()
         if start is None:
             before = len(self._held) - max(overlap(self._held, begin) for begin in self._form.begins)
@@ -68,7 +70,7 @@ class CallReader:
             self._held = ""
 
     def _start(self) -> int | None:
-        """Where a call may begin in what is held."""
+        """Return the first position in the held-back text where a call may begin."""
         white = len(self._held) - len(self._held.lstrip())
         if self._form.bare and not self._any_text and self._held.startswith("{", white):
             return white
@@ -76,7 +78,7 @@ class CallReader:
         return found.start() if found is not None else None
 
     def _follow(self, attempt: "_Attempt") -> Iterator[AnswerPart]:
-        """Read on; afterwards there is no attempt where it came to an end."""
+        """Continue to read a possible call; clear the attempt when it ends."""
         try:
             for found in attempt.reading:
                 if found is None and attempt.source.ended:
@@ -88,7 +90,7 @@ class CallReader:
                     yield from self._tell(attempt)
         except NoCall:
             self._attempt = None
-            if attempt.told:
+            if attempt.reported:
                 self._held = attempt.source.left
             else:
                 self._held = attempt.white + attempt.source.text
@@ -105,7 +107,7 @@ class CallReader:
                 yield ToolCallStart(self._calls - 1, self._form.new_id(), found.name)
             elif found.text:
                 yield ToolArgumentsDelta(self._calls - 1, found.text)
-        attempt.told = attempt.told or bool(attempt.found)
+        attempt.reported = attempt.reported or bool(attempt.found)
         attempt.found.clear()
 
     def _say(self, count: int) -> Iterator[AnswerPart]:
@@ -116,10 +118,10 @@ class CallReader:
 
 @dataclass
 class _Attempt:
-    """Text that may be a call, what was found in it that is not told yet, and whether some of it was."""
+    """A possible call: its text, its unreported pieces, and whether any piece was reported."""
 
     white: str
     source: Source
     reading: Found
     found: list[Begun | Piece] = field(default_factory=list)
-    told: bool = False
+    reported: bool = False

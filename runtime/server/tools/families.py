@@ -1,4 +1,4 @@
-"""The formats in which families of models write tool calls, and the choice of one for a model.
+"""Define the formats of tool calls by family of models, and choose the format of a model.
 
 Formats with a tag for each argument are in `tagged`.
 """
@@ -33,7 +33,7 @@ class Hermes:
     bare = False
 
     def new_id(self) -> str:
-        """Any will do."""
+        """Return an id in OpenAI's format; these templates accept any."""
         return new_call_id()
 
     def read(self, source: Source) -> Found:
@@ -45,7 +45,7 @@ class Hermes:
         yield from source.literal(_END_OF_CALL)
 
     def rules(self, functions: Sequence[ToolFunction], parallel: bool, write: Write) -> str:
-        """Each call on three lines, as these families were taught it."""
+        """Return rules with each call on three lines, as in these families' training."""
         calls = " | ".join(call_rule(function, "arguments") for function in functions)
         return marked_rules(_CALL, f'"\\n" ({calls}) "\\n" {write(_END_OF_CALL)}', parallel, write)
 
@@ -54,10 +54,10 @@ _PYTHON_TAG = "<|python_tag|>"
 
 
 class Llama3:
-    """The answer is nothing but calls, `{"name": …, "parameters": {…}}`, with `;` between them.
+    """An answer of calls alone, `{"name": …, "parameters": {…}}`, separated by `;`.
 
-    Nothing surrounds them, so only objects that name a known function are calls. The tag that Llama 3's first
-    versions put before them is a special token.
+    Nothing marks them, so only objects that name a known function are calls. The tag that the first versions
+    of Llama 3 write before them is a special token.
     """
 
     begins = (_PYTHON_TAG,)
@@ -68,11 +68,11 @@ class Llama3:
         self._known = frozenset(known)
 
     def new_id(self) -> str:
-        """Any will do."""
+        """Return an id in OpenAI's format; these templates accept any."""
         return new_call_id()
 
     def read(self, source: Source) -> Found:
-        """All calls of the answer; with other text behind them they are none."""
+        """Read all calls of the answer; if other text follows them, they are text."""
         if not source.text.startswith("{"):
             yield from source.literal(_PYTHON_TAG)
         while True:
@@ -91,7 +91,7 @@ class Llama3:
             yield found
 
     def rules(self, functions: Sequence[ToolFunction], parallel: bool, write: Write) -> str:
-        """The calls without the tag, as all versions write them."""
+        """Return rules for calls without the tag, as all versions write them."""
         calls = " | ".join(call_rule(function, "parameters") for function in functions)
         more = '("; " call)*' if parallel else ""
         return (
@@ -110,7 +110,7 @@ _CALL_ID_LETTERS = string.ascii_letters + string.digits
 class Mistral:
     """`[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`, or `[TOOL_CALLS]name[ARGS]{…}`.
 
-    Both are read, whichever a model's template writes.
+    Both are read, whichever the model's template writes.
     """
 
     begins = (_CALLS,)
@@ -118,15 +118,15 @@ class Mistral:
     bare = False
 
     def __init__(self, named: bool) -> None:
-        """`named`: the template writes the name first."""
+        """`named`: the template writes the second format, with the name first."""
         self._named = named
 
     def new_id(self) -> str:
-        """Nine letters and digits: templates refuse others."""
+        """Return nine letters and digits, since the templates refuse other ids."""
         return "".join(secrets.choice(_CALL_ID_LETTERS) for _ in range(9))
 
     def read(self, source: Source) -> Found:
-        """A list of calls, or one call."""
+        """Read a list of calls, or one call."""
         yield from source.literal(_CALLS)
         yield from source.space()
         if source.text.startswith("[", source.at):
@@ -149,7 +149,7 @@ class Mistral:
                 return
 
     def rules(self, functions: Sequence[ToolFunction], parallel: bool, write: Write) -> str:
-        """As the template writes them."""
+        """Return rules for the format that the template writes."""
         if self._named:
             arguments = write(_ARGUMENTS)
             calls = [f"{quoted(found.name)} {arguments} {found.arguments_rule}" for found in functions]

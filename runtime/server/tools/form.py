@@ -1,4 +1,4 @@
-"""The protocol of a format of tool calls, as a family of models writes them."""
+"""Define the protocol of a format of tool calls, and helpers for its grammar."""
 
 import json
 import secrets
@@ -11,16 +11,17 @@ from anespec.runtime.server.tools.source import Found, Source
 # The functions that an answer may call.
 
 SPACE = " ?"
-"""What may stand between two tokens of arguments: models write them on one line."""
+"""The white space between two JSON tokens of arguments: models write them on one line."""
 
 NOTHING: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True)
 class ToolFunction:
-    """One function; `parameters` is the JSON schema of its arguments, None where it takes none.
+    """A function that an answer may call.
 
-    `strict`: its calls must fit the schema, also where the model need not call anything.
+    `parameters` is the JSON schema of its arguments, None if it has none. `strict`: calls must match the
+    schema even if the model need not call anything.
     """
 
     name: str
@@ -29,23 +30,23 @@ class ToolFunction:
 
     @property
     def arguments_rule(self) -> str:
-        """Its arguments in a Lark grammar."""
+        """Return the rule of the arguments in a Lark grammar."""
         return _json_rule({"type": "object", **(self.parameters or NOTHING)})
 
     @property
     def properties(self) -> Mapping[str, object]:
-        """The schemas of its arguments, by name, as far as it says them one by one."""
+        """Return the schemas of the arguments by name, as far as the schema lists them."""
         found = (self.parameters or NOTHING).get("properties")
         return found if isinstance(found, Mapping) else {}
 
     @property
     def required(self) -> Sequence[object]:
-        """The names of those that must be given."""
+        """Return the names of required arguments."""
         found = (self.parameters or NOTHING).get("required")
         return found if isinstance(found, list) else ()
 
     def texts(self, name: str) -> Sequence[str]:
-        """The texts that an argument may be, where the schema names them all and nothing else."""
+        """Return the allowed texts of an argument, if its schema is an enumeration of texts; else ()."""
         schema = self.properties.get(name)
         if not isinstance(schema, Mapping):
             return ()
@@ -54,24 +55,25 @@ class ToolFunction:
         return found if all_are_texts else ()
 
     def takes_text(self, name: str) -> bool:
-        """Whether an argument is always a text."""
+        """Return whether an argument is always a text."""
         schema = self.properties.get(name)
         return isinstance(schema, Mapping) and (schema.get("type") == "string" or bool(self.texts(name)))
 
 
 def quoted(text: str) -> str:
-    """A text in a Lark grammar."""
+    """Quote a text for a Lark grammar."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def call_rule(function: ToolFunction, key: str) -> str:
-    """A call as a JSON object, with its arguments under `key`, in a Lark grammar."""
+    """Return the Lark rule of a call as a JSON object, with its arguments under `key`."""
     head = quoted(f'{{"name": "{function.name}", "{key}": ')
     return f'{head} {function.arguments_rule} "}}"'
 
 
 def value_rule(function: ToolFunction, name: str) -> str:
-    """One argument's value as JSON, in a Lark grammar; what its schema refers to may stand in the whole."""
+    """Return the Lark rule of an argument's value as JSON; its schema may refer to definitions of the whole
+    schema."""
     whole = function.parameters or NOTHING
     own = function.properties.get(name)
     shared = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
@@ -83,13 +85,15 @@ def _json_rule(schema: Mapping[str, object]) -> str:
 
 
 Write = Callable[[str], str]
-"""A marker in a Lark grammar: the special token of that text where there is one, else the text."""
+"""A function that returns a marker for a Lark grammar: the special token of a text if there is one, else the
+text."""
 
 
 class ToolForm(Protocol):
-    """A form. `begins` are the texts that a call may begin with, `markers` those that may be special tokens.
+    """A format of tool calls.
 
-    Where calls may also begin without any it is `bare`: then the answer's first character may begin one.
+    `begins` are the texts that a call may begin with; `markers` are the texts that may be special tokens.
+    `bare` means that a call may also begin without any of them, at the first character of the answer.
     """
 
     @property
@@ -102,32 +106,34 @@ class ToolForm(Protocol):
     def bare(self) -> bool: ...
 
     def new_id(self) -> str:
-        """The id of a new call, as this family's templates take it back."""
+        """Return an id for a new call that this family's templates accept."""
         ...
 
     def read(self, source: Source) -> Found:
-        """Read one or several calls at the source's beginning.
+        """Read one or several calls at the beginning of the source.
 
         Raises:
-            NoCall: there is none.
+            NoCall: the source does not begin with a call.
         """
         ...
 
     def rules(self, functions: Sequence[ToolFunction], parallel: bool, write: Write) -> str:
-        """Lark rules of `calls`, one or where `parallel` several, and of `free`: text, or text and calls."""
+        """Return the Lark rules `calls` (one call, or several if `parallel`) and `free` (text, or text and
+        calls)."""
         ...
 
 
 def new_call_id() -> str:
-    """An id such as OpenAI's."""
+    """Return a new id in OpenAI's format."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def marked_rules(begin: str, body: str, parallel: bool, write: Write) -> str:
-    """The rules of a form whose calls each begin with a marker; `body` is what follows it."""
+    """Return the rules of a format whose calls each begin with a marker, followed by `body`."""
     marker = write(begin)
     more = "(gap call)*" if parallel else ""
-    # A special token cannot be part of a text; of a marker that is text the first ends it.
+    # A special token cannot be part of the text. If the marker is plain text, its first occurrence ends the
+    # text.
     before = f"before: TEXT {marker}" if marker.startswith("<[") else f"before[suffix={marker}]: TEXT"
     return (
         f"calls: call {more}\n"

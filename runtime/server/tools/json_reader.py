@@ -1,4 +1,4 @@
-"""Reads one JSON object as it comes, and says where its members stand, or that it is none."""
+"""Read a streamed JSON object, and find its members."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from enum import Enum, auto
 from anespec.runtime.server.tools.source import Begun, Found, NoCall, Piece, Source
 
 MOST_DEEP = 200
-"""Objects and lists within one another; what nests deeper is not taken for JSON."""
+"""The deepest nesting; a deeper object does not count as JSON."""
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _IN_STRING = re.compile(r'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
@@ -19,7 +19,8 @@ _WORDS = ("true", "false", "null")
 
 
 class ObjectState(Enum):
-    """MORE: what is there may begin an object. WHOLE: it is one, up to `end`. BROKEN: it begins none."""
+    """The state of a reader. MORE: the object is incomplete. WHOLE: it ends at `end`. BROKEN: it is not an
+    object."""
 
     MORE = auto()
     WHOLE = auto()
@@ -28,7 +29,7 @@ class ObjectState(Enum):
 
 @dataclass
 class Member:
-    """Where a member's value stands in the text; None as far as it has not come."""
+    """The start and end of a member's value in the text; None until they are known."""
 
     start: int | None = None
     end: int | None = None
@@ -46,9 +47,9 @@ class _Due(Enum):
 
 @dataclass
 class JsonReader:
-    """An object that begins at the start of `text`; `end` is how far it is read.
+    """The reader of an object at the start of `text`, which is read up to `end`.
 
-    No key of its own may come twice. What it says does not depend on how the text was cut.
+    Its keys must be unique. The result does not depend on how the text was split into pieces.
     """
 
     text: str = ""
@@ -60,7 +61,7 @@ class JsonReader:
     _member: Member | None = None
 
     def push(self, text: str) -> ObjectState:
-        """Take more text; how it stands now."""
+        """Add text; return the new state."""
         self.text += text
         while True:
             if self._string is not None:
@@ -68,14 +69,14 @@ class JsonReader:
             else:
                 space = _SPACE.match(self.text, self.end)
                 assert space is not None
-                # White space before the object is not part of it.
+                # Skip white space before the object.
                 self.end = self.end if self._due is _Due.OBJECT else space.end()
                 reading = ObjectState.MORE if self.end == len(self.text) else self._read_token()
             if reading is not None:
                 return reading
 
     def _read_token(self) -> ObjectState | None:
-        """Read what stands at `end`; None where it is read, and there may be more."""
+        """Read the token at `end`; return None to continue, else the new state."""
         character = self.text[self.end]
         match self._due:
             case _Due.OBJECT:
@@ -103,7 +104,7 @@ class JsonReader:
         if character == '"':
             self._string = self.end
             return self._step(_Due.VALUE)
-        # A number at the text's end may go on.
+        # A number at the end of the text may be incomplete.
         if _NUMBER_BEGUN.fullmatch(self.text, self.end):
             return ObjectState.MORE
         scalar = _SCALAR.match(self.text, self.end)
@@ -160,18 +161,18 @@ class JsonReader:
         return None
 
 
-# Parse JSON objects that are a tool call, or its arguments, piece by piece as they arrive.
+# Parse streamed JSON objects that are a tool call or its arguments.
 
 ARGUMENTS = ("arguments", "parameters")
-"""The names of the member that holds the arguments."""
+"""The possible names of the member with the arguments."""
 
 LONGEST_NAME = 256
 
 
 def read_call(source: Source) -> Found:
-    """An object with a `name` and its `arguments`, which may also be left out, or be a text that holds them.
+    """Read an object with a `name` and optional `arguments`: an object, or a text that contains one.
 
-    Of what is broken or ends too early the pieces are told up to there, then NoCall is raised.
+    If the object is malformed or incomplete, its pieces up to there are yielded, then NoCall is raised.
     """
     reader, start = JsonReader(), source.at
     name, told = None, None
@@ -201,7 +202,7 @@ def read_call(source: Source) -> Found:
 
 
 def read_arguments(source: Source, name: str) -> Found:
-    """An object that is the arguments of the call `name`; ends as `read_call` does."""
+    """Read an object with the arguments of the call `name`; ends as `read_call` does."""
     reader, start, told = JsonReader(), source.at, 0
     while True:
         reading = reader.push(source.text[start + len(reader.text) :])
@@ -217,7 +218,8 @@ def read_arguments(source: Source, name: str) -> Found:
 
 
 def _passed(source: Source, start: int, reader: JsonReader, reading: ObjectState) -> bool:
-    """Whether the object at `start` is whole; the source is read as far. NoCall where it never will be."""
+    """Return whether the object at `start` is complete, and advance the source; raise NoCall if it is
+    malformed."""
     source.at = start + (len(reader.text) if reading is ObjectState.MORE else reader.end)
     if reading is ObjectState.BROKEN or (reading is ObjectState.MORE and source.ended):
         raise NoCall
@@ -248,7 +250,7 @@ def _is_object(reader: JsonReader, member: Member | None) -> bool:
 
 
 def _written_arguments(reader: JsonReader, member: Member | None) -> str:
-    """Arguments that are no object; NoCall where they are no text of one, either."""
+    """Return arguments that are a text with an object; raise NoCall for anything else."""
     if member is None:
         return "{}"
     written = json.loads(reader.text[member.start : member.end])

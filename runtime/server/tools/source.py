@@ -1,4 +1,4 @@
-"""The text that readers of tool calls read from while it arrives."""
+"""Provide the streamed text that readers of tool calls read from."""
 
 import re
 from collections.abc import Generator, Iterator
@@ -10,13 +10,13 @@ LONGEST_WORD = 256
 _WORD = re.compile(r"[A-Za-z0-9_.-]*")
 
 
-class NoCall(Exception):  # noqa: N818 (nothing is wrong: it is text)
+class NoCall(Exception):  # noqa: N818 (not an error: it is text)
     """The text is not a tool call."""
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A call's name."""
+    """The start of a call, with its name."""
 
     name: str
 
@@ -29,11 +29,12 @@ class Piece:
 
 
 Found: TypeAlias = Iterator[Begun | Piece | None]
-"""What a reader finds; None where it needs more text. It raises NoCall where there is none."""
+"""The generator of a reader: it yields what it finds, or None when it needs more text. It raises NoCall for
+text."""
 
 
 class Source:
-    """Text from some place on, and how far it is read."""
+    """A streamed text, and the position up to which it is read."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -42,11 +43,11 @@ class Source:
 
     @property
     def left(self) -> str:
-        """The text that was not read yet."""
+        """Return the text that was not read yet."""
         return self.text[self.at :]
 
     def space(self) -> Iterator[None]:
-        """Pass over white space, as far as there may be some."""
+        """Skip white space."""
         while True:
             self.at = len(self.text) - len(self.left.lstrip())
             if self.at < len(self.text) or self.ended:
@@ -54,7 +55,7 @@ class Source:
             yield None
 
     def literal(self, *texts: str) -> Generator[None, None, str]:
-        """Pass over one of these texts, of which none begins another, and say which; else NoCall."""
+        """Read one of the texts and return it; none may begin another. Raises NoCall if none matches."""
         while True:
             left = self.left
             for text in texts:
@@ -66,7 +67,8 @@ class Source:
             yield None
 
     def until(self, end: str) -> Generator[None, None, str]:
-        """Pass over text and the `end` behind it, and say the text; NoCall where that never comes."""
+        """Read up to and including `end`, and return the text before it. Raises NoCall if `end` never
+        comes."""
         start = looked = self.at
         while True:
             found = self.text.find(end, looked)
@@ -79,7 +81,7 @@ class Source:
             yield None
 
     def word(self) -> Generator[None, None, str]:
-        """Pass over a name, and say it; NoCall where there is none."""
+        """Read and return a name. Raises NoCall if there is none."""
         while True:
             found = _WORD.match(self.text, self.at)
             if found is None or self.ended or found.end() - found.start() > LONGEST_WORD:

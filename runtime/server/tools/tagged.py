@@ -1,9 +1,9 @@
-"""Forms that have a tag for each argument: Qwen3-Coder's, and that of GLM since 4.5.
+"""Define the formats with a tag for each argument: Qwen3-Coder's, and GLM's since 4.5:
 
     <tool_call><function=NAME><parameter=KEY>VALUE</parameter>…</function></tool_call>
     <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>…</tool_call>
 
-Texts stand as they are, anything else as JSON; the function's schema says which of both a value is.
+Texts are written verbatim, all other values as JSON; the function's schema says which one applies.
 """
 
 import json
@@ -24,15 +24,15 @@ from anespec.runtime.server.tools.source import Begun, Found, NoCall, Piece, Sou
 BEGIN, END = "<tool_call>", "</tool_call>"
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
-"""As a template may have written them."""
+"""Python's words, which some templates write, and JSON's."""
 
 
 @dataclass(frozen=True)
 class Tags:
-    """What stands around the parts of a call: before and behind its name, and each argument's key and value.
+    """The texts before and after a call's name, and before and after each argument's key and value.
 
-    `value` and `key_end` part a key from its value. With `own_lines` a value's first and last line end are
-    no part of it.
+    `key_end` and `value` separate a key from its value. With `own_lines`, the first and last line breaks of a
+    value are not part of it.
     """
 
     name: str
@@ -50,7 +50,7 @@ GLM = Tags("", "", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "",
 
 
 class Tagged:
-    """A tag for each argument. `functions` are those whose schemas are known."""
+    """A format with a tag for each argument. `functions` are the functions with known schemas."""
 
     begins = (BEGIN,)
     bare = False
@@ -61,17 +61,18 @@ class Tagged:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All tags that are not written together with a name."""
+        """Return all tags that do not contain a name."""
         tags = self._tags
         found = (tags.key, tags.key_end, tags.value, tags.value_end, tags.end)
         return (BEGIN, END, *(tag for tag in found if tag.startswith("<") and tag.endswith(">")))
 
     def new_id(self) -> str:
-        """Any will do."""
+        """Return an id in OpenAI's format; these templates accept any."""
         return new_call_id()
 
     def read(self, source: Source) -> Found:
-        """One call. What the answer's end cuts off is no text where a part of the call was told."""
+        """Read one call. If the answer ends inside the call after a piece was reported, the rest is
+        dropped."""
         try:
             yield from self._read(source)
         except NoCall:
@@ -108,7 +109,7 @@ class Tagged:
         yield Piece("}" if keys else "{}")
 
     def _written(self, name: str, key: str, value: str) -> str:
-        """A value as JSON."""
+        """Return a value as JSON."""
         if self._tags.own_lines:
             value = value.removeprefix("\n").removesuffix("\n")
         function = self._functions.get(name)
@@ -119,9 +120,10 @@ class Tagged:
         return json.dumps(value, ensure_ascii=False)
 
     def rules(self, functions: Sequence[ToolFunction], parallel: bool, write: Write) -> str:
-        """Arguments in the order of the schema, each on lines of its own, as the templates write them.
+        """Return rules with the arguments in the schema's order, each on its own lines, as the templates
+        write them.
 
-        Of a text that is free nothing but its end is said: no length, and no pattern.
+        A text argument without an enumeration may have any length and content up to its end tag.
         """
         named = {f"f{number}": function for number, function in enumerate(functions)}
         body = f"({' | '.join(named)}) {write(END)}"
@@ -143,7 +145,7 @@ class Tagged:
         yield f"{rule}: {head} {' '.join(arguments)} {end}"
 
     def _argument_rules(self, rule: str, function: ToolFunction, key: str, write: Write) -> Iterator[str]:
-        """The rules of one argument; a text's own rule ends with what ends the text."""
+        """Yield the rules of an argument; the rule of a text ends with its end tag."""
         tags = self._tags
         if tags.value:
             head = f'{write(tags.key)} {quoted(key)} {write(tags.key_end)} "\\n" {write(tags.value)}'
@@ -153,7 +155,8 @@ class Tagged:
         line = "\n" if tags.own_lines else ""
         texts = function.texts(key)
         if function.takes_text(key) and not texts:
-            # A special token cannot be part of a text; of a tag that is text the first ends it.
+            # A special token cannot be part of the text. If the tag is plain text, its first occurrence ends
+            # the text.
             is_token = end.startswith("<[")
             value = f"TEXT {end}" if is_token else f"{rule}v"
             if not is_token:
@@ -173,5 +176,5 @@ def _is_json(text: str) -> bool:
 
 
 def _refuse(constant: str) -> None:
-    """Python reads NaN and infinities, which JSON has not."""
+    """Refuse NaN and infinities, which Python's parser accepts although they are not JSON."""
     raise ValueError(constant)

@@ -392,7 +392,7 @@ def test_schemas_that_nest_too_deeply_are_refused(tooled: Running) -> None:
             "/v1/chat/completions", json={"model": "hermes", "messages": [USER], **field}
         )
         assert answer.status_code == 400
-        assert "nests deeper" in answer.json()["error"]["message"]
+        assert "nested deeper" in answer.json()["error"]["message"]
 
 
 def test_a_template_without_tools_refuses_them(served: Running) -> None:

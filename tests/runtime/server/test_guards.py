@@ -96,7 +96,7 @@ def test_who_has_a_name_next_is_another_owner() -> None:
     [
         (f"first:{FIRST}", 0o640, "chmod 600"),
         (f"first:{FIRST}", 0o604, "chmod 600"),
-        ("", 0o600, "holds no key"),
+        ("", 0o600, "contains no key"),
         ("first:short", 0o600, "line 1"),
         (f"{FIRST}", 0o600, "line 1"),
         (f"first key:{FIRST}", 0o600, "line 1"),
@@ -150,13 +150,13 @@ def test_a_name_is_judged_by_what_it_stands_for(monkeypatch: pytest.MonkeyPatch)
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("0.0.0.0", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with pytest.raises(UsageError, match=r"box\.example is reached from other machines"):
+    with pytest.raises(UsageError, match=r"box\.example can be reached from other machines"):
         listen_on(ServeOptions(host="box.example", port=0))
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300, "a\x00b"])
 def test_a_name_that_stands_for_nothing_is_one_sentence(host: str) -> None:
-    with pytest.raises(StorageError, match="cannot be listened on"):
+    with pytest.raises(StorageError, match="cannot listen there"):
         listen_on(ServeOptions(host=host, port=0))
 
 

@@ -103,7 +103,7 @@ def test_nobody_waits_longer_than_a_request_may_take(model: Model, tmp_path: Pat
     with loading(model, tmp_path, request_seconds=0.2) as (found, _):
         answer = ask(found, MANY, path, **fields)
         assert answer.status_code == 503
-        assert "the time of the request was over" in answer.text
+        assert "the request's time limit passed" in answer.text
         assert len(found.daemon.loading) == 0
 
 

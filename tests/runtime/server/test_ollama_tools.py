@@ -117,7 +117,7 @@ def test_what_a_model_can_is_told(client: Client) -> None:
 
 
 def test_a_template_without_tools_refuses_them(served: Running) -> None:
-    with pytest.raises(ResponseError, match="no place for tools") as refused:
+    with pytest.raises(ResponseError, match="does not support tools") as refused:
         Client(host=served.url).chat("chatty", [USER], tools=[WALK])
     assert refused.value.status_code == 400
 

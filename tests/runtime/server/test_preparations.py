@@ -8,7 +8,7 @@ import pytest
 
 from anespec.runtime.engine.requests import Principal
 from anespec.runtime.engine.room import QueueFullError
-from anespec.runtime.server.daemon import LARGE, Preparations
+from anespec.runtime.server.daemon import LARGE_REQUEST_BYTES, Preparations
 from anespec.runtime.server.models import Leased
 
 MANY, ONE = Principal("many"), Principal("one")
@@ -85,11 +85,11 @@ def test_large_requests_are_worked_on_one_by_one_of_each_owner_and_few_of_all() 
 
         async with asyncio.TaskGroup() as tasks:
             for tenant in ("a", "a", "a", "b", "c"):
-                tasks.create_task(work(tenant, LARGE))
+                tasks.create_task(work(tenant, LARGE_REQUEST_BYTES))
             await asyncio.sleep(0.01)
             assert begun == ["a", "b"]
             # What is small waits for none of them.
-            tasks.create_task(work("a", LARGE - 1))
+            tasks.create_task(work("a", LARGE_REQUEST_BYTES - 1))
             await asyncio.sleep(0.01)
             assert begun == ["a", "b", "a"]
             leave.set()

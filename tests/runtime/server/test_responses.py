@@ -295,9 +295,9 @@ def test_reasoning_is_an_item_of_its_own_and_goes_back(tooled_client: OpenAI, to
 
 
 def test_nothing_is_kept(client: OpenAI) -> None:
-    with pytest.raises(NotFoundError, match="no state is kept"):
+    with pytest.raises(NotFoundError, match="responses are not stored"):
         client.responses.retrieve("resp_1")
-    with pytest.raises(NotFoundError, match="no state is kept"):
+    with pytest.raises(NotFoundError, match="responses are not stored"):
         client.responses.delete("resp_1")
 
 

@@ -6,7 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from anespec.runtime.server.http.shares import BURST, DEBT, LOOK, PRESENT, REQUEST, SHARE, PreparationTime
+from anespec.runtime.server.http.shares import (
+    BURST,
+    DEBT,
+    LOOK_SECONDS,
+    PRESENCE_SECONDS,
+    REQUEST,
+    SHARE,
+    PreparationTime,
+)
 
 
 class Time:
@@ -87,7 +95,11 @@ def test_a_client_between_two_requests_is_still_there() -> None:
     async def scene(shares: PreparationTime, time: Time) -> None:
         await work(shares, time, "many", 1000.0)
         await work(shares, time, "one", 0.0)
-        assert PRESENT - LOOK <= await work(shares, time, "many", 0.0) <= PRESENT + LOOK
+        assert (
+            PRESENCE_SECONDS - LOOK_SECONDS
+            <= await work(shares, time, "many", 0.0)
+            <= PRESENCE_SECONDS + LOOK_SECONDS
+        )
 
     run(scene)
 

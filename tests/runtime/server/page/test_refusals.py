@@ -51,13 +51,13 @@ def test_what_is_being_refused_can_be_stopped(visit: Visit, script: Script) -> N
 def test_what_goes_wrong_is_said_and_can_be_tried_again(visit: Visit, script: Script) -> None:
     script.answers.append(ApiError(400, "the conversation has 9 tokens", "context_length_exceeded"))
     script.answers.append(
-        said("Half an", error=ApiError(503, "the server is ending; try again when it is back"))
+        said("Half an", error=ApiError(503, "the server is shutting down; try again when it is back"))
     )
     visit.ask("Long")
     ending = visit.page.locator(".answer .ending.wrong")
     expect(ending).to_have_text("The conversation has 9 tokens.")
     visit.page.get_by_role("button", name="Answer again").click()
-    expect(ending).to_have_text("The server is ending; try again when it is back.")
+    expect(ending).to_have_text("The server is shutting down; try again when it is back.")
     expect(visit.answer()).to_have_text("Half an")
 
 
