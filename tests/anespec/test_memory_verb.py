@@ -196,11 +196,11 @@ def test_tokens_that_cannot_be_are_refused(tokens: str, gguf: Path, tmp_path: Pa
     line = {"prompt": "", "output": "x", "tokens": tokens, "answer": 0}
     file = tmp_path / "file"
     file.write_text(f"{json.dumps(header)}\n{json.dumps(line)}\n")
-    refused(run("memory", "import", file, gguf), 7, "line 2 holds")
+    refused(run("memory", "import", file, gguf), 7, "line 2 has")
 
 
 def test_what_is_not_there_is_said(gguf: Path, tmp_path: Path) -> None:
-    refused(run("memory", "export", gguf, tmp_path / "f"), 7, "no request of yours is remembered")
+    refused(run("memory", "export", gguf, tmp_path / "f"), 7, "the memory has no request of yours")
     refused(run("memory", "clear", "nothing-such", "-y"), 5, "is not a model, and the memory has nothing")
     refused(run("memory", "import", tmp_path / "f", gguf), 6, "cannot be read")
     refused(run("memory", "export", "nothing-such", tmp_path / "f"), 5, "is no model")

@@ -92,7 +92,7 @@ def test_a_saved_conversation_is_private_and_a_line_for_generate(tmp_path: Path)
 def test_no_other_file_is_written_over(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_text("GGUF")
-    with pytest.raises(UsageError, match="stays"):
+    with pytest.raises(UsageError, match="is not replaced"):
         Transcript().save(path)
     assert path.read_text() == "GGUF"
 

@@ -1,14 +1,14 @@
-// The page's requests, all of them to the daemon it came from.
+// Sends the page's requests, all to the daemon that served the page.
 
 const KEY = "anespec-key";
 
-/** The API key: kept until this tab is closed, and only here. */
+/** The API key, which is stored only in this tab, until it is closed. */
 export const key = {
   get: () => sessionStorage.getItem(KEY) ?? "",
   set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
 };
 
-/** A request that was not served. `status` 0: nobody answered; `wait` is seconds after which it may be. */
+/** A request that was not served. `status` 0 means no answer; `wait` is the seconds until a retry may succeed. */
 export class Refusal extends Error {
   constructor(message, status = 0, code = null, wait = null) {
     super(message);
@@ -18,7 +18,7 @@ export class Refusal extends Error {
   }
 }
 
-/** The daemon's answer. Raises Refusal, and AbortError where `signal` said so. */
+/** Return the daemon's answer. Throws Refusal, and AbortError if `signal` aborts. */
 export async function ask(path, { body, signal } = {}) {
   const headers = {};
   if (key.get()) headers.authorization = `Bearer ${key.get()}`;
@@ -51,7 +51,7 @@ async function refusalOf(response) {
     said = (await response.json()).error ?? {};
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    // A proxy between the page and the daemon may answer with something else than JSON.
+    // A proxy between the page and the daemon may send an answer that is not JSON.
   }
   const wait = Number.parseInt(response.headers.get("retry-after"), 10);
   let message = typeof said.message === "string" ? said.message : `The daemon answers with status ${response.status}.`;
@@ -60,7 +60,7 @@ async function refusalOf(response) {
   return new Refusal(message, response.status, said.code ?? null, Number.isNaN(wait) ? null : Math.min(wait, 3600));
 }
 
-/** The events of a stream, as they come. Raises Refusal where it says that it failed, or ends before it is done. */
+/** Yield the events of a stream. Throws Refusal if an event is an error, or if the stream ends too early. */
 export async function* events(response) {
   for await (const data of dataOf(response.body)) {
     if (data === "[DONE]") return;

@@ -1,4 +1,4 @@
-// The conversations of this browser, and the answers that are being written in them.
+// Manages the conversations of this browser, and their running answers.
 
 import { append, messageOf, newConversation, newId, newMessage, pathTo, show, toMessages, toSummarise, touch, unseenOf, variantsOf } from "./conversation.js";
 import { Run } from "./run.js";
@@ -11,9 +11,9 @@ const SUMMARY_SHARE = 1 / 8;
 
 export class Chat {
   /**
-   * `views` are told what happened: listed() when the list is another, opened() when another path is shown,
+   * `views` has callbacks: listed() when the list has changed, opened() when another path is shown,
    * written(conversation, message, run) when a message has grown, refused(run, retry) when a key is needed,
-   * unsaved() when there is no room left, busy() when an answer begins or has ended.
+   * unsaved() when the storage is full, busy() when an answer starts or ends.
    */
   constructor(store, settings, views) {
     this.store = store;
@@ -25,7 +25,7 @@ export class Chat {
     this.current = newConversation(settings.get("system"));
   }
 
-  /** Reads what is kept, and opens the conversation of that id if there is one. */
+  /** Load the stored conversations, and open the one with this id if it exists. */
   async load(id) {
     this.conversations = await this.store.all();
     const found = this.conversations.find((each) => each.id === id);
@@ -52,7 +52,7 @@ export class Chat {
     this.views.opened();
   }
 
-  /** Take over a change from another tab. */
+  /** Apply a change from another tab. */
   async changed(id) {
     if (this.runs.has(id)) return;
     const found = await this.store.get(id);
@@ -65,17 +65,17 @@ export class Chat {
     this.views.opened();
   }
 
-  /** Asks a question at the end of what is shown. */
+  /** Ask a question at the end of the shown path. */
   ask(text) {
     this.question(this.current.leaf, text);
   }
 
-  /** Asks something else in a question's place; what followed it stays beside it. */
+  /** Ask an edited question, as a new branch beside the old one. */
   edit(id, text) {
     this.question(messageOf(this.current, id).parent, text);
   }
 
-  /** Answers a question once more; for null the last one that is shown. */
+  /** Answer a question again, as a new branch; null means the last one shown. */
   again(id) {
     const answer = messageOf(this.current, id ?? this.current.leaf);
     if (!answer || this.run) return;
@@ -121,7 +121,7 @@ export class Chat {
     this.follow(conversation, answer, run, () => this.summarise(id));
   }
 
-  /** What a run calls after each change of a message. */
+  /** Return the function that a run calls after each change of a message. */
   writer(conversation, message) {
     let saved = performance.now();
     return (run) => {
@@ -132,7 +132,7 @@ export class Chat {
     };
   }
 
-  /** Runs what is written into a message, or beside it; `retry` asks once more. */
+  /** Run an answer or a summary until it ends; `retry` repeats the request. */
   follow(conversation, message, run, retry) {
     this.runs.set(conversation.id, run);
     this.views.busy();
@@ -155,7 +155,7 @@ export class Chat {
     this.run?.stop();
   }
 
-  /** Shows another message in the place of one: the one before it (-1), or behind it (1). */
+  /** Show the previous (-1) or next (1) alternative of a message. */
   turn(id, step) {
     const message = messageOf(this.current, id);
     const variants = variantsOf(this.current, message);
@@ -207,7 +207,7 @@ export class Chat {
     return added.length;
   }
 
-  /** Puts a conversation into the list, and saves it. */
+  /** Add a conversation to the list, and save it. */
   keep(conversation) {
     if (!this.conversations.includes(conversation)) this.conversations.push(conversation);
     this.save(conversation);

@@ -1,4 +1,4 @@
-// Copying, also where the page came over plain HTTP from another machine and browsers offer no clipboard.
+// Copies text, also if the page came over plain HTTP from another machine, where browsers provide no clipboard.
 
 export async function copy(text) {
   try {

@@ -1,5 +1,5 @@
-// A conversation: a tree of messages, of which one path is shown. Asking again, or asking something else, begins a
-// branch beside what there was, so nothing is ever lost.
+// A conversation is a tree of messages, and one path through it is shown. Answering again, or editing a question, starts
+// a new branch, so nothing is lost.
 
 export const LONGEST_TITLE = 120;
 
@@ -7,7 +7,7 @@ const SUMMARISE =
   "Summarise our conversation so far in a few sentences, so that it can go on from there: what was asked, what was " +
   "found or decided, and the names and numbers that matter.";
 
-/** Random letters and digits; crypto.randomUUID is only there over HTTPS and on this machine. */
+/** Return random letters and digits. crypto.randomUUID exists only over HTTPS and on localhost. */
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -71,10 +71,10 @@ export function append(conversation, parent, message) {
   touch(conversation);
 }
 
-/** Shows the path through a message, as far as it went when it was last added to. */
+/** Show the path through a message, down to the newest message below it. */
 export function show(conversation, id) {
   conversation.leaf = id;
-  // Messages come after those that they answer, so one look finds the newest that stands below.
+  // Messages come after the ones they answer, so one pass finds the newest message below.
   const below = new Set([id]);
   for (const message of conversation.messages) {
     if (below.has(message.parent)) {
@@ -102,21 +102,21 @@ export function shortened(text, most) {
 }
 
 /**
- * The first messages of a path that its next question is asked without: those that `model` had no room for when it
- * answered last; another one may have room. For null: those that any model had none for.
+ * Return the first messages of a path that the next question leaves out: those that did not fit the context of `model`
+ * at its last answer. Another model may have more room. For null: those that did not fit for some model.
  */
 export function unseenOf(path, model = null) {
   const isOf = (message) => message.role === "assistant" && (model === null || message.model === model);
   return path.findLast(isOf)?.unseen ?? 0;
 }
 
-/** The messages as the daemon is asked with them, but for the first `unseen`; the last is always there. */
+/** Return the messages of a request, without the first `unseen`; the last one is always included. */
 export function toMessages(conversation, path, unseen) {
   const system = conversation.system.trim() ? [{ role: "system", content: conversation.system }] : [];
   return [...system, ...path.map(toMessage).slice(Math.min(unseen, path.length - 1))];
 }
 
-/** The summary that was made of what was left out goes with the question after it. */
+/** Return a question's text, with the summary of the messages left out before it. */
 function toMessage({ role, content }, place, path) {
   const summary = path[place - 1]?.summary;
   if (role !== "user" || !isSummary(summary)) return { role, content };
@@ -124,8 +124,8 @@ function toMessage({ role, content }, place, path) {
 }
 
 /**
- * What is asked for a summary of what an answer was given without: all of it since the last summary, which is sent
- * with it or still seen.
+ * Return the request for a summary of the messages left out of an answer: all since the last summary, which is sent
+ * too or still part of the conversation.
  */
 export function toSummarise(conversation, path) {
   const answer = path.at(-1);

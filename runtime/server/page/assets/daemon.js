@@ -1,4 +1,4 @@
-// What the page knows of the daemon: its models, and how busy they are.
+// Reads the daemon's models, and how busy they are.
 
 import { askJson } from "./api.js";
 
@@ -6,7 +6,7 @@ const BUSY_MILLISECONDS = 1000;
 const IDLE_MILLISECONDS = 15_000;
 const AGAIN_SECONDS = 5;
 
-/** The models that can be asked for; waits as long as the daemon loads. `tell` is given what it waits for, or null, and whether it asks again. */
+/** Return the served models; wait while the daemon loads. `tell` gets the reason of the wait, or null, and whether the page tries again. */
 export async function models(tell, askForKey) {
   for (;;) {
     try {
@@ -29,7 +29,7 @@ export async function models(tell, askForKey) {
   }
 }
 
-/** Asks how busy a model is while somebody looks: often while `isBusy()`, it answers or is checked, else now and then. */
+/** Polls the load of a model while the page is visible: often while `isBusy()` or a check runs, else rarely. */
 export class LoadWatch {
   constructor(isBusy, model, ontold) {
     this.isBusy = isBusy;
@@ -40,7 +40,7 @@ export class LoadWatch {
     document.addEventListener("visibilitychange", () => this.soon());
   }
 
-  /** Asks now. */
+  /** Poll now. */
   async soon() {
     clearTimeout(this.timer);
     if (document.hidden) return;
@@ -50,7 +50,7 @@ export class LoadWatch {
       this.ontold(found[model] ?? null, this.last[model] ?? null);
       this.last = found;
     } catch {
-      // A failed request for an answer shows the reason itself.
+      // Errors are ignored here: a failed request for an answer shows the reason.
       this.ontold(null, null);
     }
     clearTimeout(this.timer);

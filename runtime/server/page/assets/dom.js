@@ -1,8 +1,8 @@
-// Build elements. Text stays text; only markdown/render.js makes elements of markup, through DOMPurify.
+// Builds elements. Text is never parsed as HTML; only markdown/render.js creates elements from markup, through DOMPurify.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element; properties that begin with "on" are listeners, `null`, `undefined` and `false` leave one out. */
+/** Return an element. Properties that begin with "on" are listeners; `null`, `undefined` and `false` leave out a property. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -30,8 +30,8 @@ export function byId(id) {
 }
 
 /**
- * Makes `old` look like `made` while as much of it as can be stays where it is, so that nothing flickers, and what is
- * selected or scrolled stays so. The first `kept` children are left alone.
+ * Change `old` to look like `made`, and keep as many of its nodes as possible, so that nothing flickers, and selection
+ * and scrolling stay. The first `kept` children are not changed.
  */
 export function morph(old, made, kept = 0) {
   const before = [...old.childNodes].slice(kept);
@@ -54,7 +54,7 @@ function isAlike(one, other) {
 }
 
 function retext(node, text) {
-  // What is selected stays selected where text only grows.
+  // If text only grows, the selection stays.
   if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
   else if (node.data !== text) node.data = text;
 }

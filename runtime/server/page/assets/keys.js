@@ -1,8 +1,8 @@
-// The keyboard: every shortcut, in one list that the page also shows.
+// Handles keyboard shortcuts, from the same list that the page shows.
 
 import { byId, h } from "./dom.js";
 
-/** Those that text fields and buttons have; the page only lists them. */
+/** Shortcuts that text fields and buttons handle; the page only lists them. */
 const BUILT_IN = [
   [["Enter"], "Send"],
   [["Shift", "Enter"], "Begin a new line"],
@@ -10,7 +10,7 @@ const BUILT_IN = [
   [["↑"], "In an empty field: edit the last question"],
 ];
 
-/** Listens for single keys. `commands` are [key, what it does, function]; `isOn` says whether they are wanted. */
+/** Listen for single keys. `commands` are [key, description, function]; `isOn` returns whether they are enabled. */
 export function listen(commands, isOn, escape) {
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.isComposing) return;

@@ -69,7 +69,7 @@ const sheet = new SettingsSheet(
   () => shell.paint(),
 );
 
-// Called by the chat.
+// The functions that the chat calls.
 
 function listed() {
   sidebar.show(chat.conversations, chat.current.id, new Set(chat.runs.keys()));
@@ -92,7 +92,7 @@ function opened() {
 
 const pending = new Map();
 
-/** Draws once per frame, however many tokens came. */
+/** Draw at most once per frame, however many tokens came. */
 function written(conversation, message, run) {
   if (conversation !== chat.current) return;
   if (!pending.size) requestAnimationFrame(draw);
@@ -125,7 +125,7 @@ function drawSend() {
   byId("send").disabled = question.value.trim() === "";
 }
 
-/** Says an answer to a screen reader once it is there, not word by word. */
+/** Announce a complete answer to screen readers, not each word. */
 function speak(message, run) {
   if (run.message !== message) {
     if (run.state === "ended") shell.say(run.message.error ?? "The summary is there.");
@@ -233,7 +233,7 @@ const commands = [
   ["?", "This list", () => showKeys(commands)],
 ];
 
-/** Goes to a message beside the one that has the focus. */
+/** Move the focus to the next or previous message. */
 function step(by) {
   const all = [...document.querySelectorAll("[data-message]")];
   const at = all.indexOf(document.activeElement.closest("[data-message]"));

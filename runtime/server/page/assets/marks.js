@@ -1,10 +1,10 @@
-// Marks: which characters of an answer were drafted, and by which source. They are runs [from, to, source], in order and
-// without overlaps.
+// Marks say which characters of an answer were drafted, and by which source. They are runs [from, to, source], in order
+// and without overlaps.
 
 const KNOWN = ["mix", "lookup", "reference", "recycle", "jacobi"];
 const HUES = 6;
 
-/** Add a mark for the characters `from` to `to`, drafted by `source`; for null, which no source drafted, do nothing. */
+/** Add a mark for the characters `from` to `to`, drafted by `source`; null (not drafted) adds nothing. */
 export function addMark(marks, from, to, source) {
   if (!source || from === to) return;
   const last = marks.at(-1);

@@ -1,4 +1,4 @@
-// One answer, from asking to its end. Where the daemon is busy or still loads, it asks again when it was told to.
+// One answer, from the request to its end. If the daemon is busy or loading, the request is repeated when it says.
 
 import { Refusal, ask, events } from "./api.js";
 import { addMark } from "./marks.js";
@@ -7,13 +7,13 @@ const ENDINGS = new Set(["length", "context", "time"]);
 const RATE_SECONDS = 3;
 const MOST_PASSES = 4096;
 
-/** How a message ends for which there is too little room in the context. */
+/** The finish reasons of a message for which the context has too little room. */
 export const UNFIT = "unfit";
 
 export class Run {
   /**
-   * `body` is the request but for what a stream needs; `message` is filled, `onchange` called after each change.
-   * It is given up with the words `unfit` where all but the last of its messages have no room, if there are such words.
+   * `body` is the request without the fields for streaming. `message` is filled, and `onchange` called after each change.
+   * If `unfit` is given and only the last message fits the context, the run ends with that text as its error.
    */
   constructor(body, message, onchange, unfit = null) {
     this.body = body;
@@ -31,7 +31,7 @@ export class Run {
     this.source = null;
   }
 
-  /** Ends once the answer has; never raises: what went wrong stands in `message.error` and `refusal`. */
+  /** Resolve at the end of the answer. Never rejects: errors are in `message.error` and `refusal`. */
   async go() {
     try {
       const response = await this.served();
@@ -46,7 +46,7 @@ export class Run {
         this.message.finish = error.code === UNFIT ? UNFIT : "failed";
       }
     }
-    // The daemon's own figures come with the end of an answer, which one that was broken off never had.
+    // The daemon's figures come with the end of an answer, so an interrupted answer has none.
     this.message.timings ??= this.counted();
     this.become("ended");
   }
@@ -56,7 +56,7 @@ export class Run {
     this.skip();
   }
 
-  /** The response; asked for again as long as the daemon says when. */
+  /** Return the response; repeat the request as long as the daemon says when to retry. */
   async served() {
     const how = {
       stream: true, stream_options: { include_usage: true }, truncation: "auto", fallback_template: "plain", anespec: true,
@@ -126,7 +126,7 @@ export class Run {
     this.onchange(this);
   }
 
-  /** Notes a token. One that nobody guessed begins what its pass gave; the guessed ones follow it. */
+  /** Count a token. A token that was not drafted starts a new pass; the drafted ones follow it. */
   count(source) {
     this.source = source;
     const now = performance.now();
@@ -136,7 +136,7 @@ export class Run {
     if (this.passes.length > MOST_PASSES) this.passes.shift();
   }
 
-  /** What can be told from here of how quickly tokens came, in the daemon's words; null where too few have. */
+  /** Return timings measured by the page, with the daemon's field names; null if there were too few tokens. */
   counted() {
     const tokens = this.arrivals.length;
     if (tokens < 2) return null;
@@ -148,7 +148,7 @@ export class Run {
     };
   }
 
-  /** Tokens per second, of the last few. */
+  /** Return the tokens per second over the last few tokens. */
   get rate() {
     const end = this.arrivals.at(-1) ?? 0;
     const recent = this.arrivals.filter((at) => end - at < RATE_SECONDS * 1000);

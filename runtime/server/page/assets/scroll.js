@@ -20,7 +20,7 @@ export class Follower {
 
   scrolled() {
     const top = this.element.scrollTop;
-    // Growing text moves the end away too, so only scrolling up stops the following.
+    // Growing text also moves the end out of sight, so only scrolling up stops the following.
     if (this.isAtEnd) this.become(true);
     else if (top < this.last) this.become(false);
     this.last = top;
@@ -31,12 +31,12 @@ export class Follower {
     this.onchange(isFollowing);
   }
 
-  /** To be called after text has grown. */
+  /** Call after text has grown. */
   follow() {
     if (this.isFollowing) this.element.scrollTop = this.element.scrollHeight;
   }
 
-  /** Shows an element, and stays there however much text grows below it. */
+  /** Scroll to an element, and stay there while text grows below it. */
   showElement(element) {
     this.become(false);
     element.scrollIntoView({ block: "start" });

@@ -1,8 +1,8 @@
-// What a person chooses, kept in this browser. An empty field leaves the choice to the daemon.
+// The user's settings, stored in this browser. An empty field leaves the value to the daemon.
 
 const NAME = "anespec-settings";
 
-/** The fields of a request that can be set: what they are called, what they may be, and what they do. */
+/** The fields of a request that can be set: their names, ranges and descriptions. */
 export const FIELDS = [
   { name: "temperature", label: "Temperature", least: 0, most: 2, step: 0.05, usual: "0.8", about: "0: always the likeliest" },
   { name: "top_p", label: "Top-p", least: 0, most: 1, step: 0.01, usual: "1", about: "The likeliest up to this sum" },
@@ -40,7 +40,7 @@ export class Settings {
     try {
       localStorage.setItem(NAME, JSON.stringify(this.values));
     } catch {
-      // Without storage a choice lasts as long as the page.
+      // Without storage, settings last only while the page is open.
     }
   }
 

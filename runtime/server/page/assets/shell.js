@@ -1,4 +1,4 @@
-// What stands around the conversation: the list beside it, light and dark, and short notes.
+// The parts around the conversation: the sidebar, the theme, and short notes.
 
 import { byId, h } from "./dom.js";
 
@@ -41,7 +41,7 @@ export class Shell {
     document.documentElement.dataset.sidebar = isOpen ? "open" : "closed";
     byId("toggle-sidebar").setAttribute("aria-expanded", String(isOpen));
     byId("sidebar").inert = !isOpen;
-    // On a narrow screen the list lies over the conversation.
+    // On a narrow screen the list covers the conversation.
     byId("page").inert = isOpen && this.narrow.matches;
   }
 

@@ -1,4 +1,4 @@
-// Conversations, kept in this browser: in IndexedDB, or for as long as the page is open where there is none.
+// Stores conversations in this browser's IndexedDB; without IndexedDB, only while the page is open.
 
 const NAME = "anespec";
 const TABLE = "conversations";
@@ -10,7 +10,7 @@ export class Store {
     try {
       database = await opened();
     } catch {
-      // Some browsers keep nothing in private windows.
+      // Some browsers store nothing in private windows.
     }
     return new Store(database, onchange);
   }
@@ -26,7 +26,7 @@ export class Store {
     return this.database !== null;
   }
 
-  /** All of them, what was changed last first. */
+  /** Return all conversations, the last changed first. */
   async all() {
     const found = this.database ? await this.run("readonly", (table) => table.getAll()) : [...this.memory.values()];
     return found.sort((one, other) => other.updated - one.updated);

@@ -1,4 +1,4 @@
-// Runs before the first paint, so that a dark page does not begin with a flash of light.
+// Runs before the first paint, so that a dark page does not flash white at first.
 try {
   const { theme } = JSON.parse(localStorage.getItem("anespec-settings") ?? "{}");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;

@@ -5,12 +5,12 @@ import { LONGEST_TITLE, newId, newMessage } from "./conversation.js";
 const FORMAT = "anespec-conversations";
 const VERSION = 1;
 
-/** The text of a file that holds conversations. */
+/** Return the text of a file with conversations. */
 export function exported(conversations) {
   return `${JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 1)}\n`;
 }
 
-/** The conversations of a file's text. Raises an Error of one sentence where it holds none. */
+/** Return the conversations in a file's text. Throws an Error with one sentence if there are none. */
 export function imported(text) {
   let found;
   try {
@@ -28,7 +28,7 @@ export function imported(text) {
 function conversation(given) {
   const ids = new Map();
   const messages = listOf(given?.messages).map((message) => {
-    // A message may only answer an earlier one, so paths have no cycles.
+    // A message may only answer an earlier message, so paths have no cycles.
     const parent = ids.get(message?.parent) ?? null;
     const made = { ...checked(message), parent };
     if (typeof message?.id === "string") ids.set(message.id, made.id);
@@ -77,7 +77,7 @@ function marksOf(given) {
   });
 }
 
-/** The numbers of an object, which is all of it that is shown. */
+/** Return the numbers of an object; nothing else of it is shown. */
 function countsOf(given) {
   if (!given || typeof given !== "object") return null;
   return Object.fromEntries(Object.entries(given).filter(([, value]) => numberOf(value) !== null));

@@ -1,12 +1,12 @@
-// Which characters of a drawn block were drafted. Marks count characters of the source; what is drawn lacks its syntax.
+// Colours the drafted characters of a rendered block. Marks count characters of the source, whose syntax is not rendered.
 
 import { h } from "../dom.js";
 import { cutByMarks, hueOf } from "../marks.js";
 
-// How far from the last word the next one may stand: a longer way than the longest usual address.
+// The most characters between two words of the source: more than the longest usual address of a link.
 const NEAR = 2000;
 
-/** Colours the drafted text in `element`, which was drawn from `source`, which stands at `at` in the answer. */
+/** Colour the drafted text in `element`, which was rendered from `source` at position `at` in the answer. */
 export function markDrafted(element, source, at, marks) {
   if (!marks.length) return;
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
@@ -21,14 +21,14 @@ export function markDrafted(element, source, at, marks) {
     return [...cutByMarks(marks, text, at + from)].flatMap(([part, by]) => piece(part, by));
   };
   for (const node of nodes) {
-    // A line with escapes or entities stands otherwise in the source, so its words are looked for; some stay plain.
+    // A line with escapes or entities differs from its source, so words are searched one by one; some stay uncoloured.
     const parts = node.data.split(/(\n)/).map((line) => draw(line) ?? line.split(/(?<= )/).map((word) => draw(word) ?? word));
     node.replaceWith(...parts.flat(2));
   }
 }
 
 function piece(text, source) {
-  // A token's space stands before its word; colouring it would only blur where words begin.
+  // A token begins with the space before its word; colouring the space would hide where words begin.
   const word = text.trimStart();
   if (source === null || !word) return [text];
   const drafted = h("span", { class: "drafted", "data-hue": String(hueOf(source)) }, word);

@@ -1,5 +1,5 @@
-// Markdown as elements: marked writes markup, DOMPurify makes it elements of a fixed set. Markup in the text itself
-// stays text; there are no pictures, and no addresses other than http, https and mailto.
+// Renders Markdown: marked writes HTML, and DOMPurify creates elements of a fixed set from it. HTML in the text itself
+// stays text; there are no images, and no addresses other than http, https and mailto.
 
 import { h, icon } from "../dom.js";
 import { Lexer, Parser, Tokenizer, marked } from "../vendor/marked.js";
@@ -20,16 +20,16 @@ const ALLOWED = {
 };
 const FENCE = /^((?:[ \t>]|[-*+] |\d{1,9}[.)] )*)(`{3,}(?!.*`)|~{3,})(.*)$/;
 const FORMULA = /^(?:\$\$[^]{1,2000}?\$\$|\\\([^]{1,2000}?\\\)|\\\[[^]{1,2000}?\\\])/;
-// Stands for a tab in code while marked, which would make four spaces of it, reads the text; Unicode gives it no other use.
+// Replaces a tab in code while marked reads the text, since marked would write four spaces. Unicode has no other use for it.
 const TAB = "\ufdd1";
 
-// How many characters may be read in vain: marked reads on to the end of the text for each sign that nothing closes.
+// The limit of wasted work in characters: for each unclosed mark, marked reads to the end of the text.
 const MOST_EFFORT = 2_000_000;
 
 const none = () => undefined;
 let effort = 0;
 
-/** One of marked's readers, which finds nothing more once too much was read in vain. */
+/** Wrap a tokenizer of marked so that it finds nothing more once the limit of wasted work is reached. */
 function bounded(name) {
   return function reader(text, ...rest) {
     if (effort > MOST_EFFORT) return undefined;
@@ -54,7 +54,7 @@ marked.use({
     br: () => "<br>\n",
     heading: (text, level) => `<h${Math.min(6, level + 2)}>${text}</h${Math.min(6, level + 2)}>`,
     link: (href, _title, text) => link(href, text),
-    // A picture would be asked for from elsewhere; the reader can follow its address.
+    // An image would cause a request to another server, so only a link to it is shown.
     image: (href, _title, text) => link(href, text || escaped(href), "picture"),
   },
   extensions: [
@@ -71,27 +71,27 @@ marked.use({
   ],
 });
 
-/** Text as markup; entities in it stay what they are. */
+/** Return text as HTML; entities in it stay unchanged. */
 function escaped(text) {
   return text.replace(/&(?!#?\w+;)|[<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 }
 
-/** What remains of a text as it stands, once too much was read in vain. */
+/** Return the rest of a text as plain text, once the limit of wasted work is reached. */
 function inlineText(text) {
-  // Each character of a word may begin an e-mail address, so marked reads the rest of the word for it.
+  // Each character of a word may begin an e-mail address, so marked reads the rest of the word for each.
   effort += /^\S*/.exec(text)[0].length;
   return effort > MOST_EFFORT ? { type: "text", raw: text, text: escaped(text) } : false;
 }
 
-/** The markup of a link; its text as Markdown where its address is not safe to follow. */
+/** Return the HTML of a link; its Markdown as text if its address is not safe to follow. */
 function link(href, text, kind = "") {
-  // DOMPurify drops an address that looks like the end of an element.
+  // DOMPurify removes an address that looks like a closing tag.
   const address = escaped(href.replace(/[<>"]/g, encodeURIComponent));
   if (SAFE.test(href)) return `<a class="${kind}" href="${address}">${text}</a>`;
   return text === escaped(href) ? text : `[${text}](${escaped(href)})`;
 }
 
-/** The blocks of a text, each a token of marked's with where it begins and ends in the text. */
+/** Return the blocks of a text: marked's tokens, each with its start and end in the text. */
 export function blocksOf(text, isOpen = false) {
   const blocks = read(text);
   const last = blocks.at(-1);
@@ -102,7 +102,7 @@ export function blocksOf(text, isOpen = false) {
 
 function read(text) {
   const blocks = [];
-  // Every block begins a line. Lines are counted, since marked makes spaces of the tabs that lead them.
+  // Each block begins a line. Lines are counted, since marked replaces leading tabs by spaces.
   let from = 0;
   for (const token of lexed(text)) {
     let to = from;
@@ -122,12 +122,12 @@ function lexed(text) {
   try {
     return Lexer.lex(prepared(text), marked.defaults);
   } catch {
-    // Nested more deeply than can be read.
+    // The nesting is too deep for marked.
     return [{ type: "paragraph", raw: text, tokens: [{ type: "text", raw: text, text: escaped(text) }] }];
   }
 }
 
-/** A text for marked: with what stands for the tabs that lead lines of code, and the code at its end closed. */
+/** Return a text for marked: leading tabs of code are replaced, and code at the end is closed. */
 function prepared(text) {
   let fence = null;
   const lines = text.split("\n").map((line) => {
@@ -143,7 +143,7 @@ function prepared(text) {
   return lines.join("\n");
 }
 
-/** What closes the code or the emphasis with asterisks that the end of a block has begun. */
+/** Return the text that closes code or asterisk emphasis left open at the end of a block. */
 function closing(text) {
   const from = Math.max(text.lastIndexOf("\n\n"), text.lastIndexOf("\n- "), text.lastIndexOf("\n* "));
   const rest = text.slice(from + 1).slice(-2000).replace(/^[ \t]*[-*+] /, "").replace(/(`+)[^`](?:[^]*?[^`])?\1(?!`)/g, "");
@@ -157,7 +157,7 @@ function closing(text) {
   return (code?.[0] ?? "") + open.reverse().join("");
 }
 
-/** A block as an element. */
+/** Return the element of a block. */
 export function elementOf(token) {
   const markup = Parser.parse([token], marked.defaults).replaceAll(TAB, "\t");
   const element = h("div", {}, DOMPurify.sanitize(markup, ALLOWED));

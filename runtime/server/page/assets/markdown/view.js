@@ -1,10 +1,10 @@
-// An answer in Markdown: drawn again as it grows, and only where it changed.
+// Shows an answer in Markdown; while it grows, only changed blocks are rendered again.
 
 import { h, morph } from "../dom.js";
 import { markDrafted } from "./drafted.js";
 import { blocksOf, elementOf } from "./render.js";
 
-// Signs that may begin a list, a heading or a fence; the rest of the line decides which.
+// Characters that may begin a list, a heading or a fence, depending on the rest of the line.
 const UNDECIDED = /(?:^|\n)[ \t]*(?:[-*+#>|`~_=:]+|\d{1,9}[.)]?)[ \t]*$/;
 
 export class MarkdownView {
@@ -15,7 +15,7 @@ export class MarkdownView {
     this.text = "";
   }
 
-  /** Shows a text with its marks. `isOpen`: more will come, so emphasis and code that have begun count as closed. */
+  /** Show a text with its marks. `isOpen`: more text will come, so unclosed emphasis and code are rendered as closed. */
   show(text, marks, isOpen = false) {
     if (!text.startsWith(this.text) || !isOpen) this.settled = this.start = 0;
     this.text = text;
@@ -27,7 +27,7 @@ export class MarkdownView {
       return element;
     });
     morph(this.element, h("div", {}, drawn), this.settled);
-    // All but the last two blocks are final: what comes can still make the last one part of the one before.
+    // All but the last two blocks are final: new text may still join the last block to the one before.
     const firm = isOpen ? Math.max(0, blocks.length - 2) : 0;
     if (firm) {
       this.settled += firm;

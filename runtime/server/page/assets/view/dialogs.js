@@ -1,10 +1,10 @@
-// Settings, the list of keys, and the question for an API key.
+// The dialogs: settings, the list of shortcuts, and the prompt for an API key.
 
 import { key } from "../api.js";
 import { byId, h } from "../dom.js";
 import { FIELDS } from "../settings.js";
 
-/** Fills the sheet of settings from what is chosen, and reads each change back. */
+/** Shows the settings, and stores each change. */
 export class SettingsSheet {
   /** `onchange` is called after each change, `system` gets and sets the conversation's system prompt. */
   constructor(settings, system, onchange) {
@@ -67,7 +67,7 @@ function field({ name, label, least, most, step, usual, about }) {
   return h("div", { class: "field" }, h("label", { for: id }, label), input, h("p", { id: `${id}-about`, class: "hint" }, about));
 }
 
-/** Asks for an API key; resolves to whether one was given. */
+/** Ask for an API key; resolve to whether the user entered one. */
 export function askKey(said) {
   const dialog = byId("ask-key");
   if (dialog.open) return Promise.resolve(false);

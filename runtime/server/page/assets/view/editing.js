@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 
-/** Lets a question be edited within its element; `done` is called with the text, or null where it stays. */
+/** Edit a question within its element; `done` is called with the new text, or null if it was cancelled. */
 export function editQuestion(element, text, done) {
   if (element.querySelector("form")) return;
   const field = h("textarea", { "aria-label": "Edit the question" });
@@ -44,7 +44,7 @@ export function editQuestion(element, text, done) {
   field.setSelectionRange(text.length, text.length);
 }
 
-/** Makes a field as high as its text. */
+/** Fit a field's height to its text. */
 export function fit(field) {
   field.style.height = "auto";
   field.style.height = `${field.scrollHeight + 2}px`;

@@ -17,13 +17,13 @@ export class Gauges {
     this.busy = null;
   }
 
-  /** What the daemon says of the model now: an answer of /stats, and the one before it. */
+  /** Take the current answer of /stats for the model, and the previous one. */
   setLoad(now, before) {
     this.load = now;
     this.busy = (now && before && since(before, now)) ?? (now && this.busy);
   }
 
-  /** Draws the figures of an answer that is being written, or of one that was (from its `timings`). */
+  /** Draw the figures of a running answer, or of a finished one (from its `timings`). */
   show(run, message) {
     const timings = message?.timings;
     const isLive = run !== null && run.state !== "ended";
@@ -42,7 +42,7 @@ export class Gauges {
     );
   }
 
-  /** A column for each of the last passes: the token that was computed at its foot, the guessed ones above it. */
+  /** Draw a column for each of the last passes: the computed token at the bottom, the drafted ones above it. */
   draw(all) {
     const passes = all.slice(-SHOWN_PASSES);
     while (this.passes.children.length > passes.length) this.passes.firstChild.remove();
@@ -55,7 +55,7 @@ export class Gauges {
     });
   }
 
-  /** Names the colours of the sources of some messages. */
+  /** Draw the legend of the drafters' colours in some messages. */
   name(messages) {
     const marks = messages.flatMap((message) => [...message.marks, ...message.reasoningMarks]);
     const sources = [...new Set(marks.map(([, , source]) => source))].sort().slice(0, MOST_SOURCES);
@@ -70,7 +70,7 @@ function figure(name, value, about) {
   return h("div", { class: value === null ? "figure none" : "figure", title: about }, h("dt", {}, name), h("dd", {}, value ?? "–"));
 }
 
-/** What was done between two answers of /stats; null where that is nothing. */
+/** Return the differences between two answers of /stats; null if there are none. */
 function since(before, now) {
   const passes = now.passes - before.passes;
   if (passes <= 0) return null;

@@ -1,4 +1,4 @@
-// Numbers and sentences as people read them.
+// Formats numbers and sentences for display.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 2, minimumFractionDigits: 2 });
@@ -13,7 +13,7 @@ export const numbers = {
   seconds: (value) => (value < 60 ? `${Math.max(1, Math.round(value))} s` : `${Math.round(value / 60)} min`),
 };
 
-/** What the daemon says, as a sentence. */
+/** Return a message of the daemon as a sentence, with a capital and a full stop. */
 export function sentence(text) {
   return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }

@@ -1,4 +1,4 @@
-// The line that says which messages no longer fit into the context, and what can be done about that.
+// The note about messages that no longer fit into the context, with buttons for what can be done.
 
 import { h } from "../dom.js";
 import { MarkdownView } from "../markdown/view.js";
@@ -16,11 +16,11 @@ export class RoomView {
     this.markdown = new MarkdownView(this.summary);
   }
 
-  /** `room` has the messages that do not fit (`count`), and whether something may be done (`isOpen`). */
+  /** `room` has the number of messages that do not fit (`count`), and whether the buttons apply (`isOpen`). */
   update({ summary }, run, room) {
     this.element.hidden = room === null;
     if (room === null) return;
-    // Most answers never need these elements.
+    // Created only when needed, since most answers do not need these elements.
     if (!this.element.hasChildNodes()) this.element.append(this.line, this.offers, this.details);
     const isWriting = run !== null && run.state !== "ended";
     this.line.textContent = `${numbers.counted(room.count, "earlier message")} no longer fit${room.count === 1 ? "s" : ""}; the model does not see what is grey.`;

@@ -12,7 +12,7 @@ export class SidebarView {
     list.addEventListener("click", (event) => this.click(event));
   }
 
-  /** Draws all conversations; `current` is the one that is open, `busy` those that are being answered in. */
+  /** Draw the list of conversations; `current` is the open one, `busy` are those with a running answer. */
   show(conversations, current, busy) {
     if (this.renaming) return;
     this.list.replaceChildren(...conversations.map((each) => row(each, each.id === current, busy.has(each.id))));
@@ -27,7 +27,7 @@ export class SidebarView {
     else this.actions[button.dataset.action]?.(id);
   }
 
-  /** Turns a title into a field: Enter keeps what it says, Escape what was. */
+  /** Turn a title into a text field: Enter stores the new title, Escape keeps the old one. */
   rename(id) {
     const item = this.list.querySelector(`[data-conversation="${CSS.escape(id)}"]`);
     if (!item || this.renaming) return;

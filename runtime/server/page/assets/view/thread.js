@@ -1,4 +1,4 @@
-// The messages of a conversation, and the one that is being written.
+// Shows the messages of a conversation, and the running answer.
 
 import { pathOf, shortened, unseenOf, variantsOf } from "../conversation.js";
 import { h, icon } from "../dom.js";
@@ -26,7 +26,7 @@ export class ThreadView {
     });
   }
 
-  /** Draws a conversation; `run` is the answer that is being written in it, if one is. */
+  /** Draw a conversation; `run` is its running answer, if there is one. */
   show(conversation, run) {
     this.conversation = conversation;
     this.path = pathOf(conversation);
@@ -42,7 +42,7 @@ export class ThreadView {
     for (const message of this.path) this.update(message, run);
   }
 
-  /** Draws what has changed of a message; `run` may write it, or the summary beside it. */
+  /** Draw the changes of a message; `run` is the run that writes it or its summary, if any. */
   update(message, run = null) {
     this.draw(message, run);
     const unseen = unseenOf(this.path);
