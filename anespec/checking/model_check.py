@@ -111,7 +111,7 @@ class ModelCheck:
 
     @property
     def progress(self) -> str | None:
-        """See Check.progress."""
+        """Return the progress, as in `3 of 12`; None once the check has ended."""
         return self._check.progress
 
     def stop(self) -> None:

@@ -41,7 +41,7 @@ class GateResult:
 
     @property
     def standing(self) -> Status:
-        """The gate's status; a gate that raised counts as not run."""
+        """Return the gate's status; a gate that raised an error counts as not run."""
         return Status.NOT_RUN if self.answer is None else self.answer.standing
 
     def require(self) -> None:

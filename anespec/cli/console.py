@@ -79,7 +79,7 @@ def _clock(seconds: float) -> str:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 
 
-class _HarmlessConsole(Console):
+class _EscapingConsole(Console):
     """A console that escapes control characters in names and texts from files.
 
     On a terminal, the lines of a str are wrapped between words, since a terminal breaks long lines anywhere.
@@ -99,7 +99,7 @@ class _HarmlessConsole(Console):
 
 def out() -> Console:
     """Return the console for results: standard output."""
-    return _HarmlessConsole(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
+    return _EscapingConsole(file=sys.stdout, highlight=False, markup=False, soft_wrap=True)
 
 
 def notes() -> Console:
@@ -116,7 +116,7 @@ def aside() -> Console:
 
 
 def _standard_error(quiet: bool) -> Console:
-    return _HarmlessConsole(file=sys.stderr, quiet=quiet, highlight=False, markup=False, soft_wrap=True)
+    return _EscapingConsole(file=sys.stderr, quiet=quiet, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

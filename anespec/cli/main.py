@@ -106,26 +106,26 @@ def main() -> None:
 
     A failure is printed to standard error; with --json it is also an object on standard output.
     """
-    _settle_streams()
+    _repair_streams()
     kept = LiveObjects()
     try:
         code = _run(kept)
     except click.ClickException as complaint:
         error = with_origin(complaint)
         code = error.exit_code
-        _tell(code, error.format_message(), error.show)
+        _report_failure(code, error.format_message(), error.show)
     except ReaderGone as gone:
         code = gone.exit_code
     except AnespecError as failure:
         code, sentence = failure.exit_code, sanitize_terminal(str(failure))
         shown = sentence if isinstance(failure, Interrupted) else f"error: {sentence}"
-        _tell(code, str(failure), lambda: click.echo(_as_shown(shown), err=True), failure.facts)
+        _report_failure(code, str(failure), lambda: click.echo(_as_shown(shown), err=True), failure.facts)
     # A ^C while the process ends must not change the printed result or the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     leave(code)
 
 
-def _settle_streams() -> None:
+def _repair_streams() -> None:
     """Make sure that all three standard streams exist, and that they accept any character.
 
     If file descriptor 1 is free, the next opened file would get it, and receive all text for standard output.
@@ -183,7 +183,7 @@ def _as_shown(text: str) -> str:
     return wrapped(text, get_terminal_size().columns) if sys.stderr.isatty() else text
 
 
-def _tell(
+def _report_failure(
     code: int, failure: str, show: Callable[[], None], facts: Mapping[str, object] = MappingProxyType({})
 ) -> None:
     """Print why the command failed, if the streams accept it."""

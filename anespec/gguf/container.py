@@ -62,7 +62,7 @@ class TensorInfo:
 
     @property
     def elements(self) -> int:
-        """The number of elements in the tensor."""
+        """Return the number of elements in the tensor."""
         return math.prod(self.shape)
 
 

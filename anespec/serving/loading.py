@@ -92,7 +92,7 @@ class ResidentModel(ServingModel, Protocol):
 
 
 class Loader(Protocol):
-    """Finds and loads models. Its methods are called in threads, possibly several at once."""
+    """An object that finds and loads models. Its methods are called in threads, possibly several at once."""
 
     def find(self, source: ModelSource) -> Found:
         """Return the artifact of a source; a GGUF is converted first. Raises AnespecError."""

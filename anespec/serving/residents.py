@@ -125,14 +125,14 @@ class Residents:
         resident.leases -= 1
         resident.used = next(self._uses)
         if resident.is_retired and not resident.leases:
-            self._send_away(resident)
-        self._tell_change()
+            self._start_closing(resident)
+        self._notify()
 
     def retire(self, resident: Resident) -> None:
         """Give the model to no further request, and close it after its last use."""
         resident.is_retired = True
         if not resident.leases:
-            self._send_away(resident)
+            self._start_closing(resident)
 
     async def reserve(self, name: str, needed: int, give_way: Callable[[Resident], bool]) -> None:
         """Reserve `needed` bytes for a model, and unload others if necessary.
@@ -155,7 +155,7 @@ class Residents:
             )
         deadline = time.monotonic() + self._room_seconds
         while limit is not None and not limit.holds(self._taken, needed):
-            for each in self._in_turn():
+            for each in self._candidates():
                 if give_way(each):
                     _log.info("%s gives way to %s", each.name, name)
                     break
@@ -186,7 +186,7 @@ class Residents:
     def give_up(self, reserved: int) -> None:
         """End a reservation of that many bytes."""
         self._reserved -= reserved
-        self._tell_change()
+        self._notify()
 
     async def close(self) -> None:
         """Stop all models, even those in use; they stay in memory until the process ends (see
@@ -198,9 +198,9 @@ class Residents:
         for each in staying:
             keep(each.model)
         self._all.clear()
-        self._tell_change()
+        self._notify()
 
-    def _in_turn(self) -> list[Resident]:
+    def _candidates(self) -> list[Resident]:
         """Return the models that may give way now, the next one first."""
         idle = [each for each in self._all if not (each.leases or each.is_retired)]
         if idle or any(each.is_retired for each in self._all):
@@ -217,7 +217,7 @@ class Residents:
     def _taken(self) -> int:
         return self._reserved + sum(each.found.memory for each in self._all)
 
-    def _send_away(self, resident: Resident) -> None:
+    def _start_closing(self, resident: Resident) -> None:
         if resident.going is None and not self._closed:
             resident.going = asyncio.create_task(self._close(resident))
 
@@ -228,8 +228,8 @@ class Residents:
             _log.exception("%s could not be closed", resident.name)
         self._all.remove(resident)
         _log.info("%s was unloaded", resident.name)
-        self._tell_change()
+        self._notify()
 
-    def _tell_change(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

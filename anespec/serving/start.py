@@ -116,7 +116,7 @@ async def serve(asked: ServeRequest) -> None:
         AnespecError: the daemon cannot listen, or cannot load the models of the start.
     """
     options, lifecycle = asked.serving, Lifecycle()
-    watch = telling(_said_aloud(), lifecycle)
+    watch = telling(_terminal_progress(), lifecycle)
     # After the start, progress would disturb the log.
     loader = ArtifactLoader(lambda: watch if lifecycle.phase is Phase.STARTING else _LOGGED)
     keys = _keys(options)
@@ -131,7 +131,7 @@ async def serve(asked: ServeRequest) -> None:
                 config.path,
             )
         keys.take(_keys(options))
-        _say_without_admin(keys, options, _LOGGED)
+        _note_missing_admin(keys, options, _LOGGED)
         for tell in said:
             tell(tuple(found))
         return found
@@ -156,8 +156,8 @@ async def serve(asked: ServeRequest) -> None:
             # The default is loaded last, so that it is in memory even if not all models fit.
             for name in reversed(models.names if asked.pool.preload else models.names[:1]):
                 await _warm_up(models, name, watch)
-            _say_without_admin(keys, options, watch)
-            _say_what_did_not_fit(models, asked.pool.preload, watch)
+            _note_missing_admin(keys, options, watch)
+            _note_unloaded(models, asked.pool.preload, watch)
             lifecycle.ready()
             tell_system(READY)
             out().print(_ready(listening, models.names))
@@ -182,7 +182,7 @@ def _keys(options: ServeOptions) -> KeyRing:
     return KeyRing() if options.api_key_file is None else KeyRing.of_file(options.api_key_file)
 
 
-def _say_without_admin(keys: KeyRing, options: ServeOptions, watch: ProgressCallbacks) -> None:
+def _note_missing_admin(keys: KeyRing, options: ServeOptions, watch: ProgressCallbacks) -> None:
     if not keys.has_admin:
         watch.note(
             f"{options.api_key_file}: none of its keys is an administrator's, so /metrics and /stats show "
@@ -209,7 +209,7 @@ async def _warm_up(models: ModelPool, name: str, watch: ProgressCallbacks) -> No
         raise UsageError(error.message) from None
 
 
-def _say_what_did_not_fit(models: ModelPool, all_are_wanted: bool, watch: ProgressCallbacks) -> None:
+def _note_unloaded(models: ModelPool, all_are_wanted: bool, watch: ProgressCallbacks) -> None:
     missing = [printable(name) for name in models.names if name not in models.loaded]
     if all_are_wanted and missing:
         watch.note(
@@ -274,6 +274,6 @@ def _inode(path: Path) -> int | None:
 _LOGGED = ProgressCallbacks(note=_log.warning)
 
 
-def _said_aloud() -> ProgressCallbacks:
+def _terminal_progress() -> ProgressCallbacks:
     """Return the progress display on standard error. -q is read here, since threads do not see it."""
     return ProgressCallbacks(note=_log.info) if is_quiet() else watcher(shown=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives the current step and, if it is known, the share that is done: 0 to 1."""
+    """A function that receives the current step and, if it is known, the share that is done: 0 to 1."""
 
     def __call__(self, note: str, share: float | None = None, /) -> None:
         """Report a step."""
@@ -18,7 +18,7 @@ class Progress(Protocol):
 
 
 StepReport = Callable[[str], None]
-"""Receives the current step of work of unknown length."""
+"""A function that receives the current step of work of unknown length."""
 
 
 def in_steps(progress: Progress, steps: int) -> StepReport:

@@ -10,7 +10,7 @@ from anespec.system.formatting import LONGEST_REASON, printable
 from anespec.system.safe_files import read_bounded
 
 LARGEST_FILE = 1 << 20
-"""Bytes."""
+"""The most bytes of a file."""
 
 MOST_PARTS = 16
 """The most parts of a key such as `a.b.c`. tomllib's time grows with the square of their number: minutes for

@@ -52,13 +52,13 @@ def build_app(daemon: Daemon, endpoints: Sequence[Endpoint]) -> Starlette:
                 keys=daemon.keys,
             )
         ],
-        exception_handlers={HTTPException: _say_http_error},
+        exception_handlers={HTTPException: _http_error},
     )
     app.router.redirect_slashes = False
     return app
 
 
-async def _say_http_error(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         return _wrong_method(request)

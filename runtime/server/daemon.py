@@ -170,7 +170,7 @@ class LoadingLine:
     only."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Start with no waiting answers."""
         self._waiting: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ class JsonLines(logging.Formatter):
     facts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line of JSON."""
         facts: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

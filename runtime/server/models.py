@@ -24,7 +24,7 @@ class ServingModel(Protocol):
 
     @property
     def backend(self) -> str:
-        """The backend."""
+        """Return the name of the backend."""
         ...
 
     @property

@@ -78,7 +78,7 @@ def test_closed_standard_error_goes_nowhere_else(commands: dict[str, str], tmp_p
 
 
 def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
-    program = "import os; from anespec.cli.main import _settle_streams as settle; settle()\n"
+    program = "import os; from anespec.cli.main import _repair_streams as settle; settle()\n"
     program += "os._exit(os.open(os.devnull, os.O_RDONLY))"
     number, said = _shell(f"{shlex.join([sys.executable, '-c', program])} <&- >&- 2>&-", tmp_path)
     assert (number > 2, said) == (True, "")

@@ -110,7 +110,7 @@ class Conversation:
 
     @property
     def _standing(self) -> tuple[object, ...]:
-        """The state that determines the tokens of the conversation."""
+        """Return the state that determines the tokens of the conversation."""
         transcript = self.transcript
         return transcript.system, tuple(transcript.turns), transcript.forgotten
 

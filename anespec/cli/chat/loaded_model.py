@@ -33,11 +33,11 @@ class LoadedModel:
 
     @property
     def checking(self) -> str | None:
-        """See ChatModel."""
+        """Return the progress of the gates in the background; see ChatModel.checking."""
         return self._model.checking
 
     def require_right(self) -> None:
-        """See ChatModel."""
+        """Raise an error if the golden gate has failed; see ChatModel.require_right."""
         self._model.require_right()
 
     def prompt(self, messages: Messages) -> ChatPrompt:

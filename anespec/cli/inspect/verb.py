@@ -99,8 +99,8 @@ def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mappin
     )
     table.add_row(
         "sizes",
-        f"{counted(sizes.layers, 'layer')}, d {sizes.d}, {sizes.heads}/{sizes.kv_heads} heads of "
-        f"{sizes.head_dim}, ff {sizes.ff}, vocabulary {sizes.vocabulary}",
+        f"{counted(sizes.layers, 'layer')}, hidden size {sizes.d}, {sizes.heads}/{sizes.kv_heads} heads of "
+        f"{sizes.head_dim}, intermediate size {sizes.ff}, vocabulary {sizes.vocabulary}",
     )
     layouts = dict.fromkeys(function.layout.value for function in manifest.functions)
     widths = counted(manifest.t_max, "row")
@@ -238,8 +238,9 @@ def _show(facts: dict[str, Any]) -> None:
         sizes = facts["hyperparameters"]
         table.add_row(
             "sizes",
-            f"{counted(sizes['layers'], 'layer')}, d {sizes['d']}, {sizes['heads']}/{sizes['kv_heads']} "
-            f"heads of {sizes['head_dim']}, ff {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
+            f"{counted(sizes['layers'], 'layer')}, hidden size {sizes['d']}, "
+            f"{sizes['heads']}/{sizes['kv_heads']} heads of {sizes['head_dim']}, "
+            f"intermediate size {sizes['ff']}, trained for {sizes['trained_context']} tokens, "
             f"{'tied' if facts['tied_head'] else 'separate'} head",
         )
         table.add_row(

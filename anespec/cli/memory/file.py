@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LONGEST_LINE = 1 << 26
-"""Bytes."""
+"""The most bytes of a line."""
 
 LONGEST_PROMPT = 16 * LONGEST_TEXT
 """The most characters at the end of a prompt that are encoded: several times the number of tokens that are

@@ -76,7 +76,7 @@ def use_prompt_cache(
 # The options of `generate` whose value is a text or a file with it: grammars and a reference.
 
 LONGEST_GRAMMAR = 1 << 20
-"""Bytes."""
+"""The most bytes of a grammar's file."""
 
 _FILE = click.Path(path_type=Path)
 _GRAMMARS = ("json_schema", "grammar", "regex")

@@ -110,7 +110,7 @@ def _fetched(name: HubName, display: Display) -> tuple[Path, int]:
         return here, 0
     try:
         with cache.blobs() as blobs:
-            came = _bring(name, facts, blobs, display)
+            came = _download_blob(name, facts, blobs, display)
         path = cache.link(facts.commit, name.file, facts.etag)
         cache.remember(name.revision, facts.commit)
     except OSError as error:
@@ -127,26 +127,26 @@ def _facts(name: HubName) -> _Facts:
         with ask_hub(name, url, head=True) as answer:
             headers, is_whole = answer.headers, answer.status == 200
     except NoSuchFile as error:
-        raise NoSuchFile(f"{error}{_those_there_are(name)}") from None
+        raise NoSuchFile(f"{error}{_available_files(name)}") from None
     commit = headers.get("X-Repo-Commit") or ""
     if not COMMIT.fullmatch(commit):
-        raise _nonsense(name, commit, "commit")
+        raise _contradiction(name, commit, "commit")
     said = headers.get("X-Linked-Etag") or headers.get("ETag") or ""
     if (etag := _ETAG.fullmatch(said)) is None:
-        raise _nonsense(name, said, "hash")
+        raise _contradiction(name, said, "hash")
     # The length of a redirect is not that of the file.
     size = headers.get("X-Linked-Size") or (is_whole and headers.get("Content-Length")) or ""
     if not _SIZE.fullmatch(size):
-        raise _nonsense(name, size, "size")
+        raise _contradiction(name, size, "size")
     return _Facts(commit, etag[1], int(size))
 
 
-def _nonsense(name: HubName, said: str, what: str) -> StorageError:
+def _contradiction(name: HubName, said: str, what: str) -> StorageError:
     said = f"{quoted(said)} for a {what}" if said else f"no {what}"
     return StorageError(f"{name}: the hub says {said}; check HF_ENDPOINT")
 
 
-def _those_there_are(name: HubName) -> str:
+def _available_files(name: HubName) -> str:
     """Return a clause that lists the repository's GGUFs; empty if the hub lists none."""
     from anespec.models.hub.choice import files_of_hub
 
@@ -157,7 +157,7 @@ def _those_there_are(name: HubName) -> str:
     return ""
 
 
-def _bring(name: HubName, facts: _Facts, blobs: Folder, display: Display) -> int:
+def _download_blob(name: HubName, facts: _Facts, blobs: Folder, display: Display) -> int:
     """Store the file's bytes in `blobs`; return the number of bytes downloaded now."""
     from filelock import FileLock
 

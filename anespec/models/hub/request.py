@@ -29,7 +29,7 @@ _BAD_TOKEN = "Invalid credentials in Authorization header"
 
 
 class HubUnreachable(StorageError):  # noqa: N818 (what it says, its cause is the error)
-    """There is no connection to the hub."""
+    """The hub cannot be reached."""
 
 
 class NotThere(RequestError):  # noqa: N818

@@ -102,7 +102,8 @@ class Response(HTTPResponse):
 
 
 class _Watched(io.RawIOBase):
-    """Reads from a connection; raises if the server is too slow, or if the head of its answer is too long."""
+    """A stream that reads from a connection, and raises an error if the server is too slow or the answer's
+    head too long."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self._raw = raw
@@ -233,7 +234,7 @@ class Answer:
 
     @property
     def first(self) -> int | None:
-        """The offset in the file at which a partial response begins, in bytes; None if the response is not
+        """Return the offset in bytes where a partial response begins in the file; None if it is not
         partial."""
         found = self._range
         return None if found is None else int(found[1])
@@ -259,8 +260,8 @@ def ask(url: str, headers: Mapping[str, str], allow_http: bool) -> Iterator[Answ
     """Send a request, follow redirects, and yield the response, which can be read inside the block.
 
     Raises:
-        Unreachable: there is no connection, or the server reports an error of its own. Refused: there is no
-        such file, or it is not public.
+        Unreachable: there is no connection, or the server reports an error of its own.
+        Refused: there is no such file, or it is not public.
         StorageError: a redirect leads to an address that is not followed, or the answer is invalid.
     """
     place, linked = url, None

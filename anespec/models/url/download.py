@@ -82,7 +82,7 @@ def fetch_url(name: UrlName, watch: ProgressCallbacks, allow_http: bool = False)
             return Fetched(path / name.name, name.url)
 
 
-class _Other(Exception):  # noqa: N818
+class _WrongContent(Exception):  # noqa: N818
     """The server sent another version or another part of the file than was requested."""
 
 
@@ -122,7 +122,7 @@ class _Download:
         try:
             with self.watch.shares(f"downloading {self.name.name}") as report:
                 report(f"asking {self.name}")
-                return self._bring(kept, report)
+                return self._download(kept, report)
         except KeyboardInterrupt:
             begun = self._begun()
             raise Interrupted(
@@ -135,7 +135,7 @@ class _Download:
             # Bytes that cannot be resumed from are removed.
             self._begun()
 
-    def _bring(self, kept: Facts | None, report: "Progress") -> int:
+    def _download(self, kept: Facts | None, report: "Progress") -> int:
         came = vain = furthest = 0
         while True:
             begun = self._begun()
@@ -153,7 +153,7 @@ class _Download:
                     raise
                 time.sleep(RETRY_SECONDS)
                 continue
-            except _Other:
+            except _WrongContent:
                 vain += 1
                 self._drop()
                 if vain == MOST_VAIN_TRIES or begun is None:
@@ -202,11 +202,11 @@ class _Download:
         if answer.status == 200:
             first = 0
             if begun is not None:
-                self._say_anew(answer, begun)
+                self._note_restart(answer, begun)
         elif (
             answer.status != 206 or begun is None or answer.first != first or not begun.facts.is_same(answer)
         ):
-            raise _Other
+            raise _WrongContent
         total, done = answer.whole, first
         if total is not None:
             require_room(self.path, self.name, total - first, there - first)
@@ -234,8 +234,8 @@ class _Download:
 
         Raises:
             GGUFError: the piece is the first one, and does not begin a GGUF.
-            StorageError: the disk has no space for the piece. _Other: the file would be longer than the
-            server said.
+            StorageError: the disk has no space for the piece.
+            _WrongContent: the file would be longer than the server said.
         """
         if not done and not piece.startswith(MAGIC):
             raise GGUFError(
@@ -243,14 +243,14 @@ class _Download:
                 "of the file itself, or for the Hugging Face hub hf:OWNER/REPO/FILE.gguf"
             )
         if total is not None and done + len(piece) > total:
-            raise _Other
+            raise _WrongContent
         if not has_room(self.path, len(piece)):
             raise StorageError(
                 f"{self.path}: has no room for more than {bytes_text(done)} of {self.name}, since "
                 f"{bytes_text(ROOM_KEPT)} stay free; free some space, and run the same command again"
             )
 
-    def _say_anew(self, answer: Answer, begun: _Begun) -> None:
+    def _note_restart(self, answer: Answer, begun: _Begun) -> None:
         why = "does not support ranges" if begun.facts.is_same(answer) else "has a new version of the file"
         self.watch.note(
             f"{self.name}: the server {why}; the download starts again, without the "

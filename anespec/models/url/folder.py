@@ -18,7 +18,7 @@ from anespec.system.user_folders import private_folder
 # What the server said about a downloaded file, stored beside the file.
 
 LARGEST_FACTS = 1 << 16
-"""Bytes."""
+"""The most bytes of the stored facts."""
 
 
 Said = Annotated[str, Field(pattern=r"^[ -~]{1,1000}$")]

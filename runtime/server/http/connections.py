@@ -29,7 +29,7 @@ LONGEST_HEAD = 32 << 10
 """The most bytes of a request's line and headers."""
 
 SHORTEST_CHECK_SECONDS = 0.05
-"""Seconds."""
+"""The least seconds between two checks of a connection."""
 
 SILENT_SECONDS = 2.0
 """Seconds for the first request on a connection, if its address has too many connections without a key."""
@@ -123,7 +123,7 @@ class Connection(H11Protocol):
         if beyond > 0 and not self._make_room():
             self.app = _refuse
         self._count_keyless(self.client[0] if self.client else None)
-        _notice_death(transport.get_extra_info("socket"), self._patience.send_seconds)
+        _enable_keep_alive(transport.get_extra_info("socket"), self._patience.send_seconds)
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
         if self._looking is not None:
             self._looking.cancel()
         self._gone.set()
-        self._leave_holder()
+        self._stop_counting()
         super().connection_lost(exc)
         # After an error uvicorn leaves the timer running.
         self._unset_keepalive_if_required()
@@ -218,12 +218,12 @@ class Connection(H11Protocol):
         if tenant != self._owner:
             if self._holders.keyed[tenant] >= self._patience.keyed:
                 return False
-            self._leave_holder()
+            self._stop_counting()
             self._owner = tenant
             self._holders.keyed[tenant] += 1
         return True
 
-    def _leave_holder(self) -> None:
+    def _stop_counting(self) -> None:
         """Stop counting the connection for its address or key."""
         for counts, holder in ((self._holders.keyless, self._keyless_at), (self._holders.keyed, self._owner)):
             if holder is not None:
@@ -240,7 +240,7 @@ class Connection(H11Protocol):
         oldest = next(chain(self._holders.unwanted, self._holders.unkeyed), None)
         if oldest is None:
             return False
-        oldest._leave_holder()
+        oldest._stop_counting()
         oldest.transport.abort()
         return True
 
@@ -258,7 +258,7 @@ class Connection(H11Protocol):
         return self.flow.write_paused or (not answering and left > 0)
 
 
-def _notice_death(connected: socket.socket | None, seconds: float) -> None:
+def _enable_keep_alive(connected: socket.socket | None, seconds: float) -> None:
     """Let the system close a connection whose peer disappeared without closing it (TCP keep-alive)."""
     if connected is None or connected.family == socket.AF_UNIX:
         return

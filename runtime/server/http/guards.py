@@ -127,10 +127,10 @@ class Guard:
             # In a proxy request, http://HOST/PATH, the host of the URL takes precedence over the header.
             host, scope["path"] = _absolute(scope["path"])
         refusal = (
-            _ambiguous(headers)
+            _length_error(headers)
             or self._beyond_connections(scope["state"], headers)
             or self._refusal(host, origin)
-            or self._foreign(scope, headers)
+            or self._cross_site_error(scope, headers)
         )
         try:
             if refusal is not None:
@@ -179,13 +179,13 @@ class Guard:
                 "this server is not known by that host name; start the server with --allow-host NAME",
                 "host_refused",
             )
-        if origin is not None and origin not in self._origins and not _is_of(origin, host):
+        if origin is not None and origin not in self._origins and not _is_same_origin(origin, host):
             return _origin_refused(
                 "pages of that origin may not call; start the server with --allow-origin ORIGIN"
             )
         return None
 
-    def _foreign(self, scope: Scope, headers: Headers) -> ApiError | None:
+    def _cross_site_error(self, scope: Scope, headers: Headers) -> ApiError | None:
         """Return an error for fetches of another site's page without an Origin header: images, scripts,
         frames, links.
 
@@ -230,7 +230,7 @@ def _is_visit(headers: Headers) -> bool:
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
-def _ambiguous(headers: Headers) -> ApiError | None:
+def _length_error(headers: Headers) -> ApiError | None:
     """Return an error for a body with two lengths, which allow request smuggling through proxies."""
     if "transfer-encoding" not in headers or "content-length" not in headers:
         return None
@@ -258,7 +258,7 @@ def _absolute(target: str) -> tuple[str, str]:
     return (found.netloc, found.path or "/") if found.scheme in ("http", "https") else ("", target)
 
 
-def _is_of(origin: str, host: str) -> bool:
+def _is_same_origin(origin: str, host: str) -> bool:
     """Return whether an origin is this host."""
     try:
         found = urlsplit(origin).netloc

@@ -116,7 +116,7 @@ class PreparationTime:
         return tuple(self._tenants)
 
     def now(self) -> float:
-        """The time."""
+        """Return the current time of the clock, in seconds."""
         return self._clock()
 
     def take(self, name: str, seconds: float) -> None:

@@ -48,7 +48,7 @@ class TokenizeAnswer(BaseModel):
 
 
 class DetokenizeBody(Body):
-    """Tokens."""
+    """Tokens to decode."""
 
     tokens: list[int]
     model: str | None = None
@@ -58,7 +58,7 @@ TextT = TypeVar("TextT", bound=TokenizeBody | DetokenizeBody)
 
 
 class DetokenizeAnswer(BaseModel):
-    """Their text."""
+    """The text of the tokens."""
 
     content: str
 

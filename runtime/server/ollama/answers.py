@@ -44,7 +44,7 @@ class OllamaFunction(BaseModel):
 
 
 class OllamaCall(BaseModel):
-    """A call."""
+    """A tool call."""
 
     id: str
     function: OllamaFunction
@@ -86,13 +86,13 @@ class Line(BaseModel):
 
 
 class ChatLine(Line):
-    """Of `/api/chat`."""
+    """A line of `/api/chat`."""
 
     message: OllamaAnswer
 
 
 class GenerateLine(Line):
-    """Of `/api/generate`."""
+    """A line of `/api/generate`."""
 
     response: str
     thinking: str = ""

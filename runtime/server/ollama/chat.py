@@ -45,7 +45,7 @@ class OllamaPastCall(Body):
 
 
 class OllamaMessage(Body):
-    """One message."""
+    """A message of the conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None

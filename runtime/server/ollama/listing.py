@@ -46,7 +46,7 @@ class ModelEntry(BaseModel):
 
 
 class TagsAnswer(BaseModel):
-    """All models."""
+    """The list of served models."""
 
     models: list[ModelEntry]
 

@@ -147,7 +147,7 @@ class LineWriter:
 
 
 class _Calls:
-    """Collects the calls of an answer, which this API sends whole. An incomplete last call is dropped."""
+    """The collector of an answer's calls, which this API sends whole. An incomplete last call is dropped."""
 
     def __init__(self) -> None:
         self._count = 0

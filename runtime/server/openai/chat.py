@@ -127,7 +127,7 @@ class ChatBody(SamplingFields):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """See `rivals`."""
+        """Return how many alternatives' logprobs are requested; see `rivals`."""
         return rivals(self.logprobs, self.top_logprobs)
 
     @property

@@ -86,7 +86,7 @@ class TokenOrigin(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    """One answer."""
+    """One answer of a request."""
 
     index: int
     message: MessageAnswer

@@ -57,7 +57,7 @@ class ToolCallBody(Body):
 
 
 class MessageBody(Body):
-    """One message."""
+    """A message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None

@@ -14,7 +14,7 @@ REASON = "this daemon computes no embeddings: its artifacts end in a vocabulary'
 
 
 async def refuse_embeddings(call: Call[None]) -> Response:
-    """Say why."""
+    """Refuse the request, and say why."""
     # OpenAI's clients would retry after other statuses of the server.
     raise ApiError(
         501,
@@ -38,7 +38,7 @@ class ModelAnswer(BaseModel):
 
     @classmethod
     def of(cls, card: ModelCard) -> "ModelAnswer":
-        """A model's card."""
+        """Return the answer for a model's card."""
         return cls(
             id=card.id,
             object="model",
@@ -51,14 +51,14 @@ class ModelAnswer(BaseModel):
 
 
 class ModelsAnswer(BaseModel):
-    """All models."""
+    """The list of served models."""
 
     object: Literal["list"]
     data: list[ModelAnswer]
 
 
 async def list_models(call: Call[None]) -> Response:
-    """All models that can be asked for."""
+    """Return the served models."""
     found = ModelsAnswer(object="list", data=[ModelAnswer.of(card) for card in call.daemon.models.cards])
     return json_answer(found)
 
@@ -72,13 +72,11 @@ def card_of(models: Models, name: str | None) -> ModelCard:
     for card in models.cards:
         if name is None or card.id == name:
             return card
-    raise ApiError(
-        404, "there is no such model; /v1/models lists those that there are", "model_not_found", "model"
-    )
+    raise ApiError(404, "there is no such model; /v1/models lists the models", "model_not_found", "model")
 
 
 async def show_model(call: Call[None]) -> Response:
-    """One of them."""
+    """Return a served model."""
     return json_answer(ModelAnswer.of(card_of(call.daemon.models, call.request.path_params["name"])))
 
 

@@ -37,7 +37,7 @@ class ToolBody(Body):
 
 
 class FunctionName(Body):
-    """A function by name."""
+    """The name of a function."""
 
     name: str
 

@@ -55,7 +55,7 @@ class _Turn:
 
 
 class _Reader:
-    """Joins items to messages."""
+    """A reader that joins items to messages."""
 
     def __init__(self) -> None:
         self.messages: list[MessageBody] = []

@@ -93,7 +93,7 @@ class OpenItem(Protocol):
         ...
 
     def begin(self) -> Iterator[Event]:
-        """It begins."""
+        """Yield the events of its begin."""
         ...
 
     def add(self, text: str) -> Iterator[Event]:
@@ -101,7 +101,7 @@ class OpenItem(Protocol):
         ...
 
     def end(self, status: ItemStatus) -> Iterator[Event]:
-        """It ends."""
+        """Yield the events of its end."""
         ...
 
 
@@ -188,13 +188,13 @@ def open_reasoning(index: int) -> OpenItem:
 
 
 def open_message(index: int) -> OpenItem:
-    """A message."""
+    """Return a message item with the number `index`."""
     item = MessageItem(id=_id("msg"), type="message", role="assistant", content=[], status="in_progress")
     return _Texts(index, item, OutputText(type="output_text", text="", annotations=(), logprobs=()))
 
 
 def open_call(index: int, call_id: str, name: str) -> OpenItem:
-    """A call."""
+    """Return a call item with the number `index`."""
     return _Call(
         index,
         CallItem(
@@ -230,7 +230,7 @@ class ResponseWriter:
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
         """Return the events for the changes of items."""
-        yield from map(self._written, self._told(self._reader.push(chunk.text)))
+        yield from map(self._written, self._events(self._reader.push(chunk.text)))
 
     def end(self, summaries: Sequence[Summary]) -> Iterable[bytes]:
         """Return the held-back text, the end of the last item, and the whole response."""
@@ -246,12 +246,12 @@ class ResponseWriter:
 
     def whole(self, summaries: Sequence[Summary]) -> ResponseAnswer:
         """Return the whole response."""
-        for events in (self._told(self._reader.push(summaries[0].text)), self._ended(summaries[0])):
+        for events in (self._events(self._reader.push(summaries[0].text)), self._ended(summaries[0])):
             for _ in events:
                 pass
         return self._response
 
-    def _told(self, parts: Iterable[AnswerPart]) -> Iterator[Event]:
+    def _events(self, parts: Iterable[AnswerPart]) -> Iterator[Event]:
         for part in parts:
             match part:
                 case ReasoningDelta(text):
@@ -269,7 +269,7 @@ class ResponseWriter:
 
     def _ended(self, summary: Summary) -> Iterator[Event]:
         response = self._response
-        yield from self._told(self._reader.end())
+        yield from self._events(self._reader.end())
         if not response.output:
             yield from self._opened(open_message(0))
         complete = finish_reason(summary) == "stop"

@@ -87,7 +87,7 @@ class CallReader:
                     return
                 attempt.found.append(found)
                 if self._sure:
-                    yield from self._tell(attempt)
+                    yield from self._report(attempt)
         except NoCall:
             self._attempt = None
             if attempt.reported:
@@ -97,10 +97,10 @@ class CallReader:
                 yield from self._say(len(attempt.white) + 1)
         else:
             self._attempt, self._held = None, attempt.source.left
-            yield from self._tell(attempt)
+            yield from self._report(attempt)
             self._any_text = self._after_call = True
 
-    def _tell(self, attempt: "_Attempt") -> Iterator[AnswerPart]:
+    def _report(self, attempt: "_Attempt") -> Iterator[AnswerPart]:
         for found in attempt.found:
             if isinstance(found, Begun):
                 self._calls += 1

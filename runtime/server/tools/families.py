@@ -26,7 +26,7 @@ _CALL, _END_OF_CALL = "<tool_call>", "</tool_call>"
 
 
 class Hermes:
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>` for each call: Hermes, Qwen and many others."""
+    """The format of Hermes, Qwen and many others: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`."""
 
     begins = (_CALL,)
     markers = (_CALL, _END_OF_CALL)
@@ -37,7 +37,7 @@ class Hermes:
         return new_call_id()
 
     def read(self, source: Source) -> Found:
-        """One call."""
+        """Read one call."""
         yield from source.literal(_CALL)
         yield from source.space()
         yield from read_call(source)
@@ -54,7 +54,7 @@ _PYTHON_TAG = "<|python_tag|>"
 
 
 class Llama3:
-    """An answer of calls alone, `{"name": …, "parameters": {…}}`, separated by `;`.
+    """The format of Llama 3: an answer of calls alone, `{"name": …, "parameters": {…}}`, separated by `;`.
 
     Nothing marks them, so only objects that name a known function are calls. The tag that the first versions
     of Llama 3 write before them is a special token.
@@ -108,7 +108,8 @@ _CALL_ID_LETTERS = string.ascii_letters + string.digits
 
 
 class Mistral:
-    """`[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`, or `[TOOL_CALLS]name[ARGS]{…}`.
+    """The formats of Mistral: `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`, or
+    `[TOOL_CALLS]name[ARGS]{…}`.
 
     Both are read, whichever the model's template writes.
     """
