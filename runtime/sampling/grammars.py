@@ -283,8 +283,8 @@ class GrammarState:
         self._require_sound()
         if self._effort.is_spent:
             raise AnespecError(
-                "the output cannot follow its grammar any further: it takes too long, probably because a "
-                "text matches it in very many ways; make the grammar smaller or less ambiguous"
+                "the output cannot follow its grammar any further: it takes too long, perhaps because a text "
+                "matches it in very many ways; make the grammar smaller or less ambiguous"
             )
         return found
 
