@@ -1,1 +1,1 @@
-"""Tokenizer and chat template, read from tokens.gguf."""
+"""Encode and decode text with the tokenizer and chat template of a model's tokens.gguf."""

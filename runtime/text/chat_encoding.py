@@ -1,4 +1,4 @@
-"""From a conversation to the tokens of its prompt, in the model's chat template."""
+"""Encode a conversation as a prompt's tokens, with the model's chat template."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,20 +23,20 @@ def encode_chat(
 ) -> ChatPrompt:
     """Return the prompt that asks for the next message of `conversation`, in the model's chat template.
 
-    `variables` are further names for the template, such as `tools`. Special tokens come from the template
-    alone: written out in a message, a tool or a variable they are encoded as the text that they are, unless
-    `allow_special`. The tags around the reasoning that an assistant's message begins with stay what they are.
+    `variables` are further variables of the template, such as `tools`. Only the template can write special
+    tokens: a special token that is spelled out in a message, a tool or a variable is encoded as plain text,
+    unless `allow_special`. Exempt are the tags around the reasoning with which an assistant's message begins.
 
     Raises:
-        RequestError: the model has no template, it refuses the messages, or they cannot fit a `context` of
-            tokens.
+        RequestError: the model has no template, the template refuses the messages, or they cannot fit into
+            `context` tokens.
     """
     template = tokenizer.chat_template
     if template is None:
         raise RequestError(
-            "this model has no chat template, so it answers no messages; name one with --chat-template, as "
-            "in --chat-template chatml, or give it a plain prompt to continue, as with "
-            "`anespec generate -p TEXT`, or /v1/completions of a daemon"
+            "this model has no chat template, so it cannot answer messages; name a template, as in "
+            "--chat-template chatml, or give a plain prompt to continue, with `anespec generate -p TEXT` or "
+            "a daemon's /v1/completions"
         )
     messages = as_template_reads(conversation, template)
     stand_ins = NO_STAND_INS
@@ -70,10 +70,10 @@ def _protected(
 
 
 def _with_tags(message: Facts, before: Facts) -> Facts:
-    """An assistant's message with the tags around its reasoning, which its model wrote.
+    """Return a protected message with the original tags around its reasoning, if it is an assistant's.
 
-    Clients that were not told the reasoning apart send it back in the content, and templates look for its
-    tags there. The tags begin no turn, and all that is beside them stays protected.
+    Clients that did not get the reasoning separately send it back in the content, where templates search for
+    its tags. The tags cannot begin a turn, and all other text stays protected.
     """
     content, written = message.get("content"), before.get("content")
     if before.get("role") != "assistant" or not isinstance(content, str) or not isinstance(written, str):

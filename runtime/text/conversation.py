@@ -1,4 +1,4 @@
-"""Conversations: their messages, the tokens of their prompts, and the turns that a prompt keeps."""
+"""Validate the messages of a conversation, and drop its first turns when the prompt becomes too long."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +11,15 @@ from anespec.system.errors import PromptTooLongError, RequestError
 from anespec.system.options import complaint
 
 TAIL = 16
-"""Tokens of the prompt's end that are looked at for what a template has opened there."""
+"""The number of tokens at the prompt's end whose text shows whether the template opened a tag there."""
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """What a conversation becomes in the model's template: its tokens, and the text of the last few.
+    """A conversation's prompt in the model's template: its tokens, and the text of the last TAIL of them.
 
-    An answer ends before the texts `ends`, too. `is_spaced`: a space that it begins with is the template's,
-    and none of its text.
+    The answer also ends before the texts `ends`. With `is_spaced`, a space at the beginning of the answer
+    belongs to the template, not to its text.
     """
 
     ids: tuple[int, ...]
@@ -41,7 +41,7 @@ class Message(BaseModel):
     tool_call_id: str | None = None
 
     def facts(self) -> dict[str, object]:
-        """It as a chat template takes it: with the keys that were given."""
+        """Return the message for a chat template: a dictionary of the given keys."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -49,10 +49,10 @@ Conversation = Sequence[Message | Mapping[str, object]]
 
 
 def read_conversation(messages: Conversation) -> tuple[Message, ...]:
-    """The messages of a conversation, checked.
+    """Return the messages of a conversation after validating them.
 
     Raises:
-        RequestError: there is none, or one is none that templates read.
+        RequestError: there is no message, or one is not valid.
     """
     if not messages:
         raise RequestError("the conversation is empty; give it at least one message")
@@ -68,13 +68,13 @@ def _read(number: int, message: Message | Mapping[str, object]) -> Message:
 
 
 FULL, CUT = 0.75, 0.5
-"""A prompt of more than the first share of the context loses turns until it has no more than the second: it
-is not cut at every turn, since what the model has read is only reused up to the first change."""
+"""A prompt longer than the share FULL of the context loses turns until it is no longer than the share CUT. So
+it is not cut at every turn: each cut makes the model read everything after it again."""
 
 
 @dataclass(frozen=True)
 class Trimmed:
-    """A prompt that leaves an answer room, and how many of the first turns it has no more."""
+    """A prompt that leaves room for an answer, and the number of first turns that it leaves out."""
 
     prompt: ChatPrompt
     left_out: int
@@ -83,8 +83,8 @@ class Trimmed:
 def trim(prompt_after: Callable[[int], ChatPrompt], turns: int, context: int, left_out: int = 0) -> Trimmed:
     """Return the prompt with as many of the last turns as leave room for an answer.
 
-    `prompt_after` makes the one without so many of the first turns: `turns` stand before the question, of
-    which `left_out` had no room before. The question alone may take the whole context.
+    `prompt_after(n)` makes the prompt without the first n turns. There are `turns` turns before the question,
+    and the first `left_out` were left out before. The question alone may take the whole context.
 
     Raises:
         PromptTooLongError: `prompt_after` raises it for the question alone.
@@ -102,7 +102,8 @@ def trim(prompt_after: Callable[[int], ChatPrompt], turns: int, context: int, le
 
     prompt = fitting(left_out, FULL)
     if prompt is None:
-        # Each try takes as long as the conversation is, and that may have thousands of turns.
+        # The time of a try grows with the conversation, which may have thousands of turns; so search by
+        # halves.
         others = range(left_out + 1, turns)
         left_out += 1 + bisect_left(others, True, key=lambda turn: fitting(turn, CUT) is not None)
         prompt = fitting(left_out, CUT)

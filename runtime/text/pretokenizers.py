@@ -1,8 +1,8 @@
-"""How byte-level vocabularies cut a text into words before merging: `tokenizer.ggml.pre`, by name.
+"""Define the pre-tokenizers of byte-level vocabularies, by their names in `tokenizer.ggml.pre`.
 
-The patterns and the names that share them are those of llama.cpp (src/llama-vocab.cpp), in
-Oniguruma's syntax. A text is cut by the first pattern, what comes out by the second, and so on; what
-lies between two matches is a word too.
+A pre-tokenizer splits a text into words before merging. The patterns and the names that share them are those
+of llama.cpp (src/llama-vocab.cpp), in Oniguruma's syntax. A text is split by the first pattern, each part by
+the second pattern, and so on; text between two matches is a word, too.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _LINES = r"\s*[\r\n]+"
 _MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _CONTRACTION = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-# llama.cpp knows the case of ASCII letters only; every other letter counts as upper and as lower.
+# llama.cpp handles the case of ASCII letters only; every other letter counts as upper and as lower case.
 _CAPITALISED = (
     r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+",
     r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*",
@@ -27,7 +27,7 @@ _ANY_LETTERS = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
 _GPT2 = rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|{_SPACES}"
 _LLAMA3 = rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}{{1,3}}|{_MARKS}|{_LINES}|{_SPACES}"
 _MINICPM5 = rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}+|{_MARKS}|{_LINES}|{_SPACES}"
-# Long runs of spaces are cut into powers of two.
+# Long runs of spaces are split into powers of two.
 _JAIS2 = (
     rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}{{1,3}}|{_MARKS}|{_LINES}|"
     + "|".join(rf"\s{{{length}}}(?!\S)" for length in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
@@ -37,7 +37,7 @@ _QWEN2 = rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}|{_MARKS}|{_LINES}|{_SPACES}"
 _UFAKZEKA = rf"{_LETTERS}|\p{{N}}|{_MARKS}|{_LINES}|{_SPACES}"
 _QWEN35 = rf"{_CONTRACTION}|{_ANY_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_LINES}|{_SPACES}"
 _SEED = rf"{_CONTRACTION}|{_LETTERS}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_LINES}|{_SPACES}"
-# Words are joined to the words behind them.
+# Words separated by single spaces are one word.
 _EXAONE_MOE = (
     rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
     rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]?|\s*[\r\n]|{_SPACES}"
@@ -60,12 +60,12 @@ _ASIAN_SCRIPTS = (
     "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u30ff\uff65-\uff9f\u2f00-\u2fdf\u0e40-\u0eff"
     "\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
 )
-# Digits in threes from the right: what precedes a number stays with its first one to three digits. First what
-# follows these is cut off, then that is cut; a single pattern would look through the rest of a number, or of
-# the text, from each of its characters.
+# Digits in groups of three from the right; text before a number stays with the number's first one to three
+# digits. The first pattern separates what follows these digits, the second splits the rest. A single pattern
+# would search the rest of a number, or of the text, from each of its characters.
 _THREES = (r"(?<=\p{N})(?:\p{N}{3})+(?!\p{N})", r"(?:\A|(?<=\p{N}))[^\p{N}]*\p{N}{1,3}")
-# `(?=(\d{3})+(?!\d))`, a cut before every three ASCII digits from the right, in the same two steps; digits of
-# other scripts stay with what precedes them.
+# `(?=(\d{3})+(?!\d))`, a split before every three ASCII digits from the right, in the same two steps. Digits
+# of other scripts stay with the text before them.
 _SUPERBPE = (
     r"\p{N}+",
     "(?:[0-9]{3})+(?![0-9])(?:[^0-9]+(?:[0-9]{1,2}(?=(?:[0-9]{3})*(?![0-9])))?)*",
@@ -79,7 +79,7 @@ _KIMI = (
     rf"|{_MARKS}|{_LINES}|{_SPACES}"
 )
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
-# The letters that DeepSeek LLM's tokenizer names one by one: Latin, Greek, Cyrillic and some more.
+# The letters that DeepSeek LLM's tokenizer lists one by one: Latin, Greek, Cyrillic and some more.
 _DEEPSEEK_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
     "\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
@@ -106,10 +106,10 @@ _DEEPSEEK_LLM = (
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How to cut a text, and what llama.cpp takes as given with it.
+    """The patterns that split a text, and the defaults of llama.cpp for this pre-tokenizer.
 
-    `ignore_merges`: a word that is a token is that token, whatever the merges would make of it.
-    `add_bos`: whether a text begins with BOS where the file does not say.
+    With `ignore_merges`, a word that is a token becomes this token, whatever the merges would give. `add_bos`
+    is whether a text begins with BOS if the file does not say.
     """
 
     patterns: tuple[str, ...]
@@ -182,18 +182,18 @@ PRETOKENIZERS: Mapping[str, PreTokenizer] = {
 }
 
 NOT_BYTE_LEVEL = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"})
-"""Names that llama.cpp knows too, of vocabularies whose tokens are characters, not bytes."""
+"""Further pre-tokenizers of llama.cpp, for vocabularies whose tokens consist of characters, not bytes."""
 
 
 def find_pretokenizer(name: str) -> PreTokenizer:
-    """The pre-tokenizer called `name`.
+    """Return the pre-tokenizer of this name.
 
     Raises:
-        UnsupportedModelError: there is none of that name.
+        UnsupportedModelError: no pre-tokenizer with this name is supported.
     """
     if name in NOT_BYTE_LEVEL:
         raise UnsupportedModelError(
-            f"the pre-tokenizer {quoted(name)} is not supported: its tokens are of characters, not of bytes; "
+            f"the pre-tokenizer {quoted(name)} is not supported: its tokens are characters, not bytes; "
             "use a model with a 'llama', 'gpt2' or 'gemma4' tokenizer"
         )
     try:

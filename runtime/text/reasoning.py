@@ -11,23 +11,24 @@ TAGS = (
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
 )
-"""What families put around it; it comes first, or the template itself has opened it."""
+"""The tags that model families put around reasoning. An answer begins with the first tag, unless the template
+has written it at the prompt's end."""
 
 
 def opened_by(prompt: str) -> tuple[str, str] | None:
-    """The tags between which an answer begins that continues `prompt`; None where none is open."""
+    """Return the tags of the reasoning that `prompt` has opened at its end; None if it has opened none."""
     return next((tags for tags in TAGS if prompt.rstrip().endswith(tags[0])), None)
 
 
 def closed_by(prompt: str) -> bool:
-    """Whether `prompt` ends with reasoning that is over, as where a template is told to have none."""
+    """Return whether `prompt` ends with closed reasoning, as templates write it to turn reasoning off."""
     return any(prompt.rstrip().endswith(end) for _, end in TAGS)
 
 
 def tags_in(answer: str) -> list[tuple[int, int]]:
-    """Return where the tags around the reasoning stand that `answer` begins with, as (start, end).
+    """Return the places (start, end) of the tags around the reasoning with which `answer` begins.
 
-    The tag that opens it may be missing, because the template had opened it.
+    The opening tag may be missing, because the template had written it.
     """
     begun = len(answer) - len(answer.lstrip())
     for tag, end in TAGS:
@@ -39,7 +40,7 @@ def tags_in(answer: str) -> list[tuple[int, int]]:
 
 
 class Part(Enum):
-    """What some text is. TAG: what stands around the reasoning, with the white space that parts it."""
+    """The part of an answer that some text belongs to. TAG: a tag, with the white space around it."""
 
     TAG = auto()
     THOUGHT = auto()
@@ -56,7 +57,7 @@ class Piece:
 
     @property
     def reasoning(self) -> bool:
-        """Whether it is reasoning, or what stands around it."""
+        """Whether the text is reasoning or a tag."""
         return self.part is not Part.ANSWER
 
 
@@ -69,14 +70,15 @@ class _State(Enum):
 
 
 class ReasoningSplitter:
-    """Takes text as it comes. All of it comes out again, in order; what may be half a tag waits.
+    """A splitter of an answer into its parts while it is generated.
 
-    Of an answer nothing but the line ends after reasoning is taken away: what the model has read is reused as
-    far as the next prompt is the same.
+    All text is returned in order; text that may be half a tag is held back. Only the line ends after the
+    reasoning are removed from the answer. Otherwise the answer stays as it is: in the next prompt the model's
+    K/V can be reused only as far as the text is the same.
     """
 
     def __init__(self, prompt: str = "") -> None:
-        """`prompt` is what the answer continues: a template may open the reasoning in it."""
+        """Begin an answer to `prompt`, in which a template may have opened the reasoning."""
         opened = opened_by(prompt)
         self._state = _State.OPENED if opened else _State.BEGINNING
         self._end = opened[1] if opened else ""
@@ -90,21 +92,21 @@ class ReasoningSplitter:
 
     @property
     def reasoning(self) -> str | None:
-        """The reasoning so far, without its tags; None where there was none."""
+        """The reasoning so far, without its tags; None if there was none."""
         return "".join(self._texts[Part.THOUGHT]) or None
 
     @property
     def begun(self) -> bool:
-        """Whether there is reasoning, or at least a tag that begins it."""
+        """Whether there is reasoning, or at least its opening tag."""
         return self._state not in (_State.BEGINNING, _State.ANSWERING) or bool(self._texts[Part.TAG])
 
     @property
     def answering(self) -> bool:
-        """Whether the next text belongs to the answer, as far as is known."""
+        """Whether the next text belongs to the answer, as far as it is known."""
         return self._state in (_State.CLOSED, _State.ANSWERING)
 
     def push(self, text: str, drafted: bool = False) -> Iterator[Piece]:
-        """Yield the parts that are known now."""
+        """Add text; yield the pieces whose part is now known."""
         self._held += text
         while self._held:
             before = self._state
@@ -131,7 +133,7 @@ class ReasoningSplitter:
             yield self._take(len(self._held), part, False)
 
     def _begin(self, drafted: bool) -> Iterator[Piece]:
-        """Nothing but white space was said so far."""
+        """Look for an opening tag; the text so far is white space."""
         begun = self._held.lstrip()
         for tag, end in TAGS:
             if begun.startswith(tag):
@@ -142,7 +144,7 @@ class ReasoningSplitter:
             self._state = _State.ANSWERING
 
     def _pass_over(self, characters: str | None, then: _State, drafted: bool) -> Iterator[Piece]:
-        """Such characters belong to the tag before them; None is all white space."""
+        """Take the leading `characters` as part of the tag before them; None means all white space."""
         count = len(self._held) - len(self._held.lstrip(characters))
         if count:
             yield self._take(count, Part.TAG, drafted)
@@ -167,6 +169,6 @@ class ReasoningSplitter:
 
 
 def overlap(text: str, tag: str) -> int:
-    """Return how many characters at the text's end may begin the tag."""
+    """Return the number of characters at the text's end that may be the beginning of the tag."""
     longest = min(len(text), len(tag) - 1)
     return next((count for count in range(longest, 0, -1) if text.endswith(tag[:count])), 0)

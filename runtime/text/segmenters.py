@@ -1,7 +1,7 @@
-"""From ordinary text to token ids, for each kind of vocabulary that GGUF files carry.
+"""Encode ordinary text as token ids, for each supported kind of vocabulary in GGUF files.
 
-All three are byte-pair encodings, run by the `tokenizers` library; they differ in the symbols that
-they start from, in where their merges come from and in what may not be merged.
+All three are byte-pair encodings, run by the `tokenizers` library. They differ in their initial symbols, in
+the source of their merges, and in the tokens that may not be merged.
 """
 
 import os
@@ -19,25 +19,28 @@ from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_merges, 
 SPACE_MARK = "\u2581"
 
 _NEVER_MERGED = (TokenKind.CONTROL, TokenKind.UNKNOWN)
-"""As in SentencePiece: nobody gets one of these by writing out its parts."""
+"""The kinds of tokens that text never becomes by merging their parts, as in SentencePiece."""
 
-# Texts come one at a time, so the library's pool of threads would be of no use.
+# Texts are encoded one at a time, so the library's thread pool would be useless.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Segmenter(Protocol):
-    """Cuts text without special tokens into token ids."""
+    """A segmenter encodes text without special tokens."""
 
     def segment(self, text: str) -> list[int]:
-        """The ids of `text`, which is valid Unicode without surrogates."""
+        """Return the token ids of `text`, which is valid Unicode without surrogates."""
         ...
 
 
 class ByteLevelSegmenter:
-    """`gpt2`: bytes, written as one printable character each, are merged within pre-tokenized words."""
+    """The segmenter of `gpt2` vocabularies.
+
+    Bytes, each written as one printable character, are merged within the words of a pre-tokenizer.
+    """
 
     def __init__(self, file: GGUFFile, vocabulary: Vocabulary, pretokenizer: PreTokenizer) -> None:
-        """Raises GGUFError where the merges do not fit the vocabulary."""
+        """Read the merges; raise GGUFError if they do not fit the vocabulary."""
         ids, merges = _ordinary_ids(vocabulary), _ordinary_merges(file, vocabulary)
         self._encoder = Encoder(BPE(ids, merges, ignore_merges=pretokenizer.ignore_merges))
         self._encoder.pre_tokenizer = pre_tokenizers.Sequence(
@@ -53,16 +56,19 @@ class ByteLevelSegmenter:
 
 
 class SentencePieceSegmenter:
-    """`llama`: characters are merged, always into the token of highest score, over the whole text.
+    """The segmenter of `llama` vocabularies.
 
-    llama.cpp merges the leftmost of several pairs that would form tokens of the same score, and merges
-    characters that are no tokens themselves. The library ranks every pair apart, so pairs of equal score go
-    by rank instead, the shorter left part first, and it merges tokens only. No difference arises in
-    vocabularies that SentencePiece trained: their scores are distinct and every character is a token.
+    Over the whole text, characters are merged, always into the token with the highest score.
+
+    Among pairs that would form tokens of the same score, llama.cpp merges the leftmost. It also merges
+    characters that are not tokens themselves. The library ranks every pair separately, so among pairs of
+    equal score the one with the shorter left part comes first, and it merges tokens only. For vocabularies
+    trained by SentencePiece this makes no difference: their scores are distinct, and every character is a
+    token.
     """
 
     def __init__(self, file: GGUFFile, vocabulary: Vocabulary, unknown_id: int | None) -> None:
-        """Raises GGUFError where the scores do not fit the vocabulary."""
+        """Read the scores; raise GGUFError if they do not fit the vocabulary."""
         unknown = None if unknown_id is None else vocabulary.tokens[unknown_id]
         self._encoder = Encoder(
             BPE(vocabulary.ids, _merges_by_score(file, vocabulary), byte_fallback=True, unk_token=unknown)
@@ -75,12 +81,15 @@ class SentencePieceSegmenter:
 
 
 class Gemma4Segmenter:
-    """`gemma4`: characters are merged by rank within lines; a run of newlines that is a token stays one."""
+    """The segmenter of `gemma4` vocabularies.
+
+    Characters are merged by rank within lines. A run of newlines that is a token becomes this token.
+    """
 
     _LINES = re.compile(r"\n+|[^\n]+")
 
     def __init__(self, file: GGUFFile, vocabulary: Vocabulary) -> None:
-        """Raises GGUFError where the merges do not fit the vocabulary."""
+        """Read the merges; raise GGUFError if they do not fit the vocabulary."""
         self._ids = vocabulary.ids
         self._encoder = Encoder(BPE(vocabulary.ids, _ordinary_merges(file, vocabulary), byte_fallback=True))
         self._encoder.normalizer = normalizers.Replace(" ", SPACE_MARK)
@@ -95,14 +104,15 @@ class Gemma4Segmenter:
 
 
 def _encode(encoder: Encoder, text: str) -> list[int]:
-    # Of all its methods this one alone lets other threads run meanwhile: a megabyte takes more than a second.
+    # This is the library's only method that lets other threads run; a megabyte takes more than a second.
     (found,) = encoder.encode_batch_fast([text], add_special_tokens=False)
     ids: list[int] = found.ids
     return ids
 
 
 def _ordinary_ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """The tokens that text may become; a single character has no other token."""
+    """Return the tokens that ordinary text may become. A single character always may: it has no other
+    token."""
     return {
         text: id
         for text, id in vocabulary.ids.items()
@@ -111,14 +121,14 @@ def _ordinary_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _ordinary_merges(file: GGUFFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """The file's merges of tokens that text may become."""
+    """Return the file's merges among tokens that ordinary text may become."""
     ids = _ordinary_ids(vocabulary)
     merges = read_merges(file, vocabulary.ids)
     return [pair for pair in merges if pair[0] in ids and pair[1] in ids and pair[0] + pair[1] in ids]
 
 
 def _merges_by_score(file: GGUFFile, vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Every way to put a token together from two tokens, the token of highest score first."""
+    """Return all pairs of tokens that form a token, sorted by the score of this token, the highest first."""
     scores = read_scores(file, len(vocabulary)).tolist()
     ids = _ordinary_ids(vocabulary)
     merges: list[tuple[str, str]] = []

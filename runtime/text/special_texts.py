@@ -1,15 +1,15 @@
 """Prevent values of a conversation from becoming special tokens in the prompt.
 
-A chat template copies values into the prompt, and the prompt is encoded with special tokens on. So in every
-value one character of each special token's text is replaced by a stand-in before the template runs, and
-restored when the text between the special tokens is encoded. The remaining special tokens are the template's
-own. A stand-in is one character, so templates cut, trim and join values as usual.
+A chat template copies values into the prompt, and the prompt is encoded with special tokens enabled. So
+before the template runs, one character in each special token's text of every value is replaced by a stand-in.
+It is restored when the text between the special tokens is encoded. Then all remaining special tokens are the
+template's own. A stand-in is one character, so templates split, trim and join values as usual.
 
-A value may also hold only the beginning or the end of such a text, where the template or another value has
-the rest. Those get stand-ins, too, if they hold more than letters and digits: the role `user` must stay what
-it is between `<|` and `|>`.
+A value may also have only the beginning or the end of such a text, if the template or another value has the
+rest. These parts get stand-ins, too, unless they consist of letters and digits alone: the role `user` must
+not change between `<|` and `|>`.
 
-A part that a template cuts out of the middle of a value, or whose case it changes, is not protected.
+A part that a template takes out of the middle of a value, or whose case it changes, is not protected.
 """
 
 import re
@@ -23,24 +23,24 @@ from typing import Any
 from anespec.runtime.text.stand_ins import NO_STAND_INS, StandInChooser, StandIns
 from anespec.system.errors import RequestError
 
-DEEPEST_PATTERN = 40
-"""Levels. Patterns of more make the library that reads them run out of stack."""
+MAX_PATTERN_DEPTH = 40
+"""The most levels of a nested pattern; more would overflow the stack of Python's `re`."""
 
 
 class SpecialTexts:
     """The texts of special tokens. Immutable, and safe to use from several threads."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """No text may be empty."""
+        """Take the texts, none of which may be empty."""
         self._texts = tuple(texts)
         self._pattern = re.compile(_longest_of(self._texts))
         self._beginnings = _Beginnings(self._texts)
         self._ends = _Beginnings([text[::-1] for text in self._texts])
 
     def protect(self, values: object, beside: str) -> tuple[Any, StandIns]:
-        """Return `values`, made of what JSON has, with stand-ins in them; and the stand-ins.
+        """Return `values`, which are JSON values, with stand-ins in them; and the stand-ins.
 
-        No stand-in is a character of the values or of `beside`, the template.
+        No stand-in occurs in the values or in `beside`, the template.
 
         Raises:
             RequestError: the values are nested too deeply, or no private character is free.
@@ -53,13 +53,13 @@ class SpecialTexts:
             protected = self._protected(texts, chooser)
             return _with_texts(values, protected), chooser.stand_ins
         except RecursionError:
-            raise RequestError("the conversation is nested too deeply; send values of fewer levels") from None
+            raise RequestError("the conversation is nested too deeply; use fewer levels of nesting") from None
 
     def _protected(self, texts: list[str], chooser: StandInChooser) -> Iterator[str]:
         marked = cache(chooser.marked)
         whole, count = chooser.separator.join(texts), 1
         while count:
-            # Once is not enough where occurrences overlap.
+            # Occurrences may overlap, so this is repeated until there are none.
             whole, count = self._pattern.subn(lambda found: marked(found[0]), whole)
         for text in whole.split(chooser.separator):
             ended = self._beginnings.marked_at_end(text, marked)
@@ -67,7 +67,7 @@ class SpecialTexts:
 
 
 class _Beginnings:
-    """What some texts begin with, without the whole texts."""
+    """The proper prefixes of some texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._sorted = sorted(texts)
@@ -75,7 +75,7 @@ class _Beginnings:
         self._longest = max(map(len, self._sorted), default=1) - 1
 
     def marked_at_end(self, text: str, marked: Callable[[str], str]) -> str:
-        """Return `text` with a mark in each beginning that it ends with, white space aside."""
+        """Return `text` with a stand-in in each prefix with which it ends, not counting final white space."""
         body = text.rstrip()
         for at in range(max(0, len(body) - self._longest), len(body)):
             if body[at] in self._firsts and self._has(body[at:]):
@@ -90,10 +90,11 @@ class _Beginnings:
 
 
 def _longest_of(texts: Iterable[str], level: int = 0) -> str:
-    """Return a pattern of the longest of `texts` at a place, which takes no longer if there are many."""
+    """Return a pattern that matches the longest of `texts` at a place, as a tree that is fast for many
+    texts."""
     ordered = sorted(texts)
     begun = [text for text in ordered if text]
-    if level == DEEPEST_PATTERN:
+    if level == MAX_PATTERN_DEPTH:
         branches = list(map(re.escape, reversed(begun)))
     else:
         branches = []
@@ -105,7 +106,7 @@ def _longest_of(texts: Iterable[str], level: int = 0) -> str:
 
 
 def _texts_in(values: object) -> Iterator[str]:
-    """All texts of values, keys among them, in an order that depends on nothing but the values."""
+    """Yield all texts in values, keys included, in a fixed order."""
     if isinstance(values, str):
         yield values
     elif isinstance(values, Mapping):
@@ -118,7 +119,7 @@ def _texts_in(values: object) -> Iterator[str]:
 
 
 def _with_texts(values: Any, texts: Iterator[str]) -> Any:
-    """The values with other texts, in the order of `_texts_in`."""
+    """Return the values with their texts replaced by `texts`, which are in the order of `_texts_in`."""
     if isinstance(values, str):
         return next(texts)
     if isinstance(values, Mapping):

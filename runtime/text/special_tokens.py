@@ -1,8 +1,8 @@
-"""Special tokens: which ids begin and end a text, and where special tokens stand in one.
+"""Find the special tokens of a vocabulary, and split a text at them.
 
-The rules, and the texts that mark a token whose file forgot to say what it is, are llama.cpp's
-(src/llama-vocab.cpp), with one exception: there a token with such a text ends generation whatever
-its kind. Qwen2's vocabulary has an ordinary token `</s>`, which is the end of HTML's struck-out text.
+The rules are llama.cpp's (src/llama-vocab.cpp), also the texts by which a special token is recognized if the
+file does not declare it. There is one exception: in llama.cpp a token with such a text ends generation
+whatever its kind. Qwen2's vocabulary has an ordinary token `</s>`, the end of struck-out text in HTML.
 """
 
 import re
@@ -38,8 +38,8 @@ INFILL_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "sep": ("<|file_sep|>",),
 })  # fmt: skip
-"""Tokens around a text with a gap, by what they begin: what is before it, after it, the gap; and of a whole
-repository its name, and each file."""
+"""Texts of the tokens for filling a gap, by what they begin: the text before the gap, the text after it, the
+gap; the name of a repository, and each of its files."""
 
 TURN_TEXTS = frozenset({"<start_of_turn>", "<|turn>", "[INST]", "[/INST]"})
 """Tokens that begin a turn, in addition to those of the form `<|…|>`."""
@@ -54,9 +54,10 @@ _ASCII_SPACES = " \t\n\v\f\r"
 
 @dataclass(frozen=True)
 class SpecialToken:
-    """A token that is found in a text before anything else is.
+    """A token that is searched in a text before the ordinary text is encoded.
 
-    `hidden`: only found where special tokens are asked for. `takes_spaces`: swallows ASCII spaces after it.
+    A `hidden` token is searched only if special tokens are enabled. With `takes_spaces` the ASCII white space
+    after it is removed.
     """
 
     id: int
@@ -66,13 +67,15 @@ class SpecialToken:
 
     @property
     def structures(self) -> bool:
-        """Whether templates alone may write it. Some files say of their `<|User|>` that it is in any text."""
+        """Whether only templates may write it. Some files wrongly declare `<|User|>` as allowed in any
+        text."""
         return self.hidden or self.text in TURN_TEXTS or _MARKER.fullmatch(self.text) is not None
 
 
 @dataclass(frozen=True)
 class InfillIds:
-    """The ids that begin what is before a gap, what is after it, and the gap; a repository, and a file."""
+    """The ids of the tokens before the text before a gap, the text after it, the gap, a repository, a
+    file."""
 
     prefix: int
     suffix: int
@@ -83,7 +86,8 @@ class InfillIds:
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids that begin and end a text, and all that end a generation."""
+    """The ids of the tokens that begin and end a text, of the unknown token, and of all that end
+    generation."""
 
     bos: int | None
     eos: int | None
@@ -92,7 +96,8 @@ class SpecialIds:
 
 
 def with_control_tokens(vocabulary: Vocabulary) -> Vocabulary:
-    """The vocabulary with user-defined tokens that end or structure a text as the control tokens they are."""
+    """Return the vocabulary with user-defined tokens that end or structure a text changed to control
+    tokens."""
     texts = END_TEXTS.union(*INFILL_TEXTS.values())
     kinds = list(vocabulary.kinds)
     for id in (vocabulary.ids[text] for text in texts if text in vocabulary.ids):
@@ -102,7 +107,7 @@ def with_control_tokens(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def read_special_ids(file: GGUFFile, vocabulary: Vocabulary) -> SpecialIds:
-    """The special ids of `file`; SentencePiece's usual 1, 2 and 0 where a `llama` file names none.
+    """Return the special ids of `file`; by default 1, 2 and 0 for `llama` files, as in SentencePiece.
 
     Raises:
         GGUFError: a named id is outside the vocabulary.
@@ -120,7 +125,7 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary) -> SpecialIds:
         for text in END_TEXTS
         if text in vocabulary.ids and vocabulary.kinds[vocabulary.ids[text]] in _MARKED
     }
-    # In these formats the one text only closes a message, and the other is not part of the format.
+    # In these formats `<|end|>` only ends a message, and `</s>` is not part of the format.
     if {"<|return|>", "<|call|>"} <= ends.keys() or {"<|flush|>", "<|calls|>"} <= ends.keys():
         ends.pop("<|end|>", None)
     if "<|tool_response>" in ends:
@@ -130,7 +135,7 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary) -> SpecialIds:
 
 
 def read_infill_ids(file: GGUFFile, vocabulary: Vocabulary) -> InfillIds | None:
-    """The ids around a gap, by the file's metadata or their texts; None where the model knows no gaps.
+    """Return the ids for filling a gap, by the file's metadata or by texts; None if the model has none.
 
     Raises:
         GGUFError: a named id is outside the vocabulary.
@@ -150,10 +155,10 @@ def _infill_id(file: GGUFFile, vocabulary: Vocabulary, part: str) -> int | None:
 
 
 def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool, bool]:
-    """Whether an encoded text begins with BOS, and whether it ends with EOS.
+    """Return whether an encoded text begins with BOS, and whether it ends with EOS.
 
     Raises:
-        GGUFError: one is to be added and the file does not say which token it is.
+        GGUFError: one is to be added, but the file does not name its token.
     """
     adds = (
         file.flag("tokenizer.ggml.add_bos_token", bos_default),
@@ -162,15 +167,15 @@ def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool,
     for name, add, id in zip(("bos", "eos"), adds, (ids.bos, ids.eos), strict=True):
         if add and id is None:
             raise GGUFError(
-                f"{file.path}: a text begins or ends with {name.upper()}, "
-                f"yet 'tokenizer.ggml.{name}_token_id' is missing"
+                f"{file.path}: texts must begin or end with {name.upper()}, but "
+                f"'tokenizer.ggml.{name}_token_id' is missing; write the file again with a current converter"
             )
     return adds
 
 
 def special_tokens(file: GGUFFile, vocabulary: Vocabulary) -> tuple[SpecialToken, ...]:
-    """The special tokens in the order in which they are looked for: the longest first."""
-    # Phi-3 was trained on templates that strip what follows a special token; only its name tells.
+    """Return the special tokens in the order in which they are searched: the longest first."""
+    # Phi-3 was trained with templates that strip white space after special tokens; only the name shows it.
     name = file.text("general.name", "").lower()
     strips = "phi-3" in name or "phi3" in name
     keeps_spaces = {"<unk>", "<s>", "<|endoftext|>"}
@@ -185,10 +190,10 @@ def special_tokens(file: GGUFFile, vocabulary: Vocabulary) -> tuple[SpecialToken
 def cut_at_special(
     text: str, tokens: Iterable[SpecialToken], stand_ins: StandIns = NO_STAND_INS
 ) -> list[str | int]:
-    """`text` cut at the special tokens: ordinary text, never empty, and ids, in order.
+    """Split `text` at the special tokens; return ordinary texts, none empty, and token ids, in order.
 
-    Tokens earlier in `tokens` win over later ones, wherever they stand in the text. A text in which
-    `stand_ins` stand is that of no token that structures a prompt. They are taken back in the ordinary text.
+    Earlier entries of `tokens` take precedence, wherever they are in the text. A text with `stand_ins` in it
+    never matches a token that structures a prompt. In the returned texts stand-ins are restored.
     """
     restored = stand_ins.restore(text)
     parts: list[str | int] = [text] if text else []

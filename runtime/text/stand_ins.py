@@ -1,4 +1,4 @@
-"""Private characters that stand in for others while a chat template runs."""
+"""Replace characters by private ones (stand-ins) while a chat template runs, and restore them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from anespec.system.errors import RequestError
 
-PRIVATE = frozenset(map(chr, range(0xE000, 0xF900)))
-"""Characters that Unicode gives no meaning."""
+PRIVATE_CHARACTERS = frozenset(map(chr, range(0xE000, 0xF900)))
+"""The characters of Unicode's private use area, which have no meaning of their own."""
 
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 _CHANGED_BY_ESCAPING = frozenset("<>&\"'\\")
@@ -15,21 +15,21 @@ _CHANGED_BY_ESCAPING = frozenset("<>&\"'\\")
 
 @dataclass(frozen=True)
 class StandIns:
-    """Private characters, by code point, and what each of them stands for."""
+    """Stand-ins by code point, and the character that each replaces."""
 
     characters: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def escaped_as(self) -> dict[str, str]:
-        """Those for characters that HTML escapes, and what each of them stands for."""
+        """The stand-ins of characters that HTML escapes, each with its character."""
         return {chr(code): each for code, each in self.characters.items() if each in _CHANGED_BY_ESCAPING}
 
     def restore(self, text: str) -> str:
-        """Return `text` with the characters that were there at first."""
+        """Return `text` with the original characters."""
         return text.translate(self.characters) if self.characters else text
 
     def unescape(self, text: str) -> str:
-        r"""Return `text` with each stand-in itself where JSON of nothing but ASCII has it as `\uXXXX`."""
+        r"""Return `text` in which stand-ins that JSON wrote as `\uXXXX` are characters again."""
 
         def unescaped(escape: re.Match[str]) -> str:
             code = int(escape[1], 16)
@@ -38,7 +38,7 @@ class StandIns:
         return _ESCAPED.sub(unescaped, text) if self.characters else text
 
     def pattern(self, text: str) -> re.Pattern[str]:
-        """Return what matches `text`, whichever of its characters have stand-ins."""
+        """Return a pattern that matches `text` with or without stand-ins for its characters."""
         either = {character: chr(code) for code, character in self.characters.items()}
         return re.compile(
             "".join(
@@ -51,22 +51,22 @@ NO_STAND_INS = StandIns()
 
 
 class StandInChooser:
-    """Chooses unused stand-ins, none of them a character of the given texts."""
+    """A chooser of stand-ins that do not occur in given texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """`texts` are all that stand-ins will stand beside."""
+        """Take all texts in which no stand-in may occur."""
         taken = {chr(int(code, 16)) for text in texts for code in _ESCAPED.findall(text)}
-        self._free = iter(sorted(PRIVATE.difference(taken, *texts)))
+        self._free = iter(sorted(PRIVATE_CHARACTERS.difference(taken, *texts)))
         self._chosen: dict[str, str] = {}
         self.separator = self._next()
 
     @property
     def stand_ins(self) -> StandIns:
-        """Those that were chosen so far."""
+        """The stand-ins that were chosen so far."""
         return StandIns({ord(private): character for character, private in self._chosen.items()})
 
     def marked(self, text: str) -> str:
-        """Return `text`, which has a character or more, with a stand-in for one of them."""
+        """Return `text`, which is not empty, with a stand-in for one of its characters."""
         at = min(range(len(text)), key=lambda at: _unfitness(text[at]))
         if text[at] not in self._chosen:
             self._chosen[text[at]] = self._next()
@@ -77,12 +77,13 @@ class StandInChooser:
             return next(self._free)
         except StopIteration:
             raise RequestError(
-                "the conversation holds every private character of Unicode (U+E000 to U+F8FF); leave some out"
+                "the conversation has every private character of Unicode (U+E000 to U+F8FF); remove some"
             ) from None
 
 
 def _unfitness(character: str) -> tuple[bool, ...]:
-    """Return how much of what templates do tells a character from its stand-in: trim, escape, change case."""
+    """Return a key that is larger the more operations of templates treat a character and its stand-in
+    differently: trimming, escaping, changing case."""
     return (
         character.isspace(),
         character in _CHANGED_BY_ESCAPING,

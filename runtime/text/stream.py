@@ -1,4 +1,4 @@
-"""From token ids to text, one token at a time, and where to stop."""
+"""Decode token ids to text one at a time, and stop at stop strings."""
 
 import codecs
 from collections.abc import Collection, Sequence
@@ -8,22 +8,22 @@ from anespec.system.errors import RequestError
 
 
 class Pieces(Protocol):
-    """What a stream needs of a tokenizer."""
+    """The methods of a tokenizer that a stream needs."""
 
     @property
     def adds_space(self) -> bool:
-        """Whether encoding puts a space before a text, which decoding takes away again."""
+        """Whether encoding puts a space before a text, which decoding must remove again."""
         ...
 
     def piece(self, id: int, *, skip_special: bool) -> bytes:
-        """The bytes that a token adds to a text."""
+        """Return the bytes that a token adds to a text."""
         ...
 
 
 class StreamDecoder:
-    """Text of a growing token sequence. What it returned, put together, is `decode` of all the ids.
+    """A decoder of a growing token sequence. The texts that it returns, joined, are `decode` of all ids.
 
-    A character is returned once all its bytes are there; bytes that are no UTF-8 become U+FFFD.
+    A character is returned once all its bytes are there; bytes that are not UTF-8 become U+FFFD.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class StreamDecoder:
         continues: bool = False,
         shown: Collection[int] = (),
     ) -> None:
-        """`continues`: the ids go on from ordinary text before them, so their first space is their own.
+        """Begin a text. With `continues` the ids continue ordinary text, so their first space is kept.
 
-        `shown` are special tokens that are not skipped.
+        `shown` are special tokens that are written out although others are skipped.
         """
         self._tokenizer = tokenizer
         self._skip_special = skip_special
@@ -45,7 +45,7 @@ class StreamDecoder:
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; may be empty.
+        """Return the text that this token completes; it may be empty.
 
         Raises:
             RequestError: the id is outside the vocabulary.
@@ -58,28 +58,28 @@ class StreamDecoder:
         return self._characters.decode(piece)
 
     def flush(self) -> str:
-        """The end of the text: U+FFFD where a character was left unfinished, else nothing."""
+        """Return the end of the text: U+FFFD if its last character is incomplete, else nothing."""
         return self._characters.decode(b"", final=True)
 
 
 class StopStrings:
-    """Ends a stream of text before the first stop string that is complete in it.
+    """A filter that ends a stream of text before the first stop string that is complete in it.
 
-    Where several are complete at the same character, the longest counts.
+    If several are complete at the same character, the longest counts.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        """Raises RequestError where a stop string is empty."""
+        """Take the stop strings; raise RequestError if one is empty."""
         if "" in stops:
-            raise RequestError("a stop string is empty; leave it out or give it a character")
+            raise RequestError("a stop string is empty; leave it out, or give at least one character")
         self._stops = tuple(stops)
         self._held = ""
         self._stopped = False
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Take more text; returns what can be shown of all so far, and whether a stop string was found.
+        """Add text; return the text that can be shown now, and whether a stop string was found.
 
-        Text that may be the start of a stop string is held back. After a stop nothing more is shown.
+        Text that may be the beginning of a stop string is held back. After a stop string the text is empty.
         """
         if self._stopped:
             return "", True
@@ -98,7 +98,7 @@ class StopStrings:
         return held
 
     def _undecided(self, text: str) -> int:
-        """Length of the longest end of `text` that begins a stop string."""
+        """Return the length of the longest end of `text` that is the beginning of a stop string."""
         longest = min(len(text), max(map(len, self._stops), default=1) - 1)
         return next(
             (size for size in range(longest, 0, -1) if any(s.startswith(text[-size:]) for s in self._stops)),

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the vocabulary of a GGUF and the results of llama.cpp."""
+"""Encode text as token ids and decode it, with a GGUF's vocabulary and the same results as llama.cpp."""
 
 import copy
 import hashlib
@@ -35,9 +35,8 @@ from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_vocabula
 from anespec.system.errors import LONGER_CONTEXT, PromptTooLongError, RequestError, UnsupportedModelError
 from anespec.system.formatting import quoted, shown
 
-# GPT-2's alphabet: one printable character per byte, in which byte-level vocabularies are written.
-#
-# Source: bytes_to_unicode in https://github.com/openai/gpt-2/blob/master/src/encoder.py.
+# Byte-level vocabularies are written in GPT-2's alphabet, which has one printable character per byte. Source:
+# bytes_to_unicode in https://github.com/openai/gpt-2/blob/master/src/encoder.py.
 
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS = sorted(set(range(256)) - set(_PRINTABLE))
@@ -45,7 +44,7 @@ _BYTE_OF_CHARACTER = {byte: byte for byte in _PRINTABLE} | {256 + n: byte for n,
 
 
 def bytes_of(token: str) -> bytes:
-    """The bytes that a token's characters stand for; its UTF-8 where one is outside the alphabet."""
+    """Return the bytes of a token in GPT-2's alphabet; its UTF-8 if a character is not in the alphabet."""
     try:
         return bytes([_BYTE_OF_CHARACTER[ord(character)] for character in token])
     except KeyError:
@@ -55,14 +54,14 @@ def bytes_of(token: str) -> bytes:
 _SHOWN_AS_TEXT = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 _NEVER_SHOWN = (TokenKind.UNUSED, TokenKind.UNDEFINED)
 _OTHER_KINDS = {
-    "bert": "it is WordPiece, of encoders",
-    "t5": "it is a unigram model, of encoders and decoders",
+    "bert": "it is WordPiece, for encoder models",
+    "t5": "it is a unigram model, for encoder-decoder models",
     "rwkv": "it takes the longest word of a list, for models without attention",
     "plamo2": "it is a unigram model over a table of suffixes",
     "hybriddna": "it writes DNA in k-mers",
-    "whitespace": "its tokens are of characters, not of bytes",
-    "none": "the file holds no vocabulary",
-    "no_vocab": "the file holds no vocabulary",
+    "whitespace": "its tokens are characters, not bytes",
+    "none": "the file has no vocabulary",
+    "no_vocab": "the file has no vocabulary",
 }
 
 
@@ -83,7 +82,7 @@ class Tokenizer:
         chat_template: str | None,
         infill_ids: InfillIds | None = None,
     ) -> None:
-        """Put the parts together; `from_gguf` is what reads them."""
+        """Combine the parts, which `from_gguf` reads from a file."""
         self._vocabulary = vocabulary
         self._segmenter = segmenter
         self._special = special
@@ -102,9 +101,9 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, file: GGUFFile) -> Self:
-        """The tokenizer that `file` describes; nothing in it refers to `file` afterwards.
+        """Read the tokenizer of `file`; it does not refer to `file` afterwards.
 
-        Beside `tokenizer.*` it reads `general.name`, which alone tells a Phi-3 vocabulary.
+        In addition to `tokenizer.*` this reads `general.name`, by which a Phi-3 vocabulary is recognized.
 
         Raises:
             GGUFError: the vocabulary is missing or malformed.
@@ -147,9 +146,9 @@ class Tokenizer:
         )
 
     def with_chat_template(self, template: str, ends: tuple[str, ...] = (), is_spaced: bool = False) -> Self:
-        """The same with another chat template, whose answers also end before the texts `ends`.
+        """Return this tokenizer with another chat template, whose answers also end before the texts `ends`.
 
-        `is_spaced` is said by ChatPrompt.
+        For `is_spaced` see ChatPrompt.
         """
         other = copy.copy(self)
         other.chat_template, other.chat_ends, other.chat_is_spaced = template, ends, is_spaced
@@ -157,11 +156,11 @@ class Tokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many token ids there are."""
+        """The number of token ids."""
         return len(self._vocabulary)
 
     def special_ids(self, texts: Iterable[str]) -> frozenset[int]:
-        """The special tokens of these texts that a text does not show by itself; those that there are."""
+        """Return the ids of the hidden special tokens with these texts, as far as the vocabulary has them."""
         return frozenset(id for text in texts if (id := self._hidden.get(text)) is not None)
 
     @cached_property
@@ -170,12 +169,12 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token: no token stands for more of a text."""
+        """The number of characters of the longest token."""
         return max(len(token) for token in self._vocabulary.tokens)
 
     @cached_property
     def vocabulary_hash(self) -> str:
-        """sha256 over all tokens in order: equal for models whose ids mean the same texts."""
+        """The SHA-256 of all tokens in order: it is equal for models whose ids have the same texts."""
         texts = [token.encode() for token in self._vocabulary.tokens]
         digest = hashlib.sha256(np.array([len(text) for text in texts], "<u4").tobytes())
         digest.update(b"".join(texts))
@@ -183,7 +182,7 @@ class Tokenizer:
 
     @cached_property
     def special_texts(self) -> SpecialTexts:
-        """The texts of the tokens that structure a prompt, to be kept out of a conversation's values."""
+        """The texts of the tokens that structure a prompt, which a conversation's values may not write."""
         return SpecialTexts(token.text for token in self._special if token.structures)
 
     def encode(
@@ -195,18 +194,19 @@ class Tokenizer:
         continues: bool = False,
         stand_ins: StandIns = NO_STAND_INS,
     ) -> list[int]:
-        """The token ids of `text`.
+        """Return the token ids of `text`.
 
-        `add_special`: put BOS before and EOS after it, as the file says. `parse_special`: a control
-        token written out in `text` becomes that token; leave it off for text from outside.
-        `continues`: it goes on from text before it, so no space is put before it. `stand_ins`: characters
-        that stand in `text` for others, which are encoded; a text with one in it is no control token's.
+        With `add_special`, BOS is put before the text and EOS after it, as the file says. With
+        `parse_special`, a control token that is spelled out in `text` becomes that token; leave this off for
+        text that is not trusted. With `continues`, the text continues earlier text, so no space is put before
+        it. `stand_ins` are characters in `text` that replace others: the originals are encoded, and a text
+        with a stand-in never becomes a control token.
 
         Raises:
-            RequestError: `text` holds half a surrogate pair, which no encoding can write.
+            RequestError: `text` has half a surrogate pair, which no encoding can write.
         """
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise RequestError("the text holds half a surrogate pair; send valid Unicode")
+            raise RequestError("the text has half a surrogate pair; send valid Unicode")
         ids: list[int] = [self.bos_id] if add_special and self.adds_bos and self.bos_id is not None else []
         special = self._special if parse_special else self._plain_special
         for part in cut_at_special(text, special, stand_ins):
@@ -219,7 +219,7 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
-        """The text of `ids`; see StreamDecoder for `continues` and for bytes that are no UTF-8.
+        """Return the text of `ids`; see StreamDecoder for `continues` and for bytes that are not UTF-8.
 
         Raises:
             RequestError: an id is outside the vocabulary.
@@ -228,7 +228,7 @@ class Tokenizer:
         return "".join([decoder.push(id) for id in ids]) + decoder.flush()
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes that a token stands for in a text; empty for control, unknown and unused tokens.
+        """Return the bytes of a token in a text; none for control, unknown and unused tokens.
 
         Raises:
             RequestError: the id is outside the vocabulary.
@@ -236,7 +236,7 @@ class Tokenizer:
         return self.piece(id, skip_special=True)
 
     def piece(self, id: int, *, skip_special: bool) -> bytes:
-        """Like `token_bytes`; with `skip_special` off, control and unknown tokens show their names.
+        """Return the bytes of a token; without `skip_special`, control and unknown tokens have their names.
 
         Raises:
             RequestError: the id is outside the vocabulary.
@@ -256,10 +256,11 @@ class Tokenizer:
 
 
 def require_fitting(text: str, tokenizer: Tokenizer, context: int) -> None:
-    """Refuse a text of more characters than `context` tokens can hold, were each the longest of all.
+    """Check that a text may fit into `context` tokens: it has not more characters than so many longest
+    tokens.
 
     Raises:
-        PromptTooLongError: it cannot fit.
+        PromptTooLongError: the text cannot fit.
     """
     if len(text) > context * tokenizer.longest_token:
         raise PromptTooLongError(

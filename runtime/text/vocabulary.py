@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF: its tokens, their kinds, and the checks that make it safe to use.
+"""Read and check the vocabulary of a GGUF: its tokens, their kinds, scores and merges.
 
 Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (tokenizer).
 """
@@ -20,14 +20,15 @@ KINDS_KEY = "tokenizer.ggml.token_type"
 SCORES_KEY = "tokenizer.ggml.scores"
 MERGES_KEY = "tokenizer.ggml.merges"
 
-# Real tokens are a few hundred spaces long at most; finding a token's parts is quadratic in its length.
+# The longest real tokens are a few hundred spaces. The time of finding a token's parts is quadratic in its
+# length.
 MAX_TOKEN_CHARACTERS = 2048
 
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class TokenKind(IntEnum):
-    """tokenizer.ggml.token_type."""
+    """The kinds of tokens, with their numbers in `tokenizer.ggml.token_type`."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -40,7 +41,7 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id, the kind of each, and ids by token. Tokens are distinct and never empty."""
+    """The tokens and their kinds by id, and ids by token. Tokens are distinct and never empty."""
 
     tokens: tuple[str, ...]
     kinds: tuple[TokenKind, ...]
@@ -51,11 +52,11 @@ class Vocabulary:
 
 
 def read_vocabulary(file: GGUFFile) -> Vocabulary:
-    """The vocabulary of `file`; an empty token is named `[EMPTY_id]`, as llama.cpp names it.
+    """Return the vocabulary of `file`; an empty token is named `[EMPTY_id]`, as in llama.cpp.
 
     Raises:
-        GGUFError: the vocabulary is missing, holds something else than strings, a token twice, one of
-            absurd length, an unknown kind, a byte token that names no byte, or as many kinds as not tokens.
+        GGUFError: the vocabulary is missing or is not a list of strings; a token occurs twice or is too long;
+            a kind is unknown; a byte token has no byte; or the number of kinds is not that of tokens.
     """
     texts = file.metadata.get(TOKENS_KEY)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
@@ -78,37 +79,37 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     for id, kind in enumerate(kinds):
         if kind is TokenKind.BYTE and not _BYTE_TOKEN.fullmatch(tokens[id]):
             raise GGUFError(
-                f"{file.path}: token {id} is a byte token, yet {quoted(tokens[id])} is not of the form <0xHH>"
+                f"{file.path}: the byte token {id}, {quoted(tokens[id])}, does not have the form <0xHH>"
             )
     return Vocabulary(tokens, kinds, ids)
 
 
 def read_scores(file: GGUFFile, size: int) -> NDArray[np.float32]:
-    """The score of each of `size` tokens, float32.
+    """Return the scores of `size` tokens, float32.
 
     Raises:
-        GGUFError: they are missing, not numbers, or not one per token.
+        GGUFError: the scores are missing, are not numbers, or are not one per token.
     """
     scores = _one_per_token(file, SCORES_KEY, size).astype(np.float32)
     if np.isnan(scores).any():
         raise GGUFError(
-            f"{file.path}: {SCORES_KEY!r} holds a value that is not a number; download the file again"
+            f"{file.path}: {SCORES_KEY!r} has a value that is not a number; download the file again"
         )
     return scores
 
 
 def read_merges(file: GGUFFile, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The pairs to merge, best first, each pair once.
+    """Return the pairs to merge, best first, each pair once.
 
     Raises:
-        GGUFError: there are none, or one is not a pair of tokens that together form a token.
+        GGUFError: there are no merges, or one is not a pair of tokens that together form a token.
     """
     texts = file.metadata.get(MERGES_KEY)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise GGUFError(f"{file.path}: {MERGES_KEY!r} is missing, empty or not a list of strings")
     merges: dict[tuple[str, str], None] = {}
     for rank, text in enumerate(map(str, texts)):
-        # A part may itself begin with a space, so the first character never separates.
+        # The left part may begin with a space, so the first character is never the separator.
         space = text.find(" ", 1)
         left, right = text[:space], text[space + 1 :]
         if space < 0 or left not in ids or right not in ids or left + right not in ids:
@@ -121,10 +122,10 @@ def read_merges(file: GGUFFile, ids: Mapping[str, int]) -> list[tuple[str, str]]
 
 
 def read_token_id(file: GGUFFile, key: str, size: int) -> int | None:
-    """The token id under `key`, None where the file has none.
+    """Return the token id of `key`; None if the file does not have the key.
 
     Raises:
-        GGUFError: it is not an id of a vocabulary of `size` tokens.
+        GGUFError: the value is not an id of a vocabulary of `size` tokens.
     """
     if key not in file.metadata:
         return None
@@ -145,7 +146,7 @@ def _read_kinds(file: GGUFFile, size: int) -> tuple[TokenKind, ...]:
         return tuple(by_value[value] for value in _one_per_token(file, KINDS_KEY, size).tolist())
     except KeyError as error:
         raise GGUFError(
-            f"{file.path}: {KINDS_KEY!r} holds the unknown kind {error}; the kinds are 0 to 6"
+            f"{file.path}: {KINDS_KEY!r} has the unknown kind {error}; the kinds are 0 to 6"
         ) from None
 
 

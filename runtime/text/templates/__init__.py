@@ -1,1 +1,1 @@
-"""Chat templates: programs out of model files, rendered in a sandbox."""
+"""Render chat templates, which are programs from model files, in a sandbox."""

@@ -1,7 +1,7 @@
-"""Well-known chat templates by name, for models that come without one, or with a wrong one.
+"""Define well-known chat templates by name, for models that have none, or a wrong one.
 
-Each is written after what the family's first models were published with. None writes the BOS token at its
-beginning, since the vocabulary determines whether a model needs it.
+Each follows the template of the family's first published models. None writes the BOS token at its beginning,
+since the vocabulary determines whether a model needs it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ _SYSTEM_FIRST = (
     "{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}"
     "{% endif %}"
 )
-"""Sets `system` apart where a family has no turn for it; undefined where the system says nothing."""
+"""Take a system message out of the messages, for families without a system turn; else `system` is
+undefined."""
 
 _CHATML = (
     "{% for message in messages %}"
@@ -80,9 +81,9 @@ _PLAIN = _SYSTEM_FIRST + (
 
 @dataclass(frozen=True)
 class BuiltInTemplate:
-    """A template, and the texts of which each ends an answer where it is no token of the vocabulary.
+    """A chat template, and the texts that end an answer if they are not tokens of the vocabulary.
 
-    `is_spaced`: it writes a space of its own before each answer, but for the one that is asked for.
+    With `is_spaced` the template writes a space before each earlier answer, but not before the next one.
     """
 
     text: str
@@ -91,7 +92,7 @@ class BuiltInTemplate:
 
 
 PLAIN = "plain"
-"""The one for models that were taught no other: lines of `User:` and `Assistant:`."""
+"""The template for models that were trained without one: lines of `User:` and `Assistant:`."""
 
 BUILT_IN_TEMPLATES: Mapping[str, BuiltInTemplate] = MappingProxyType(
     {
@@ -110,4 +111,4 @@ PLAIN_HINT = (
     + listed([name for name in BUILT_IN_TEMPLATES if name != PLAIN], "or")
     + ")"
 )
-"""What is said of a model that has no template and is asked in plain text."""
+"""The note for a model that has no template and is used with plain text."""

@@ -1,4 +1,4 @@
-"""The chat template that a person chose: one of the built-in ones, or that of a file."""
+"""Read the chat template that the user chose: a built-in one, or a file."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,8 @@ from anespec.system.errors import RequestError
 from anespec.system.formatting import listed
 from anespec.system.safe_files import read_bounded
 
-LARGEST_TEMPLATE = 1 << 20
-"""Bytes. The longest of models that are published have some 20,000."""
+MAX_TEMPLATE_BYTES = 1 << 20
+"""The largest template file. The longest published templates have some 20,000 bytes."""
 
 
 _MARKER = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>")
@@ -23,22 +23,24 @@ _TRIAL = (
 
 
 def read_template(chosen: Path) -> BuiltInTemplate:
-    """The template of a name of `BUILT_IN_TEMPLATES`, or of a file.
+    """Return the built-in template of this name, or the template in the file at this path.
 
     Raises:
-        RequestError: it is neither, or the file holds no template.
+        RequestError: there is neither, or the file is not a valid template.
     """
     if str(chosen) in BUILT_IN_TEMPLATES:
         return BUILT_IN_TEMPLATES[str(chosen)]
     try:
-        text = read_bounded(chosen, LARGEST_TEMPLATE).decode()
+        text = read_bounded(chosen, MAX_TEMPLATE_BYTES).decode()
     except FileNotFoundError:
         names = listed(list(BUILT_IN_TEMPLATES), "and")
-        raise RequestError(f"{chosen}: is no file and no chat template; there are {names}") from None
+        raise RequestError(
+            f"{chosen}: is neither a file nor a built-in chat template; these are {names}"
+        ) from None
     except OSError as error:
         raise RequestError(f"{chosen}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise RequestError(f"{chosen}: is not UTF-8 text, so it is no chat template") from None
+        raise RequestError(f"{chosen}: is not UTF-8 text, so it is not a chat template") from None
     try:
         require_renderable(text)
     except RequestError as error:
@@ -47,12 +49,12 @@ def read_template(chosen: Path) -> BuiltInTemplate:
 
 
 def require_renderable(text: str) -> None:
-    """Raise RequestError where a template refuses a first message."""
+    """Check that a template can render a user's first message; raise RequestError if it cannot."""
     render_chat(text, _TRIAL[:1], add_generation_prompt=True, bos="", eos="")
 
 
 def with_template(tokenizer: Tokenizer, chosen: Path) -> Tokenizer:
-    """The tokenizer with another chat template; raises RequestError as `read_template` does."""
+    """Return the tokenizer with the chosen chat template; raise RequestError as `read_template` does."""
     template = read_template(chosen)
     is_built_in = str(chosen) in BUILT_IN_TEMPLATES
     begins = "{{ bos_token }}" if is_built_in and tokenizer.adds_bos else ""
@@ -61,13 +63,13 @@ def with_template(tokenizer: Tokenizer, chosen: Path) -> Tokenizer:
 
 
 def missing_tokens(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The special tokens that the chat template writes and the vocabulary does not have."""
+    """Return the special tokens that the chat template writes, but the vocabulary does not have."""
     if tokenizer.chat_template is None:
         return ()
     try:
         written = render_chat(tokenizer.chat_template, _TRIAL, add_generation_prompt=True, bos="", eos="")
     except RequestError:
-        # A template may want what this conversation has not; which tokens it writes then is not known.
+        # The template may need something that this conversation does not have; its tokens stay unknown.
         return ()
     found = dict.fromkeys(_MARKER.findall(written))
     return tuple(text for text in found if not _is_token(tokenizer, text))

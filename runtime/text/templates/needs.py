@@ -1,8 +1,8 @@
 """Find out which form of tool calls a chat template expects, by rendering one.
 
-Clients write a call's arguments as JSON text, and a message that is nothing but calls has no content. Some
-templates write the text as it is, most want the object that it stands for; some ask whether the content is
-none, others add it to texts. So each is given what it writes well.
+Clients send a call's arguments as JSON text, and a message of calls alone without content. Some templates
+write this text as it is; most expect the object. Some test whether the content is none; others join it to
+texts and need an empty text. So each template gets the form that it renders correctly.
 """
 
 import hashlib
@@ -25,9 +25,10 @@ Facts = Mapping[str, object]
 
 @dataclass(frozen=True)
 class TemplateNeeds:
-    """`text`: arguments as text. `empty`: no content is an empty one. `nine`: ids have nine letters.
+    """The form of tool calls that a template expects.
 
-    `single`: a message has one call at most.
+    `text`: arguments are JSON text, not an object. `empty`: missing content is an empty text, not none.
+    `nine`: ids of calls have nine letters or digits. `single`: a message has at most one call.
     """
 
     text: bool = False
@@ -37,7 +38,8 @@ class TemplateNeeds:
 
 
 def as_template_reads(messages: Sequence[Facts], template: str) -> list[Facts]:
-    """The messages as `template` renders them best; raises AnespecError where nothing can be rendered."""
+    """Return the messages in the form that `template` expects; raise AnespecError if it cannot be
+    rendered."""
     if not any(message.get("tool_calls") or message.get("tool_call_id") for message in messages):
         return [_with_reasoning(message) for message in messages]
     needs = template_needs(template)
@@ -46,18 +48,18 @@ def as_template_reads(messages: Sequence[Facts], template: str) -> list[Facts]:
 
 @lru_cache(maxsize=32)
 def template_needs(template: str) -> TemplateNeeds:
-    """Return the form that a template expects."""
+    """Return the form of tool calls that a template expects."""
     text, empty = _writing(template)
     single = _tried(template, text, empty) is not None and _tried(template, text, empty, 2) is None
     return TemplateNeeds(text, empty, _NINE.search(template) is not None, single)
 
 
 def _writing(template: str) -> tuple[bool, bool]:
-    """Whether it wants arguments as text, and empty contents."""
+    """Return whether the template expects arguments as text, and whether it expects empty content."""
     for empty in (False, True):
         by_text, by_object = (_tried(template, text, empty) for text in (True, False))
         if by_object is not None:
-            # Where both come to the same, the text as the model wrote it was read before.
+            # If both render the same text, pass the arguments as the model wrote them.
             return by_text == by_object, empty
     for empty in (False, True):
         if _tried(template, True, empty) is not None:
@@ -66,7 +68,8 @@ def _writing(template: str) -> tuple[bool, bool]:
 
 
 def _tried(template: str, text: bool, empty: bool, calls: int = 1) -> str | None:
-    """Calls as the template writes them; None where it cannot, or writes what Python writes."""
+    """Return a conversation with calls as rendered; None if the template fails or writes Python's
+    notation."""
     call = {"name": "f", "arguments": json.dumps(_ARGUMENTS) if text else _ARGUMENTS}
     messages: list[Facts] = [
         {"role": "user", "content": "q"},
@@ -127,6 +130,6 @@ def _fitted_id(id: str, needs: TemplateNeeds) -> str:
 
 
 def _with_reasoning(message: Facts) -> Facts:
-    """Reasoning under the two names that templates know it by, as transformers hands it over."""
+    """Return the message with its reasoning also as `thinking`, as transformers passes it to templates."""
     reasoning = message.get("reasoning_content")
     return message if reasoning is None else {"thinking": reasoning, **message}

@@ -1,8 +1,7 @@
-"""Chat templates: from messages to the prompt that a model was trained on.
+"""Render messages with a model's chat template to the form of prompt that the model was trained on.
 
-Templates are programs out of a model file, so they run in Jinja's sandbox, in a process of its own within
-limits of time and memory, with the names and settings that transformers gives them
-(transformers/utils/chat_template_utils.py).
+Templates are programs from a model file. So they run in Jinja's sandbox, in a separate process with limits of
+time and memory, with the variables and settings of transformers (transformers/utils/chat_template_utils.py).
 """
 
 import importlib.util
@@ -24,18 +23,18 @@ from anespec.system.child_python import NEUTRAL_FOLDER, end_child
 from anespec.system.errors import AnespecError, RequestError
 from anespec.system.formatting import LONGEST_REASON, printable
 
-# A template is a program out of a model file. Jinja's sandbox keeps it from what is not its own, but lets
-# it compute without end and without measure, so it runs in a process of its own, which can be ended.
+# Jinja's sandbox denies a template access to other objects, but does not limit its time and memory. So it
+# runs in a separate process, which can be killed.
 
 SECONDS_TO_START = 60.0
 SECONDS_BETWEEN_LOOKS = 0.05
 
-MEND = "send the prompt as it is, without a conversation, or use a model with another template"
+ADVICE = "send a plain prompt instead of a conversation, or load the model with another --chat-template"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one rendering. `memory` is in bytes and counts all of the process."""
+    """The limits of one rendering. `memory` is the whole memory of the process in bytes."""
 
     seconds: float = 5.0
     memory: int = 512 << 20
@@ -43,10 +42,10 @@ class Limits:
 
 
 class TemplateProcesses:
-    """Renders templates, safely from several threads; each waits for one of at most `most` processes."""
+    """A pool of processes that render templates. Safe for use from several threads."""
 
     def __init__(self, limits: Limits | None = None, most: int = 4) -> None:
-        """Nothing is started before the first rendering."""
+        """Use at most `most` processes at a time; the first one is started at the first rendering."""
         self._limits = limits or Limits()
         self._free = threading.BoundedSemaphore(most)
         self._idle: list[_Process] = []
@@ -54,13 +53,13 @@ class TemplateProcesses:
     def render(
         self, template: str, names: Mapping[str, object], escaped_as: Mapping[str, str] | None = None
     ) -> str:
-        """The text that `template` writes when it may use `names`, which JSON can write.
+        """Render `template` with the variables `names`, which are JSON values; return the text.
 
-        Jinja's `escape` escapes each character that `escaped_as` names as if it were the one it maps to.
+        Jinja's `escape` escapes each key of `escaped_as` as if it were the key's value.
 
         Raises:
-            RequestError: the template is not valid, refuses these names, does something forbidden or
-                meets a limit; or JSON cannot write `names`.
+            RequestError: the template is not valid, refuses these variables, does something forbidden or
+                exceeds a limit; or `names` cannot be written as JSON.
             AnespecError: no process can be started.
         """
         try:
@@ -76,7 +75,7 @@ class TemplateProcesses:
             except BaseException:
                 process.end()
                 raise
-            # What filled the memory may be kept there, in the way of the next rendering.
+            # The process may keep what filled its memory, and the next rendering would fail.
             if answer[:1] in (worker.NO_MEMORY, worker.TOO_LONG):
                 process.end()
             else:
@@ -107,25 +106,25 @@ def _text_of(answer: bytes, limits: Limits) -> str:
             raise RequestError(_wanted_memory(limits))
         case worker.TOO_LONG:
             raise RequestError(
-                f"the model's chat template wrote more than {limits.characters} characters; {MEND}"
+                f"the model's chat template wrote more than {limits.characters} characters; {ADVICE}"
             )
     reason = printable(content.decode("utf-8", "replace"), LONGEST_REASON)
-    raise RequestError(f"the model's chat template cannot render this conversation: {reason}; {MEND}")
+    raise RequestError(f"the model's chat template cannot render this conversation: {reason}; {ADVICE}")
 
 
 def _wanted_memory(limits: Limits) -> str:
-    return f"the model's chat template needed more than {limits.memory >> 20} MB of memory; {MEND}"
+    return f"the model's chat template needed more than {limits.memory >> 20} MB of memory; {ADVICE}"
 
 
 class _Process:
-    """A process that renders; one user at a time."""
+    """A process that renders templates, for one thread at a time."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         command = [sys.executable, "-I", "-S", worker.__file__, str(limits.memory)]
         command += [str(limits.seconds), str(limits.characters), *_library_folders()]
         try:
-            # A session of its own keeps a terminal's ^C from it.
+            # In a new session the process does not get a terminal's ^C.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -155,7 +154,8 @@ class _Process:
         return self._process.poll() is None
 
     def ask(self, request: bytes) -> bytes:
-        """The answer; RequestError where a limit ended the process, or anything else did."""
+        """Return the process's answer; raise RequestError if the process was killed for a limit or
+        crashed."""
         return self._exchange(request, self._limits.seconds)
 
     def _exchange(self, request: bytes | None, seconds: float) -> bytes:
@@ -175,11 +175,11 @@ class _Process:
         if overrun:
             raise RequestError(overrun[0])
         if answer is None:
-            raise RequestError(f"the model's chat template crashed the process that renders it; {MEND}")
+            raise RequestError(f"the model's chat template crashed the process that renders it; {ADVICE}")
         return answer
 
     def _read_answer(self) -> bytes | None:
-        """The next frame; None where the process ended, or announces more than a text may have."""
+        """Return the next frame; None if the process ended, or announces a frame larger than allowed."""
         head = self._answers.read(8)
         size = int.from_bytes(head, "big")
         if len(head) < 8 or size > 1 + 4 * self._limits.characters + worker.LONGEST_REASON:
@@ -188,12 +188,13 @@ class _Process:
         return answer if len(answer) == size else None
 
     def _guard(self, done: threading.Event, seconds: float, overrun: list[str]) -> None:
-        """Kill the process at the end of its time, or of its memory where the system does not see to that."""
+        """Kill the process when its time is over; on macOS, which does not limit memory, also for its
+        memory."""
         deadline = time.monotonic() + seconds
         watched = sys.platform == "darwin"
         while not done.wait(min(SECONDS_BETWEEN_LOOKS, seconds) if watched else seconds):
             if time.monotonic() >= deadline:
-                overrun.append(f"the model's chat template ran longer than {seconds:g} s; {MEND}")
+                overrun.append(f"the model's chat template ran longer than {seconds:g} s; {ADVICE}")
             elif watched and resident_bytes(self._process.pid) > self._limits.memory:
                 overrun.append(_wanted_memory(self._limits))
             if overrun:
@@ -202,15 +203,15 @@ class _Process:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory that a process holds, in bytes; 0 where `ps` cannot tell."""
-    told = subprocess.run(
+    """Return the resident memory of a process in bytes; 0 if `ps` does not report it."""
+    listed = subprocess.run(
         ["/bin/ps", "-o", "rss=", "-p", str(pid)], cwd=NEUTRAL_FOLDER, capture_output=True, check=False
     )
-    return int(told.stdout) << 10 if told.stdout.strip().isdigit() else 0
+    return int(listed.stdout) << 10 if listed.stdout.strip().isdigit() else 0
 
 
 def _library_folders() -> list[str]:
-    """Where Jinja and what it needs are installed; the process looks nowhere else for them."""
+    """Return the folders of Jinja and its dependency; the process imports them from nowhere else."""
     folders: list[str] = []
     for name in ("jinja2", "markupsafe"):
         spec = importlib.util.find_spec(name)
@@ -231,16 +232,16 @@ def render_chat(
     escaped_as: Mapping[str, str] | None = None,
     processes: TemplateProcesses | None = None,
 ) -> str:
-    """The prompt for `messages` (role, content and what else the template reads).
+    """Return the prompt for `messages` (with role, content and other keys that the template reads).
 
-    `bos` and `eos` are the texts of those tokens, `variables` further names for the template, such as
-    `tools`. Encode the result with `parse_special`, and without `add_special` where it begins with BOS.
-    The filter `escape` escapes each character that `escaped_as` names as if it were the one it maps to.
-    `processes` render it; without, those that all of this program shares. Safe from several threads.
+    `bos` and `eos` are the texts of these tokens. `variables` are further variables of the template, such as
+    `tools`. Encode the result with `parse_special`, and without `add_special` if it begins with BOS. The
+    filter `escape` escapes each key of `escaped_as` as if it were the key's value. `processes` are by default
+    those that the whole program shares. Safe for use from several threads.
 
     Raises:
-        RequestError: the template is not valid, refuses these messages, does something forbidden or takes
-            more time, memory or characters than it may.
+        RequestError: the template is not valid, refuses these messages, does something forbidden or exceeds a
+            limit of time, memory or characters.
     """
     names = {
         "tools": None,
@@ -255,6 +256,6 @@ def render_chat(
 
 
 @cache
-def _shared(tenant: int) -> TemplateProcesses:
-    """The processes that serve the process `tenant`: one that forked must not talk to its parent's."""
+def _shared(pid: int) -> TemplateProcesses:
+    """Return the pool of the process `pid`: a forked process must not use the pool of its parent."""
     return TemplateProcesses()

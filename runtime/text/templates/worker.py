@@ -1,8 +1,8 @@
-"""The program of the process that renders chat templates: `process` starts it by its path.
+"""Render chat templates in a process of its own; `rendering` starts this file as a program.
 
-It imports Jinja and the standard library only, from folders that it is told, never from the current one.
-What it reads and writes are frames: 8 bytes of length, big-endian, then so many bytes. It says that it is
-ready with an empty frame, then answers one request after the other until its input ends.
+The process imports only Jinja and the standard library, from the folders in its arguments, never from the
+current folder. It reads and writes frames: 8 bytes of length, big-endian, then the content. It writes an
+empty frame when it is ready, then answers one request after the other until its input ends.
 """
 
 import json
@@ -26,14 +26,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from markupsafe import Markup, escape
 
 TEXT, REFUSAL, NO_MEMORY, TOO_LONG = b"=", b"!", b"m", b"c"
-"""How an answer begins: a text, a reason why there is none, or the limit that was met."""
+"""The first byte of an answer: a text follows, or the reason of a refusal, or this limit was exceeded."""
 
 LONGEST_REASON = 4000
 SECONDS_LEFT_TO_PARENT = 0.5
 
 
 def main() -> None:
-    """Serve requests within the limits that the arguments name: bytes, seconds, characters."""
+    """Serve requests within the limits in the arguments: bytes of memory, seconds, characters."""
     memory, seconds, characters = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
@@ -44,7 +44,7 @@ def main() -> None:
     _limit(resource.RLIMIT_AS, memory)
     write_frame(answers, b"")
     while (request := read_frame(requests)) is not None:
-        # Ends this process if its parent is gone, even inside a long computation in C.
+        # The timer ends this process if its parent is gone, even inside a long computation in C.
         signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_LEFT_TO_PARENT)
         answer = _answer(request, characters)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def read_frame(stream: IO[bytes]) -> bytes | None:
-    """The next frame's content; None where the stream ends before or within it."""
+    """Return the next frame's content; None if the stream ends before or within the frame."""
     head = stream.read(8)
     size = int.from_bytes(head, "big")
     content = stream.read(size) if len(head) == 8 else b""
@@ -60,7 +60,7 @@ def read_frame(stream: IO[bytes]) -> bytes | None:
 
 
 def write_frame(stream: IO[bytes], content: bytes) -> None:
-    """Write a frame at once; OSError if there is no reader."""
+    """Write a frame and flush it; raise OSError if there is no reader."""
     stream.write(len(content).to_bytes(8, "big"))
     stream.write(content)
     stream.flush()
@@ -92,7 +92,7 @@ def _answer(request: bytes, most_characters: int) -> bytes:
 
 
 class _Generation(Extension):
-    """`{% generation %}`, which marks the assistant's words for training: here it changes nothing."""
+    """The tag `{% generation %}`, which marks the assistant's text for training; here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012 (declared so by Jinja)
 

@@ -74,7 +74,7 @@ def test_every_name_is_recorded_and_every_group_differs() -> None:
 
 @pytest.mark.parametrize("name", ["gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"])
 def test_what_is_not_byte_level_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=f"{name}.*of characters, not of bytes"):
+    with pytest.raises(UnsupportedModelError, match=f"{name}.*are characters, not bytes"):
         find_pretokenizer(name)
 
 
