@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "datastore", "recycle", "jacobi")
 FORMER_DRAFTERS = (
-    ("suffix", "suffix is no draft source any more; use auto, which drafts better for every kind of text"),
+    ("suffix", "the draft source suffix was removed; use auto, which drafts better for every kind of text"),
 )
 GATES_VARIABLE = "ANESPEC_GATES"
 MOD_MATCH = 24
 MOD_ENTRIES = 4 << 20
 LONGEST_MATCH = 64
-"""The longest match in tokens that `lookup` can be told to compare."""
+"""The maximum of the options that set the length of a match, in tokens."""
 
-MOST_THREADS = 4 * (os.cpu_count() or 1)
+MAX_THREADS = 4 * (os.cpu_count() or 1)
 """The maximum of `threads`. With many more threads than processors, the threads wait for one another, and a
 pass takes minutes."""
 
@@ -96,7 +96,7 @@ class BackendOptions(Options):
         "Neural Engine, and openvino elsewhere.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
-        default=None, ge=1, le=MOST_THREADS, description="Processor threads."
+        default=None, ge=1, le=MAX_THREADS, description="Processor threads."
     )
     worker_budget: Annotated[int | None, BeforeValidator(read_size), Flag(metavar="BYTES", default="3GB")] = (
         Field(
@@ -170,7 +170,7 @@ class LoadOptions(BackendOptions):
     refused.
     """
 
-    context: Annotated[int | None, Flag(default="that of convert")] = Field(
+    context: Annotated[int | None, Flag(default="as convert sets it")] = Field(
         default=None, ge=1, description="The context in tokens that a GGUF is converted with."
     )
     sequences: Annotated[int | None, Flag(default="1, to serve 4")] = Field(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anespec.runtime.drafters import DraftCost, Outcome
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES, Chances
 from anespec.runtime.drafters.chains import ChainSource
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens
@@ -68,7 +68,7 @@ def _collect(nodes: Nodes, node: int, count: int, found: Tokens) -> int:
     following = nodes[node, LATEST]
     newer = nodes[node, NEWEST]
     for _ in range(2 + NEWEST_LOOKED_AT):
-        if child == 0 or count == MOST_CANDIDATES:
+        if child == 0 or count == MAX_CANDIDATES:
             break
         token = nodes[child, TOKEN]
         is_known = False
@@ -106,7 +106,7 @@ def suffix_guess(
     found: Tokens,
     chances: Chances,
 ) -> tuple[int, int]:
-    """Candidates for what follows `text[:length]`: how many, at most MOST_CANDIDATES, and how many tokens the
+    """Candidates for what follows `text[:length]`: how many, at most MAX_CANDIDATES, and how many tokens the
     longest context has.
 
     The tries are that of the text itself and two of earlier requests.

@@ -22,7 +22,7 @@ from anespec.system.errors import StorageError
 
 _log = logging.getLogger(__name__)
 
-MOST_OWNERS = 16
+MAX_TENANTS = 16
 
 
 class AutoSource(MixSource):
@@ -40,8 +40,8 @@ class AutoSource(MixSource):
         """
         super().__init__(traits, memory)
         self._store = store
-        self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MOST_OWNERS)
-        self._pooled = PerOwner(Pooled.fresh, MOST_OWNERS)
+        self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MAX_TENANTS)
+        self._pooled = PerOwner(Pooled.fresh, MAX_TENANTS)
 
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
@@ -122,6 +122,6 @@ def _if_whole(store: Datastore | None) -> Datastore | None:
         if store is not None:
             store.require_whole()
     except StorageError as error:
-        _log.warning("drafts go on without the datastore: %s", error)
+        _log.warning("drafting continues without the datastore: %s", error)
         return None
     return store

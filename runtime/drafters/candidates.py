@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from anespec.runtime.drafters.compiled import compiled_lean
 from anespec.runtime.drafters.texts import Tokens
 
-MOST_CANDIDATES = 8
+MAX_CANDIDATES = 8
 
 PRIOR_WEIGHT = 4.0
 """The number of guesses that a kind's initial probability counts as."""
@@ -33,7 +33,7 @@ def fresh_rates(chances: list[float]) -> Rates:
 @compiled_lean("int64(int64, int64, int64, int32[::1], int64[::1])")
 def add_candidate(token: int, kind: int, count: int, found: Tokens, kinds: Kinds) -> int:
     """Append a candidate to the first `count` ones if there is room and it is new; return their number."""
-    if count == MOST_CANDIDATES:
+    if count == MAX_CANDIDATES:
         return count
     for known in range(count):
         if found[known] == token:

@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, TopKLogits, propose_each
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES, Chances
 from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, seen_rows
 
 Learnt = TypeVar("Learnt")
@@ -73,7 +73,7 @@ class Guesser(Protocol):
         """Write candidates for the token after `tokens[:length]` to the front of `found` and `chances`.
 
         Return the number of candidates, and the number of context tokens that they are based on. `found` and
-        `chances` have MOST_CANDIDATES entries; a probability in `chances` is in (0, 1]. `tokens` may go
+        `chances` have MAX_CANDIDATES entries; a probability in `chances` is in (0, 1]. `tokens` may go
         beyond the text, by the tokens that a chain has guessed so far.
         """
         ...
@@ -97,8 +97,8 @@ class ChainSession:
     def __init__(self, guesser: Guesser, prompt: Sequence[int]) -> None:
         self._guesser = guesser
         self._text = GrowingText(prompt)
-        self._found = np.zeros(MOST_CANDIDATES, np.int32)
-        self._chances = np.zeros(MOST_CANDIDATES)
+        self._found = np.zeros(MAX_CANDIDATES, np.int32)
+        self._chances = np.zeros(MAX_CANDIDATES)
         guesser.begin(self._text)
 
     @property

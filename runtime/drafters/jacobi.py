@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import (
-    MOST_CANDIDATES,
+    MAX_CANDIDATES,
     Chances,
     Kinds,
     Rates,
@@ -39,7 +39,7 @@ RECENT = 4
 WINDOW = 64
 """The most guesses that are carried over to the next pass."""
 
-MOST_OWNERS = 16
+MAX_TENANTS = 16
 
 _DEPTHS = 8
 _BEHIND = _DEPTHS
@@ -108,10 +108,10 @@ def jacobi_guess(
 ) -> tuple[int, int]:
     """Write the candidates after `text[:length]` and their probabilities to `found` and `chances`.
 
-    Return their number, at most MOST_CANDIDATES, and the number of context tokens that the first one of the
+    Return their number, at most MAX_CANDIDATES, and the number of context tokens that the first one of the
     pool is based on.
     """
-    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    kinds = np.empty(MAX_CANDIDATES, np.int64)
     count, order = _look_up(window, pool, text, length, found, kinds)
     chances_of(rates, count, kinds, chances)
     return count, order
@@ -153,8 +153,8 @@ def jacobi_learn(
     The accuracy of guesses is counted before the update. The predictions of rows behind a wrong guess become
     the window of the next pass. They are stored in the pool before the others, so that the others come first.
     """
-    found = np.empty(MOST_CANDIDATES, np.int32)
-    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    found = np.empty(MAX_CANDIDATES, np.int32)
+    kinds = np.empty(MAX_CANDIDATES, np.int64)
     for length in range(before, after):
         count, _ = _look_up(window, pool, text, length, found, kinds)
         count_guesses(rates, count, found, kinds, text[length])
@@ -240,7 +240,7 @@ class JacobiSource(ChainSource[Pooled]):
     name = "jacobi"
     cost = DraftCost(microseconds=20)
 
-    def __init__(self, most_owners: int = MOST_OWNERS) -> None:
+    def __init__(self, most_owners: int = MAX_TENANTS) -> None:
         super().__init__(Pooled.fresh, most_owners)
 
     def guesser(self, learnt: Pooled, reference: Sequence[int] | None) -> JacobiGuesser:

@@ -32,7 +32,7 @@ CHUNK = 32
 LOW_ACCEPTANCE = 0.5
 LOW_ROUNDS = 3
 MAX_FILLED = 0.25
-MOST_OWNERS = 8
+MAX_TENANTS = 8
 
 Table = NDArray[np.int32]
 """[entries]: the next token + 1; 0 is an empty entry."""
@@ -194,7 +194,7 @@ class ModSource(ChainSource[ModTable]):
     name = "mod"
     cost = DraftCost(microseconds=20)
 
-    def __init__(self, settings: ModSettings | None = None, most_owners: int = MOST_OWNERS) -> None:
+    def __init__(self, settings: ModSettings | None = None, most_owners: int = MAX_TENANTS) -> None:
         chosen = settings or ModSettings()
         super().__init__(lambda: ModTable(chosen), most_owners)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anespec.runtime.drafters import DraftCost, Outcome
 from anespec.runtime.drafters.candidates import (
-    MOST_CANDIDATES,
+    MAX_CANDIDATES,
     Chances,
     Kinds,
     Rates,
@@ -32,7 +32,7 @@ SUCCESSORS = 8
 PAIRS = 1 << 15
 """Rows of the table by two tokens; a pair replaces another pair in the same row."""
 
-MOST_OWNERS = 16
+MAX_TENANTS = 16
 _SHARES = 16
 """The number of bins of shares; the accuracy of guesses is counted by table and by the bin of the share that
 the verifier gave the token."""
@@ -102,10 +102,10 @@ def recycle_guess(
 ) -> tuple[int, int]:
     """Write the candidates after `text[:length]` and their probabilities to `found` and `chances`.
 
-    Return their number, at most MOST_CANDIDATES, and the number of context tokens that the first one is based
+    Return their number, at most MAX_CANDIDATES, and the number of context tokens that the first one is based
     on.
     """
-    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    kinds = np.empty(MAX_CANDIDATES, np.int64)
     count, order = _look_up(table, pairs, text, length, found, kinds)
     chances_of(rates, count, kinds, chances)
     return count, order
@@ -131,8 +131,8 @@ def recycle_learn(
     The accuracy of guesses is counted before the update. Rows behind a wrong guess are stored before the
     others, so that the others may replace them.
     """
-    found = np.empty(MOST_CANDIDATES, np.int32)
-    kinds = np.empty(MOST_CANDIDATES, np.int64)
+    found = np.empty(MAX_CANDIDATES, np.int32)
+    kinds = np.empty(MAX_CANDIDATES, np.int64)
     for length in range(before, after):
         count, _ = _look_up(table, pairs, text, length, found, kinds)
         count_guesses(rates, count, found, kinds, text[length])
@@ -205,7 +205,7 @@ class RecycleSource(ChainSource[Recycled]):
     name = "recycle"
     cost = DraftCost(microseconds=20)
 
-    def __init__(self, vocabulary: int, most_owners: int = MOST_OWNERS) -> None:
+    def __init__(self, vocabulary: int, most_owners: int = MAX_TENANTS) -> None:
         """Take the size of the verifier's vocabulary, and the number of tenants whose tables are kept."""
         super().__init__(lambda: Recycled.fresh(vocabulary), most_owners)
 

@@ -19,7 +19,7 @@ class Chunk:
     """The text that one token completed, which may be empty, and the token.
 
     Text that may be the beginning of a stop string is held back. It comes with the token that shows that it
-    is none, or at the end without a token.
+    is not one, or at the end without a token.
     """
 
     text: str

@@ -60,7 +60,7 @@ def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: fl
 
 _log = logging.getLogger(__name__)
 
-MOST_LOSSES = 3
+MAX_LOSSES = 3
 """Losses of the state in a row, without a committed token between them, after which the running sequences
 end as FAILED."""
 
@@ -375,9 +375,9 @@ class Engine:
         self._store.forget()
         self._losses += 1
         self.counts.states_lost += 1
-        if self._losses == MOST_LOSSES:
+        if self._losses == MAX_LOSSES:
             self._losses = 0
-            reason = f"the verifier lost its state {MOST_LOSSES} times without a new token; last: {error}"
+            reason = f"the verifier lost its state {MAX_LOSSES} times without a new token; last: {error}"
             self._events = [*self.abandon(reason)]
             return
         for sequence in self._scheduler.active:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from anespec.runtime.passes import PassPlan, Row, RowKind
 
-MOST_OWNERS = 4096
+MAX_TENANTS = 4096
 """Tenants whose counts are kept; for one more, the counts of the tenant that came first are dropped."""
 
 
@@ -94,7 +94,7 @@ class OwnerCounts:
         """Return a tenant's counts for adding to them; only the engine's thread may call this."""
         found = self._counts.get(tenant)
         if found is None:
-            if len(self._counts) == MOST_OWNERS:
+            if len(self._counts) == MAX_TENANTS:
                 del self._counts[next(iter(self._counts))]
             found = self._counts[tenant] = PassCounts()
         return found

@@ -37,7 +37,7 @@ class QueueLimit:
         self._most_waiting = most_waiting
         self._running = running
         self._taken = 0
-        self._by_owner: Counter[str] = Counter()
+        self._by_tenant: Counter[str] = Counter()
         self._run_seconds = 0.0
 
     def widen(self, capacity: int) -> None:
@@ -51,7 +51,7 @@ class QueueLimit:
 
     def waiting_of(self, tenant: str) -> int:
         """Return the number of a tenant's requests that wait for others to end."""
-        return max(0, min(self._by_owner[tenant] - self._running(tenant), self.waiting))
+        return max(0, min(self._by_tenant[tenant] - self._running(tenant), self.waiting))
 
     def require(self, tenants: Mapping[str, int]) -> None:
         """Check that these requests, counted by tenant, can all be taken now.
@@ -63,7 +63,7 @@ class QueueLimit:
             return
         beyond = self._taken + sum(tenants.values()) - self._capacity
         for tenant, count in tenants.items():
-            idle = self._by_owner[tenant] + count - self._running(tenant)
+            idle = self._by_tenant[tenant] + count - self._running(tenant)
             too_many = min(idle, beyond) - self._most_waiting
             if too_many > 0:
                 # Each region becomes free after the average time of recent requests.
@@ -94,14 +94,14 @@ class QueueLimit:
         self.require_possible(count)
         self.require(tenants)
         self._taken += count
-        self._by_owner.update(tenants)
+        self._by_tenant.update(tenants)
 
     def leave(self, tenant: str, seconds: float) -> None:
         """Count a request as ended; it ran for `seconds`, 0 if it never ran."""
         self._taken -= 1
-        self._by_owner[tenant] -= 1
-        if not self._by_owner[tenant]:
-            del self._by_owner[tenant]
+        self._by_tenant[tenant] -= 1
+        if not self._by_tenant[tenant]:
+            del self._by_tenant[tenant]
         if seconds > 0.0:
             known = self._run_seconds or seconds
             self._run_seconds = known + _WEIGHT * (seconds - known)

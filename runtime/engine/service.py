@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-MOST_FAILURES = 2
+MAX_FAILURES = 2
 """Failed steps in a row after which the running sequences end as FAILED; before, a step is tried again."""
 
 
@@ -343,7 +343,7 @@ class Service:
             self._failures += 1
             _log.exception("a step of the engine failed")
             self._publish()
-            if self._failures >= MOST_FAILURES:
+            if self._failures >= MAX_FAILURES:
                 self._failures = 0
                 self._note(self._engine.abandon(_sentence(error)))
 

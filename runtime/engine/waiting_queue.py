@@ -15,7 +15,7 @@ from anespec.runtime.engine.sequences import WaitingRequest
 
 
 @dataclass
-class _Owner:
+class _Tenant:
     """A tenant with requests that wait or run. `turn` is the number of its last turn."""
 
     turn: int
@@ -35,7 +35,7 @@ class WaitingQueue:
         self._seconds = seconds
         self._lines: dict[int, dict[str, _Line]] = {}
         self._waiting: dict[int, WaitingRequest] = {}
-        self._tenants: dict[str, _Owner] = {}
+        self._tenants: dict[str, _Tenant] = {}
         self._turn = 0
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class WaitingQueue:
         all others. So a tenant that sends one request after another cannot starve the others.
         """
         request = waiting.request
-        tenant = self._tenants.setdefault(request.tenant, _Owner(self._turn - 1))
+        tenant = self._tenants.setdefault(request.tenant, _Tenant(self._turn - 1))
         tenant.waiting += 1
         lines = self._lines.setdefault(request.priority, {})
         lines.setdefault(request.tenant, OrderedDict())[waiting.number] = waiting

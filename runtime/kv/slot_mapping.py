@@ -51,7 +51,7 @@ class SlotMapping:
                 )
             if self.regions > 1 and pool.region_slots % BASE_ALIGNMENT:
                 raise ArtifactError(
-                    f"pool {pool.name} has {pool.region_slots} slots per sequence, which is no multiple "
+                    f"pool {pool.name} has {pool.region_slots} slots per sequence, which is not a multiple "
                     f"of {BASE_ALIGNMENT}; convert the model again"
                 )
 

@@ -150,7 +150,7 @@ class GrammarTokenizer(Protocol):
 
 
 @dataclass
-class _Owner:
+class _Tenant:
     """The prepared grammars of a tenant, the last used one last, and the time budget of its grammars."""
 
     prepared: OrderedDict[Grammar, LLMatcher] = field(default_factory=OrderedDict)
@@ -166,7 +166,7 @@ class GrammarTokens:
         self.end_ids = frozenset(id for id in tokenizer.end_ids if id < vocabulary)
         words = _Words(tokenizer, vocabulary, self.end_ids)
         self.native = LLTokenizer(TokenizerWrapper(words), eos_token=words.ends)
-        self._tenants: defaultdict[str, _Owner] = defaultdict(_Owner)
+        self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
         self._lock = threading.Lock()
 
     def follow(self, grammar: Grammar, tenant: str = "") -> "GrammarState":

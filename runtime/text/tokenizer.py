@@ -256,8 +256,8 @@ class Tokenizer:
 
 
 def require_fitting(text: str, tokenizer: Tokenizer, context: int) -> None:
-    """Check that a text may fit into `context` tokens: it has not more characters than so many longest
-    tokens.
+    """Check that a text is short enough to fit into `context` tokens, if all were as long as the longest
+    token.
 
     Raises:
         PromptTooLongError: the text cannot fit.

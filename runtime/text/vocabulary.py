@@ -56,7 +56,7 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
 
     Raises:
         GGUFError: the vocabulary is missing or is not a list of strings; a token occurs twice or is too long;
-            a kind is unknown; a byte token has no byte; or the number of kinds is not that of tokens.
+            a kind is unknown; a byte token has no byte; or there are not as many kinds as tokens.
     """
     texts = file.metadata.get(TOKENS_KEY)
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
@@ -79,7 +79,8 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     for id, kind in enumerate(kinds):
         if kind is TokenKind.BYTE and not _BYTE_TOKEN.fullmatch(tokens[id]):
             raise GGUFError(
-                f"{file.path}: the byte token {id}, {quoted(tokens[id])}, does not have the form <0xHH>"
+                f"{file.path}: token {id} is a byte token, but its text {quoted(tokens[id])} does not have "
+                "the form <0xHH>; write the file again with a current converter"
             )
     return Vocabulary(tokens, kinds, ids)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anespec.runtime.drafters import Draft, Outcome, TopKLogits
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES
 from anespec.runtime.drafters.texts import GrowingText
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -133,7 +133,7 @@ def test_chances_are_shares_of_what_followed(
     text = GrowingText([*own, last])
     guesser = SuffixGuesser(remembered)
     guesser.begin(text)
-    tokens, chances = np.zeros(MOST_CANDIDATES, np.int32), np.zeros(MOST_CANDIDATES)
+    tokens, chances = np.zeros(MAX_CANDIDATES, np.int32), np.zeros(MAX_CANDIDATES)
     count, order = guesser.guess(text.tokens, text.length, tokens, chances)
     followed = [
         follows

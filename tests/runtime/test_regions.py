@@ -120,7 +120,7 @@ def test_a_ring_as_long_as_the_context_has_no_limit() -> None:
     [
         (KVCacheGroupShape("global", 64, None), 1, "pool global has 64 slots per sequence but needs 100"),
         (KVCacheGroupShape("local", 64, 62), 1, "pool local has 64 slots per sequence but needs 65"),
-        (KVCacheGroupShape("global", 100, None), 2, "no multiple of 64"),
+        (KVCacheGroupShape("global", 100, None), 2, "not a multiple of 64"),
     ],
 )
 def test_sizes_that_cannot_work_are_refused(pool: KVCacheGroupShape, regions: int, words: str) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from anespec import __version__
 from anespec.runtime.drafters.datastore.sorting import merge_runs, sorted_places
 from anespec.runtime.drafters.datastore.stored import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     SEPARATOR,
     Header,
     Order,
@@ -182,8 +182,8 @@ class _TextWriter:
                 self.bounds.append(self.entries - 1)
 
     def _put(self, entries: NDArray[np.int32]) -> None:
-        if self.entries + len(entries) > MOST_ENTRIES:
-            raise RequestError(f"a datastore holds at most {MOST_ENTRIES:,} tokens; pass fewer files")
+        if self.entries + len(entries) > MAX_ENTRIES:
+            raise RequestError(f"a datastore holds at most {MAX_ENTRIES:,} tokens; pass fewer files")
         self._unwritten.append(entries)
         self.entries += len(entries)
         if len(self._unwritten) > _BUFFERED:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 
-from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES, text_begin
+from anespec.runtime.drafters.datastore.stored import MAX_ENTRIES, text_begin
 from anespec.system.errors import RequestError, StorageError
 from anespec.system.formatting import bytes_text, printable
 from anespec.system.safe_files import open_file
@@ -164,10 +164,10 @@ class Survey:
             RequestError: the files have more tokens than a datastore holds.
             StorageError: the disk of `target` has too little space.
         """
-        if self.tokens > MOST_ENTRIES:
+        if self.tokens > MAX_ENTRIES:
             raise RequestError(
                 f"the files have {bytes_text(self.bytes)}, about {self.tokens:,} tokens, and a datastore "
-                f"holds at most {MOST_ENTRIES:,}; pass fewer files"
+                f"holds at most {MAX_ENTRIES:,}; pass fewer files"
             )
         try:
             free = shutil.disk_usage(target.parent).free

@@ -7,7 +7,7 @@ the places of its longest form, and one binary search finds them all.
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES, Chances
 from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.texts import Tokens
@@ -52,7 +52,7 @@ def _nearest(
     The places from index `first` to before `end` are searched; all of them have the text's last token.
     """
     low, high = first, end
-    # All places between two that match so many tokens match at least as many as the worse of the two.
+    # Places between two others match the text's end at least as far as the worse of the two.
     alike_low = alike_high = 1
     while low < high:
         middle = (low + high) // 2
@@ -115,7 +115,7 @@ def datastore_guess(
 ) -> tuple[int, int]:
     """Write the candidates after `text[:length]` and their probabilities to `found` and `chances`.
 
-    Return their number, at most MOST_CANDIDATES, and the length of the longest match. A probability is mixed
+    Return their number, at most MAX_CANDIDATES, and the length of the longest match. A probability is mixed
     from several orders (lengths of context). An order of n places with d different followers passes the
     probability d / (n + d) on to the next shorter order (escape method C of PPM).
     """
@@ -129,7 +129,7 @@ def datastore_guess(
         longest = max(longest, alikes[sample])
     count = 0
     left = 1.0
-    seen = np.empty(MOST_CANDIDATES, np.int64)
+    seen = np.empty(MAX_CANDIDATES, np.int64)
     alike = longest
     for _ in range(ORDERS):
         if alike == 0:
@@ -143,7 +143,7 @@ def datastore_guess(
             at = 0
             while at < count and found[at] != followers[sample]:
                 at += 1
-            if at == MOST_CANDIDATES:
+            if at == MAX_CANDIDATES:
                 different += 1
                 continue
             if at == count:

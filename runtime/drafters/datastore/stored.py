@@ -26,7 +26,7 @@ from anespec.system.safe_files import open_file
 
 HEADER_BYTES = 4096
 SEPARATOR = -1
-MOST_ENTRIES = (1 << 31) - 1
+MAX_ENTRIES = (1 << 31) - 1
 _MAGIC = b"ANESPEC\x1a"
 _VERSION = 1
 _PREFIX = struct.Struct("<8sII32s")
@@ -64,9 +64,9 @@ class Header(BaseModel):
     vocabulary: str = Field(pattern="^[0-9a-f]{64}$")
     vocabulary_size: int = Field(ge=1, lt=1 << 21)
     documents: int = Field(ge=0)
-    tokens: int = Field(ge=0, le=MOST_ENTRIES)
-    entries: int = Field(ge=0, le=MOST_ENTRIES)
-    places: int = Field(ge=0, le=MOST_ENTRIES)
+    tokens: int = Field(ge=0, le=MAX_ENTRIES)
+    entries: int = Field(ge=0, le=MAX_ENTRIES)
+    places: int = Field(ge=0, le=MAX_ENTRIES)
     made_with: str
 
     @property

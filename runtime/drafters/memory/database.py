@@ -80,7 +80,7 @@ BUSY_SECONDS = 1.0
 STATEMENT_SECONDS = 10.0
 """The limit for a statement. In a damaged file, the links between pages may form a circle."""
 
-MOST_TENANTS = 100_000
+MAX_TENANTS = 100_000
 _STEPS_PER_CHECK = 100_000
 """Steps of SQLite's virtual machine between two checks of the time limit."""
 
@@ -309,7 +309,7 @@ class MemoryDatabase:
 
     def tenants(self) -> list[TenantFacts]:
         """Return the facts about each tenant, in any order."""
-        return [self._record(TenantFacts, row) for row in self._rows(TENANTS, MOST_TENANTS)]
+        return [self._record(TenantFacts, row) for row in self._rows(TENANTS, MAX_TENANTS)]
 
     def remove(self, key: str) -> None:
         """Remove the tenant with this key, and all data of it."""

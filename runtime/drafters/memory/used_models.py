@@ -10,7 +10,7 @@ from anespec.manifests.schema import Name, Record
 from anespec.runtime.drafters.memory.database import MemoryDatabase
 from anespec.system.errors import StorageError
 
-MOST_MODELS = 16
+MAX_MODELS = 16
 
 
 class Model(Record):
@@ -39,7 +39,7 @@ def note_model(database: MemoryDatabase, model: Model | None) -> None:
     known = noted_models(database)
     if model is None or known[:1] == (model,):
         return
-    latest = (model, *(each for each in known if each != model))[:MOST_MODELS]
+    latest = (model, *(each for each in known if each != model))[:MAX_MODELS]
     with suppress(StorageError):
         database.models = Models(models=latest).model_dump_json()
 

@@ -3,7 +3,7 @@ compiled.
 
 A node is 32 bytes: its key and five followers (4 bytes each), their five counts, the number of visits, its
 worth, and an unused byte. Followers are sorted by count, ties newest first; a new follower replaces the last
-one. When visits reach MOST_VISITS, all counts are halved, so that they follow changes. A key has BUCKET
+one. When visits reach MAX_VISITS, all counts are halved, so that they follow changes. A key has BUCKET
 places. If all are taken, the node of the least worth is replaced, and the others lose worth.
 """
 
@@ -53,8 +53,8 @@ FIRST_FOLLOWER = 1
 COUNTS = 24
 VISITS = 29
 WORTH = 30
-MOST_VISITS = 60
-MOST_WORTH = 255
+MAX_VISITS = 60
+MAX_WORTH = 255
 
 
 @compiled_lean("int64(int32[:,::1], int64)")
@@ -101,7 +101,7 @@ def count_follower(nodes: Words, octets: Octets, key: int, token: int) -> int:
     if row < 0:
         row = -1 - row
         taken = 1
-    if octets[row, WORTH] < MOST_WORTH:
+    if octets[row, WORTH] < MAX_WORTH:
         octets[row, WORTH] += 1
     place = 0
     while place < FOLLOWERS - 1 and octets[row, COUNTS + place] > 0:
@@ -118,7 +118,7 @@ def count_follower(nodes: Words, octets: Octets, key: int, token: int) -> int:
     octets[row, COUNTS + place] = count
     nodes[row, FIRST_FOLLOWER + place] = token
     octets[row, VISITS] += 1
-    if octets[row, VISITS] >= MOST_VISITS:
+    if octets[row, VISITS] >= MAX_VISITS:
         octets[row, VISITS] //= 2
         for place in range(FOLLOWERS):
             octets[row, COUNTS + place] = (octets[row, COUNTS + place] + 1) // 2

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES, Chances
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES, Chances
 from anespec.runtime.drafters.compiled import structure
 from anespec.runtime.drafters.mix.layout import (
     BIASES,
@@ -43,7 +43,7 @@ tokens to places among the candidates. ENTRY_COUNT: the number of entries. About
 TOP_INPUT, the input that contributes most to it; BEST, its place among the candidates; ORDER, the tokens of
 the longest context found in this text."""
 
-MOST_ENTRIES = 2 * CONTEXTS * FOLLOWERS + (INPUTS - FIRST_OTHER) * MOST_CANDIDATES + CANDIDATES + 1
+MAX_ENTRIES = 2 * CONTEXTS * FOLLOWERS + (INPUTS - FIRST_OTHER) * MAX_CANDIDATES + CANDIDATES + 1
 """The most entries. An entry is an input of a candidate with its value; a candidate has few of all inputs."""
 
 UNIT_BIASES, SUMS = 0, 1
@@ -58,7 +58,7 @@ class Scratch(NamedTuple):
     `state` is the state at the end of a chain. `found` [CANDIDATES] are the candidates' tokens. For `marks`
     [MARKS] see above. Entry i gives candidate `entries[i, 0]` the input `entries[i, 1]` with value
     `values[i]`. `places` [CANDIDATES, BIASES] are the indices of the biases. `others` and `chances`
-    [MOST_CANDIDATES] are the candidates of one other source. `slopes` are sums and slopes (scorer.py).
+    [MAX_CANDIDATES] are the candidates of one other source. `slopes` are sums and slopes (scorer.py).
     `units` [CANDIDATES, UNITS] are the values of the hidden units. `shares` [CANDIDATES] are the candidates'
     shares, in (0, 1). `claims` [LONGEST_CHAIN] are the probabilities of a chain's tokens.
     """
@@ -90,11 +90,11 @@ def fresh_scratch() -> Scratch:
         state=np.zeros(STATE, np.int64),
         found=np.zeros(CANDIDATES, np.int32),
         marks=np.zeros(MARKS, np.int64),
-        entries=np.zeros((MOST_ENTRIES, 2), np.int32),
-        values=np.zeros(MOST_ENTRIES, np.float32),
+        entries=np.zeros((MAX_ENTRIES, 2), np.int32),
+        values=np.zeros(MAX_ENTRIES, np.float32),
         places=np.zeros((CANDIDATES, BIASES), np.int32),
-        others=np.zeros(MOST_CANDIDATES, np.int32),
-        chances=np.zeros(MOST_CANDIDATES, np.float64),
+        others=np.zeros(MAX_CANDIDATES, np.int32),
+        chances=np.zeros(MAX_CANDIDATES, np.float64),
         slopes=np.zeros((SLOPE_ROWS, max(INPUTS, UNITS)), np.float32),
         units=np.zeros((CANDIDATES, UNITS), np.float32),
         shares=np.zeros(CANDIDATES, np.float32),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.auto import AutoSource
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES
 from anespec.runtime.drafters.datastore.build import StoredVocabulary, TokenPart, build_datastore
 from anespec.runtime.drafters.datastore.documents import BLOCK, parts_of
 from anespec.runtime.drafters.datastore.kernels import MAX_CONTEXT, UNIT_STEPS, datastore_guess
@@ -44,7 +44,7 @@ def built(
 
 def guessed(store: Datastore, text: Sequence[int]) -> tuple[dict[int, float], int]:
     """What is guessed behind a text, with its chances, and the longest match."""
-    tokens, chances = np.zeros(MOST_CANDIDATES, np.int32), np.zeros(MOST_CANDIDATES)
+    tokens, chances = np.zeros(MAX_CANDIDATES, np.int32), np.zeros(MAX_CANDIDATES)
     array = np.array([*text, 0], np.int32)
     arrays = (store.starts, store.text, store.order, array, len(text), tokens, chances)
     count, order = datastore_guess(*arrays)
@@ -106,7 +106,7 @@ def test_guesses_are_those_of_a_search_however_many_pieces_were_sorted(
     longest = expected.get(order, [])
     if longest:
         assert set(found) & set(longest)
-    if len(longest) <= UNIT_STEPS and len(set(longest)) <= MOST_CANDIDATES:
+    if len(longest) <= UNIT_STEPS and len(set(longest)) <= MAX_CANDIDATES:
         assert set(longest) <= set(found)
 
 
@@ -154,7 +154,7 @@ def test_a_chain_goes_on_with_what_it_guessed(tmp_path: Path) -> None:
 
 def test_contexts_are_looked_up_where_no_datastore_is() -> None:
     nothing = np.empty(0, np.int32)
-    tokens, chances = np.zeros(MOST_CANDIDATES, np.int32), np.zeros(MOST_CANDIDATES)
+    tokens, chances = np.zeros(MAX_CANDIDATES, np.int32), np.zeros(MAX_CANDIDATES)
     text = np.array([1, 2], np.int32)
     assert datastore_guess(np.empty(0, np.int64), nothing, nothing, text, 2, tokens, chances)[0] == 0
 

@@ -8,7 +8,7 @@ import pytest
 
 from anespec.runtime.drafters.datastore import documents as survey_module
 from anespec.runtime.drafters.datastore.documents import SPOT_BYTES, Survey, parts_of, survey
-from anespec.runtime.drafters.datastore.stored import MOST_ENTRIES, text_begin
+from anespec.runtime.drafters.datastore.stored import MAX_ENTRIES, text_begin
 from anespec.system.errors import AnespecError, RequestError, StorageError
 
 Usage = namedtuple("Usage", "total used free")
@@ -54,7 +54,7 @@ def test_what_comes_before_the_text_is_counted(tmp_path: Path) -> None:
 
 def test_more_tokens_than_the_format_holds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"about 2,147,483,648 tokens.*at most 2,147,483,647; pass fewer"):
-        Survey(1, 10**10, MOST_ENTRIES + 1).require_room(tmp_path / "out")
+        Survey(1, 10**10, MAX_ENTRIES + 1).require_room(tmp_path / "out")
 
 
 def test_more_than_the_disk_has_room_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

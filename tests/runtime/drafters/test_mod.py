@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.runtime.drafters import Draft, Outcome, TopKLogits
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES, fresh_rates
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES, fresh_rates
 from anespec.runtime.drafters.mod import (
     CHUNK,
     LOW_ROUNDS,
@@ -114,7 +114,7 @@ def test_a_reference_is_put_in_first() -> None:
 def test_empty_texts_tables_and_settings() -> None:
     assert ModSource().open("", []).propose(3) == Draft()
     assert ModSource().facts.occupancy == 0
-    found, chances = np.zeros(MOST_CANDIDATES, np.int32), np.zeros(MOST_CANDIDATES)
+    found, chances = np.zeros(MAX_CANDIDATES, np.int32), np.zeros(MAX_CANDIDATES)
     empty = np.empty(0, np.int32)
     text = np.array([1, 2], np.int32)
     assert mod_candidates(empty, fresh_rates([0.5]), 1, text, 2, found, chances) == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from markov import VOCABULARY, Conversation, likeliest
 
 from anespec.runtime.drafters import Draft, Outcome, TopKLogits
-from anespec.runtime.drafters.candidates import MOST_CANDIDATES
+from anespec.runtime.drafters.candidates import MAX_CANDIDATES
 from anespec.runtime.drafters.recycle import SUCCESSORS, Recycled, RecycleSource, recycle_guess
 from anespec.runtime.drafters.texts import seen_rows
 from anespec.runtime.passes import Candidate, RowLogits
@@ -96,11 +96,11 @@ def test_candidates_are_different_tokens_with_chances_likeliest_rows_first(
     learnt = source._tenants.of("")
     assert isinstance(learnt, Recycled)
     text = np.array(talk.text, np.int32)
-    tokens, chances = np.zeros(MOST_CANDIDATES, np.int32), np.zeros(MOST_CANDIDATES)
+    tokens, chances = np.zeros(MAX_CANDIDATES, np.int32), np.zeros(MAX_CANDIDATES)
     for length in range(len(text) + 1):
         count, _ = recycle_guess(learnt.table, learnt.pairs, learnt.rates, text, length, tokens, chances)
         candidates = tokens[:count].tolist()
-        assert len(set(candidates)) == count <= MOST_CANDIDATES
+        assert len(set(candidates)) == count <= MAX_CANDIDATES
         assert ((chances[:count] > 0) & (chances[:count] <= 1)).all()
         if count and length > 1 and not passes:
             assert candidates[0] in likeliest(text[:length].tolist())

@@ -11,7 +11,7 @@ from anespec.runtime.drafters.mix.nodes import (
     COUNTS,
     FIRST_FOLLOWER,
     FOLLOWERS,
-    MOST_VISITS,
+    MAX_VISITS,
     VISITS,
     count_follower,
     find_node,
@@ -53,7 +53,7 @@ def test_nothing_outside_is_touched_and_room_is_kept(seen: list[tuple[int, int]]
         assert seen[-1][1] in followers(octets, nodes, seen[-1][0])
 
 
-@given(st.lists(st.tuples(st.sampled_from([3, 5, 7 << 20 | 1]), st.integers(0, 4)), max_size=MOST_VISITS - 1))
+@given(st.lists(st.tuples(st.sampled_from([3, 5, 7 << 20 | 1]), st.integers(0, 4)), max_size=MAX_VISITS - 1))
 def test_where_there_is_room_counts_are_exact(seen: list[tuple[int, int]]) -> None:
     _, octets, nodes = table(64)
     for key, token in seen:
@@ -69,7 +69,7 @@ def test_counts_never_exceed_visits(tokens: list[int]) -> None:
     for token in tokens:
         count_follower(nodes, octets, 9, token)
         counts = followers(octets, nodes, 9)
-        assert 0 < octets[find_node(nodes, 9), VISITS] < MOST_VISITS
+        assert 0 < octets[find_node(nodes, 9), VISITS] < MAX_VISITS
         assert max(counts.values()) <= octets[find_node(nodes, 9), VISITS]
         assert token in counts
 
