@@ -125,7 +125,7 @@ def test_nothing_is_left_of_requests_that_were_given_up_at_any_moment() -> None:
             assert not crowd.streams and not crowd.events and not source.left
             load = service.load
             assert (load.waiting, load.active, sum(pool.running for pool in load.pools)) == (0, 0, 0)
-            assert not service._clients and not service._room._taken and not service._room._by_owner
+            assert not service._clients and not service._room._taken and not service._room._by_tenant
     assert objects[1] - objects[0] < 100
     told = (FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.TIME)
     assert min(crowd.ends[reason] for reason in told) > 100
