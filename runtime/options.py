@@ -1,4 +1,4 @@
-"""The options of loading a model and of generating text.
+"""Define the options of loading a model and of generating text.
 
 They are declared once here, for the Python API, the command line and JSON lines.
 """

@@ -1,4 +1,4 @@
-"""What the exactness gate has proven, as the engine uses it."""
+"""Define what the exactness gate has proven, as the engine uses it."""
 
 from dataclasses import dataclass
 

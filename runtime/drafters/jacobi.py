@@ -33,7 +33,7 @@ from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, Tops
 POOL_ROWS = 1 << 15
 """Rows of the pool by one token, and of the pool by two; a key replaces another key in the same row."""
 
-RECENT = 4
+NUM_SUCCESSORS = 4
 """The number of successors stored for a key, the most recent first."""
 
 WINDOW = 64
@@ -44,7 +44,7 @@ MAX_TENANTS = 16
 _DEPTHS = 8
 _BEHIND = _DEPTHS
 _BY_TWO = _BEHIND + _DEPTHS
-_BY_ONE = _BY_TWO + RECENT
+_BY_ONE = _BY_TWO + NUM_SUCCESSORS
 """The first numbers of kinds of guesses. From 0 on: carried-over guesses by their place, if all guesses
 before them are in the text. From _BEHIND on: the same, if not all are. Then successors in the pool by two
 tokens and by one token, by their place in the row."""
@@ -60,8 +60,8 @@ Window = NDArray[np.int32]
 """[2 + WINDOW]: the position of the first guess, the number of guesses, and the guesses."""
 
 Pool = NDArray[np.int32]
-"""[2, POOL_ROWS, 2 + RECENT]: the pools by one token and by two. A row is its key (two tokens) and its
-successors; every token is stored + 1, and 0 is none."""
+"""[2, POOL_ROWS, 2 + NUM_SUCCESSORS]: the pools by one token and by two. A row is its key (two tokens) and
+its successors; every token is stored + 1, and 0 is none."""
 
 
 @compiled_lean("UniTuple(int64, 2)(int32[::1], int32[:,:,::1], int32[::1], int64, int32[::1], int64[::1])")
@@ -93,7 +93,7 @@ def _look_up(
         if row[0] == before + 1 and row[1] == last + 1:
             order = order or tokens
             kind = _BY_TWO if tokens == 2 else _BY_ONE
-            for place in range(RECENT):
+            for place in range(NUM_SUCCESSORS):
                 if row[2 + place]:
                     count = add_candidate(row[2 + place] - 1, kind + place, count, found, kinds)
     return count, order
@@ -127,7 +127,7 @@ def _remember(pool: Pool, before: int, last: int, follows: int) -> None:
         row[0] = before + 1
         row[1] = last + 1
     place = 0
-    while place < RECENT - 1 and row[2 + place] != 0 and row[2 + place] != follows + 1:
+    while place < NUM_SUCCESSORS - 1 and row[2 + place] != 0 and row[2 + place] != follows + 1:
         place += 1
     while place > 0:
         row[2 + place] = row[1 + place]
@@ -187,11 +187,11 @@ class Pooled:
     @classmethod
     def fresh(cls) -> "Pooled":
         """Return an empty pool. Its pages take no memory before they are written."""
-        by_place = [1 / (place + 2) for place in range(RECENT)]
+        by_place = [1 / (place + 2) for place in range(NUM_SUCCESSORS)]
         carried = [0.4 / (depth + 1) for depth in range(_DEPTHS)]
         chances = [*carried, *(chance / 2 for chance in carried), *by_place]
         chances += [*(chance / 2 for chance in by_place)]
-        return cls(np.zeros((2, POOL_ROWS, 2 + RECENT), np.int32), fresh_rates(chances))
+        return cls(np.zeros((2, POOL_ROWS, 2 + NUM_SUCCESSORS), np.int32), fresh_rates(chances))
 
 
 def fresh_window() -> Window:

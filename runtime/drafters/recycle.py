@@ -29,7 +29,7 @@ from anespec.runtime.drafters.compiled import compiled, compiled_lean
 from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, Tops
 
 SUCCESSORS = 8
-PAIRS = 1 << 15
+PAIR_ROWS = 1 << 15
 """Rows of the table by two tokens; a pair replaces another pair in the same row."""
 
 MAX_TENANTS = 16
@@ -44,8 +44,8 @@ MOST_TOKENS = (1 << _TOKEN_BITS) - 1
 bits; 0 is none."""
 
 Table = NDArray[np.int32]
-"""[vocabulary, SUCCESSORS], or [PAIRS, SUCCESSORS + 2]: the successors of a token, or of a pair of tokens and
-then the pair, + 1 each."""
+"""[vocabulary, SUCCESSORS], or [PAIR_ROWS, SUCCESSORS + 2]: the successors of a token, or of a pair of tokens
+and then the pair, + 1 each."""
 
 
 @compiled_lean("int64(int32[::1], int64, int64, int32[::1], int64[::1])")
@@ -84,7 +84,7 @@ def _look_up(
     last = text[length - 1]
     if length > 1:
         before = text[length - 2]
-        row = pair_row(before, last, PAIRS)
+        row = pair_row(before, last, PAIR_ROWS)
         if pairs[row, SUCCESSORS] == before + 1 and pairs[row, SUCCESSORS + 1] == last + 1:
             count = _take(pairs[row], 0, count, found, kinds)
     order = 2 if count else 1
@@ -145,7 +145,7 @@ def recycle_learn(
         _keep(table[last], tops[place], shares[place])
         first = inputs[place - 1] if place else text[before - 2] if before > 1 else -1
         if first >= 0:
-            row = pair_row(first, last, PAIRS)
+            row = pair_row(first, last, PAIR_ROWS)
             _keep(pairs[row], tops[place], shares[place])
             pairs[row, SUCCESSORS] = first + 1
             pairs[row, SUCCESSORS + 1] = last + 1
@@ -165,7 +165,7 @@ class Recycled:
         shares = [(step + 0.5) / _SHARES for step in range(_SHARES)]
         return cls(
             np.zeros((vocabulary, SUCCESSORS), np.int32),
-            np.zeros((PAIRS, SUCCESSORS + 2), np.int32),
+            np.zeros((PAIR_ROWS, SUCCESSORS + 2), np.int32),
             fresh_rates([discount * share for discount in (0.9, 0.5, 0.2) for share in shares]),
         )
 

@@ -51,7 +51,7 @@ class LateLearner:
         return self._learner.facts(image)
 
 
-REMEMBERING = ("auto", "mix")
+SOURCES_WITH_MEMORY = ("auto", "mix")
 """The sources with a draft memory."""
 
 
@@ -85,7 +85,9 @@ def start_source(options: LoadOptions, tokenizer: Tokenizer, open_memory: OpenMe
     start = _prepared(options, tokenizer, memory)
     if start is None or options.drafter == "lookup":
         return None if start is None else start()
-    return StartingSource(options.drafter, start, memory() if options.drafter in REMEMBERING else None)
+    return StartingSource(
+        options.drafter, start, memory() if options.drafter in SOURCES_WITH_MEMORY else None
+    )
 
 
 def learner_of(tokenizer: Tokenizer) -> Learner:

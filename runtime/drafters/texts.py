@@ -53,7 +53,7 @@ def seen_rows(
     return SeenRows(inputs, tops, powers / np.maximum(powers.sum(axis=1, keepdims=True), 1.0))
 
 
-SPARE = 64
+SPARE_TOKENS = 64
 
 Tokens = NDArray[np.int32]
 
@@ -66,7 +66,7 @@ class GrowingText:
     """
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        self.tokens: Tokens = np.zeros(2 * len(tokens) + SPARE, np.int32)
+        self.tokens: Tokens = np.zeros(2 * len(tokens) + SPARE_TOKENS, np.int32)
         self.length = 0
         self.append(tokens)
 
@@ -79,6 +79,6 @@ class GrowingText:
     def make_room(self, count: int) -> None:
         """Grow the array if fewer than `count` tokens fit behind the text."""
         if self.length + count > len(self.tokens):
-            grown = np.zeros(2 * (self.length + count) + SPARE, np.int32)
+            grown = np.zeros(2 * (self.length + count) + SPARE_TOKENS, np.int32)
             grown[: self.length] = self.tokens[: self.length]
             self.tokens = grown

@@ -1,1 +1,1 @@
-"""The engine: requests are scheduled, passes planned and run, tokens committed."""
+"""Run requests: schedule them, plan and run passes, and commit tokens."""

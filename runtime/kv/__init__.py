@@ -1,1 +1,1 @@
-"""K/V slots: the regions of sequences, their content, and prefixes that later prompts reuse."""
+"""Manage K/V slots: the regions of sequences, their content, and prefixes that later prompts reuse."""

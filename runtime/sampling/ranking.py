@@ -24,7 +24,7 @@ Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Keys = NDArray[np.int16]
 
-ABSENT = -32768
+ABSENT_KEY = -32768
 """The key of an absent token, which no number has."""
 
 SUM_BLOCK = 64
@@ -87,7 +87,7 @@ class Pages:
     """Buffers of the vocabulary's size for one row at a time, reused for all rows."""
 
     def __init__(self, vocabulary: int) -> None:
-        self.keys = np.full(-(-vocabulary // SUM_BLOCK) * SUM_BLOCK, ABSENT, dtype=np.int16)
+        self.keys = np.full(-(-vocabulary // SUM_BLOCK) * SUM_BLOCK, ABSENT_KEY, dtype=np.int16)
         self.signs = np.empty(vocabulary, dtype=np.int16)
 
     @cached_property
@@ -247,7 +247,7 @@ class LogitRow:
 
     def change(self, ids: TokenIds, logits: Float64) -> None:
         """Change the logits of tokens, each at most once. Call this at most once, before any other method."""
-        self._keys[ids] = ABSENT
+        self._keys[ids] = ABSENT_KEY
         present = logits > -np.inf
         ids, logits = ids[present], logits[present]
         order = np.lexsort((ids, -logits))
@@ -255,11 +255,11 @@ class LogitRow:
 
     def only(self, allowed: NDArray[np.bool_]) -> None:
         """Make the tokens absent that are not `allowed` [vocabulary]. Call this before any result is read."""
-        # A key becomes the minimum of itself and either ABSENT, or the largest integer (ABSENT - 1 wraps).
-        # This takes a tenth of the time of a selection by the mask.
+        # A key becomes the minimum of itself and either ABSENT_KEY, or the largest integer (ABSENT_KEY - 1
+        # wraps). This takes a tenth of the time of a selection by the mask.
         most, keys = self._pages.signs, self._keys[: self._size]
         np.copyto(most, allowed)
-        np.subtract(np.int16(ABSENT), most, out=most)
+        np.subtract(np.int16(ABSENT_KEY), most, out=most)
         np.minimum(keys, most, out=keys)
         kept = allowed[self._changed.ids]
         self._changed = Candidates(self._changed.ids[kept], self._changed.logits[kept])
@@ -325,7 +325,7 @@ class LogitRow:
         kept = values.keys[places[places < size]]
         keys = self._keys[: self._size]
         allowed = keys >= kept.min(initial=np.iinfo(np.int16).max)
-        allowed &= keys <= kept.max(initial=ABSENT)
+        allowed &= keys <= kept.max(initial=ABSENT_KEY)
         changed = places[places >= size] - size
         if last >= size:
             changed = np.append(changed, last - size)
@@ -345,13 +345,13 @@ class LogitRow:
             limit = np.partition(groups, len(groups) - count)[len(groups) - count]
             columns = np.flatnonzero(groups >= limit)
             near = keys.reshape(_GROUP, -1).take(columns, axis=1)
-            rows, places = np.divmod(np.flatnonzero(near >= max(limit, ABSENT + 1)), len(columns))
+            rows, places = np.divmod(np.flatnonzero(near >= max(limit, ABSENT_KEY + 1)), len(columns))
             ids = rows * len(groups) + columns[places]
         elif count < self._size:
             limit = np.partition(keys, len(keys) - count)[len(keys) - count]
-            ids = np.flatnonzero(keys >= max(limit, ABSENT + 1))
+            ids = np.flatnonzero(keys >= max(limit, ABSENT_KEY + 1))
         else:
-            ids = np.flatnonzero(keys > ABSENT)
+            ids = np.flatnonzero(keys > ABSENT_KEY)
         falling = np.bitwise_not(keys[ids])
         ids = ids[np.argsort(falling, kind="stable")[:count]]
         logits = self.values(ids)

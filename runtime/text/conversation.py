@@ -67,9 +67,9 @@ def _read(number: int, message: Message | Mapping[str, object]) -> Message:
         raise RequestError(f"message {number}: {reason}") from None
 
 
-FULL, CUT = 0.75, 0.5
-"""A prompt longer than the share FULL of the context loses turns until it is no longer than the share CUT. So
-it is not cut at every turn: each cut makes the model read everything after it again."""
+TRIM_ABOVE, TRIM_TARGET = 0.75, 0.5
+"""A prompt longer than the share TRIM_ABOVE of the context loses turns until it is no longer than the share
+TRIM_TARGET. So it is not cut at every turn: each cut makes the model read everything after it again."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ def trim(prompt_after: Callable[[int], ChatPrompt], turns: int, context: int, le
             return None
         return prompt if is_alone or len(prompt.ids) <= share * context else None
 
-    prompt = fitting(left_out, FULL)
+    prompt = fitting(left_out, TRIM_ABOVE)
     if prompt is None:
         # The time of a try grows with the conversation, which may have thousands of turns; so search by
         # halves.
         others = range(left_out + 1, turns)
-        left_out += 1 + bisect_left(others, True, key=lambda turn: fitting(turn, CUT) is not None)
-        prompt = fitting(left_out, CUT)
+        left_out += 1 + bisect_left(others, True, key=lambda turn: fitting(turn, TRIM_TARGET) is not None)
+        prompt = fitting(left_out, TRIM_TARGET)
     assert prompt is not None
     return Trimmed(prompt, left_out)

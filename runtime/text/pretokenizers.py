@@ -181,7 +181,7 @@ PRETOKENIZERS: Mapping[str, PreTokenizer] = {
     name: pretokenizer for names, pretokenizer in _BY_NAMES.items() for name in names
 }
 
-NOT_BYTE_LEVEL = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"})
+CHARACTER_PRETOKENIZERS = frozenset({"gemma4", "granite-embed-multi-311m", "sarvam-moe", "whitespace"})
 """Further pre-tokenizers of llama.cpp, for vocabularies whose tokens consist of characters, not bytes."""
 
 
@@ -191,7 +191,7 @@ def find_pretokenizer(name: str) -> PreTokenizer:
     Raises:
         UnsupportedModelError: no pre-tokenizer with this name is supported.
     """
-    if name in NOT_BYTE_LEVEL:
+    if name in CHARACTER_PRETOKENIZERS:
         raise UnsupportedModelError(
             f"the pre-tokenizer {quoted(name)} is not supported: its tokens are characters, not bytes; "
             "use a model with a 'llama', 'gpt2' or 'gemma4' tokenizer"

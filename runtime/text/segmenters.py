@@ -51,7 +51,7 @@ class ByteLevelSegmenter:
         )
 
     def segment(self, text: str) -> list[int]:
-        """See `Segmenter.segment`."""
+        """Return the token ids of `text`."""
         return _encode(self._encoder, text)
 
 
@@ -76,7 +76,7 @@ class SentencePieceSegmenter:
         self._encoder.normalizer = normalizers.Replace(" ", SPACE_MARK)
 
     def segment(self, text: str) -> list[int]:
-        """See `Segmenter.segment`."""
+        """Return the token ids of `text`."""
         return _encode(self._encoder, text)
 
 
@@ -95,7 +95,7 @@ class Gemma4Segmenter:
         self._encoder.normalizer = normalizers.Replace(" ", SPACE_MARK)
 
     def segment(self, text: str) -> list[int]:
-        """See `Segmenter.segment`."""
+        """Return the token ids of `text`."""
         ids: list[int] = []
         for piece in self._LINES.findall(text):
             whole = self._ids.get(piece) if piece[0] == "\n" else None

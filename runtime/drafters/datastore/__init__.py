@@ -1,1 +1,1 @@
-"""Continuations from a corpus on disk."""
+"""Draft continuations from a corpus on disk."""

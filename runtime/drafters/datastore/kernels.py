@@ -24,7 +24,7 @@ UNIT_STEPS = 4
 ORDERS = 3
 """The number of context lengths that candidates are taken from: the longest match, then half as long each."""
 
-READ_ONLY = "Array(int64, 1, 'C', readonly=True), " + 2 * "Array(int32, 1, 'C', readonly=True), "
+STORE_TYPES = "Array(int64, 1, 'C', readonly=True), " + 2 * "Array(int32, 1, 'C', readonly=True), "
 """The types of a datastore's starts, text and order, as signatures write them."""
 
 _STORE = "Array(int32, 1, 'C', readonly=True), "
@@ -71,7 +71,7 @@ def _nearest(
     return low - 1, alike_low
 
 
-@compiled_lean(f"int64({READ_ONLY}int32[::1], int64, int32[::1], int64[::1])")
+@compiled_lean(f"int64({STORE_TYPES}int32[::1], int64, int32[::1], int64[::1])")
 def _sample(
     starts: Starts,
     store: Text,
@@ -109,7 +109,7 @@ def _sample(
     return count
 
 
-@compiled(f"UniTuple(int64, 2)({READ_ONLY}int32[::1], int64, int32[::1], float64[::1])")
+@compiled(f"UniTuple(int64, 2)({STORE_TYPES}int32[::1], int64, int32[::1], float64[::1])")
 def datastore_guess(
     starts: Starts, store: Text, order: Order, text: Tokens, length: int, found: Tokens, chances: Chances
 ) -> tuple[int, int]:

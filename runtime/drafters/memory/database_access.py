@@ -21,7 +21,7 @@ SECONDS_BETWEEN_TRIES = 5.0
 LOCK_SECONDS = 0.2
 """Seconds to wait for a process that has locked the folder; it usually ends soon."""
 
-IN_USE = "another anespec (`anespec ps` shows the daemons)"
+OTHER_USER = "another anespec (`anespec ps` shows the daemons)"
 
 ResultT = TypeVar("ResultT")
 
@@ -35,7 +35,7 @@ def prepare(folder: Folder) -> None:
         OSError, StorageError: a file cannot be read, or the database cannot be written.
     """
     if old_tenants(folder):
-        with folder.alone(IN_USE, wait=LOCK_SECONDS), closing(MemoryDatabase(folder)) as database:
+        with folder.alone(OTHER_USER, wait=LOCK_SECONDS), closing(MemoryDatabase(folder)) as database:
             take_over(folder, database)
 
 
@@ -105,7 +105,7 @@ class DatabaseAccess:
                 assert self._path is not None
                 folder = self._stack.enter_context(private_folder(self._path))
                 prepare(folder)
-                self._stack.enter_context(folder.alone(IN_USE, wait=LOCK_SECONDS, shared=True))
+                self._stack.enter_context(folder.alone(OTHER_USER, wait=LOCK_SECONDS, shared=True))
                 self._database = MemoryDatabase(folder)
                 self._stack.callback(self._database.close)
                 note_model(self._database, self._model)

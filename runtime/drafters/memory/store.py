@@ -19,7 +19,7 @@ from anespec.runtime.drafters.memory.database import (
     MemoryDatabase,
     UnusableDatabaseError,
 )
-from anespec.runtime.drafters.memory.database_access import IN_USE, prepare
+from anespec.runtime.drafters.memory.database_access import OTHER_USER, prepare
 from anespec.runtime.drafters.memory.earlier_files import old_tenants
 from anespec.runtime.drafters.memory.request_record import TEXT_BYTES, LatestRequests, RequestRecord
 from anespec.runtime.drafters.memory.tables import Tenant, TenantFacts
@@ -128,7 +128,7 @@ class DraftMemoryStore:
         with _storage_errors(self.root / kept.vocabulary) as where, private_folder(where) as folder:
             if kept.key:
                 prepare(folder)
-            with folder.alone(IN_USE):
+            with folder.alone(OTHER_USER):
                 if kept.key:
                     with suppress(UnusableDatabaseError), closing(MemoryDatabase(folder)) as database:
                         database.remove(kept.key)
@@ -185,7 +185,7 @@ class DraftMemoryStore:
             prepare(folder)
             with ExitStack() as stack:
                 if alone:
-                    stack.enter_context(folder.alone(IN_USE))
+                    stack.enter_context(folder.alone(OTHER_USER))
                 yield stack.enter_context(closing(MemoryDatabase(folder)))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from anespec.runtime.drafters.candidates import Rates
 from anespec.runtime.drafters.compiled import structure
-from anespec.runtime.drafters.datastore.kernels import READ_ONLY
+from anespec.runtime.drafters.datastore.kernels import STORE_TYPES
 from anespec.runtime.drafters.datastore.stored import Order, Starts, Text
 from anespec.runtime.drafters.jacobi import Pool, Window
 from anespec.runtime.drafters.mix.layout import DATASTORE, JACOBI, RECYCLE
@@ -32,7 +32,7 @@ class Others(NamedTuple):
 
 OTHERS = structure(
     Others,
-    "int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], " + READ_ONLY,
+    "int32[:,::1], int32[:,::1], float64[:,::1], int32[::1], int32[:,:,::1], float64[:,::1], " + STORE_TYPES,
 )
 
 

@@ -2,8 +2,9 @@
 
 The pointer survives a miss (a token that differs from the copied one). After a miss it stores the place that
 it left for some tokens, and continues in this order: after the stored place if its token comes; after the
-next occurrence of the new token within AHEAD tokens; one token further. After too many misses it is dropped.
-It moves to the most recent match of one of LENGTHS tokens if that match is longer than its present run.
+next occurrence of the new token within SEARCHED_TOKENS tokens; one token further. After too many misses it is
+dropped. It moves to the most recent match of one of LENGTHS tokens if that match is longer than its present
+run.
 """
 
 from anespec.runtime.drafters.compiled import compiled_lean
@@ -23,7 +24,7 @@ MAX_COMPARED = 64
 KEPT_TOKENS = 8
 """Tokens for which the place that was left at a miss is stored."""
 
-AHEAD = 8
+SEARCHED_TOKENS = 8
 """The number of copied tokens in which the new token is searched: the text may leave some out."""
 
 MAX_MISSES = 5
@@ -84,7 +85,7 @@ def step_pointer(state: Longs, text: Words) -> None:
             go_on = old + 1
             state[OLD_LEFT] = 0
         else:
-            for place in range(at + 1, min(at + AHEAD, last)):
+            for place in range(at + 1, min(at + SEARCHED_TOKENS, last)):
                 if text[place] == token:
                     go_on = place + 1
                     break

@@ -12,7 +12,7 @@ from scripted import ScriptedModel
 
 from anespec.cli.chat.model import Messages
 from anespec.cli.chat.transcript import Transcript, Turn
-from anespec.runtime.text.conversation import CUT, FULL, ChatPrompt
+from anespec.runtime.text.conversation import TRIM_ABOVE, TRIM_TARGET, ChatPrompt
 from anespec.system.errors import AnespecError, PromptTooLongError, RequestError, StorageError, UsageError
 
 TURNS = [Turn("one", "first answer"), Turn("two", "second", "thought")]
@@ -45,7 +45,7 @@ def test_the_oldest_turns_go_and_the_system_prompt_stays(sizes: list[int], last:
     kept = turns[transcript.forgotten :]
     assert [m["content"] for m in model.last_messages if m["role"] == "user"][:-1] == [t.user for t in kept]
     assert model.last_messages[0] == {"role": "system", "content": "be brief"}
-    share = FULL if transcript.forgotten == 0 else CUT
+    share = TRIM_ABOVE if transcript.forgotten == 0 else TRIM_TARGET
     assert not kept or len(prompt.ids) <= share * context
     assert len(transcript.turns) == len(turns)
 

@@ -7,7 +7,7 @@ import pytest
 from serving import Running
 
 from anespec.model import Model
-from anespec.runtime.text.conversation import CUT, FULL
+from anespec.runtime.text.conversation import TRIM_ABOVE, TRIM_TARGET
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 QUESTION = {"role": "user", "content": "And what did Lily say at last?"}
@@ -39,8 +39,8 @@ def test_the_first_turns_give_way_and_no_more_of_them_than_must(
     assert left_out > 0 and left_out % 2 == 0
     seen = [SYSTEM, *talk[left_out:], QUESTION]
     assert found["choices"][0]["message"]["content"] == model.chat(seen, max_tokens=8, temperature=0).text
-    assert found["usage"]["prompt_tokens"] == len(model.chat_ids(seen)) <= CUT * model.context
-    assert len(model.chat_ids([SYSTEM, *talk[left_out - 2 :], QUESTION])) > CUT * model.context
+    assert found["usage"]["prompt_tokens"] == len(model.chat_ids(seen)) <= TRIM_TARGET * model.context
+    assert len(model.chat_ids([SYSTEM, *talk[left_out - 2 :], QUESTION])) > TRIM_TARGET * model.context
 
 
 def test_a_stream_says_so_before_the_first_word(served: Running) -> None:
@@ -53,11 +53,15 @@ def test_a_stream_says_so_before_the_first_word(served: Running) -> None:
 
 def test_what_leaves_an_answer_room_stays_whole(served: Running, model: Model) -> None:
     talk = turns(1)
-    while len(model.chat_ids([*talk, *turn(9), QUESTION])) <= FULL * model.context:
+    while len(model.chat_ids([*talk, *turn(9), QUESTION])) <= TRIM_ABOVE * model.context:
         talk += turn(len(talk))
     found = ask(served, [*talk, QUESTION]).json()
     assert "truncated_messages" not in found
-    assert found["usage"]["prompt_tokens"] == len(model.chat_ids([*talk, QUESTION])) > CUT * model.context
+    assert (
+        found["usage"]["prompt_tokens"]
+        == len(model.chat_ids([*talk, QUESTION]))
+        > TRIM_TARGET * model.context
+    )
 
 
 def test_an_answer_before_the_first_question_goes_with_its_turn(served: Running, model: Model) -> None:
