@@ -112,7 +112,7 @@ def test_hostile_templates_end_in_one_sentence(name: str, processes: TemplatePro
         processes.render(HOSTILE[name], {"messages": MESSAGES})
     sentence = str(caught.value)
     assert sentence.startswith("the model's chat template ")
-    assert "without a conversation" in sentence
+    assert "instead of a conversation" in sentence
     assert len(sentence) < 700 and "\n" not in sentence
     # Whoever comes next is served.
     assert processes.render("{{ messages[0].content }}", {"messages": MESSAGES}) == "Hi"
