@@ -117,7 +117,7 @@ _MODULES = {
 """The modules of the sources with compiled code. Importing one compiles its code, or loads it."""
 
 _PARTS_OF_AUTO = ("mix", "datastore", "recycle", "jacobi")
-"""Sources whose code is all compiled once that of auto is."""
+"""The sources whose code is part of the code of auto."""
 
 
 def import_compiled(name: str) -> None:

@@ -142,7 +142,7 @@ class StartingSource:
             return
         if len(self._pending) == MAX_PENDING_REQUESTS - 1:
             _log.info(
-                "%s will learn only the last %d of the requests that end before it is ready",
+                "the drafter %s will learn only the last %d of the requests that end before it is ready",
                 self.name,
                 MAX_PENDING_REQUESTS,
             )
@@ -171,14 +171,14 @@ class StartingSource:
             self._source = source
         except Exception as error:
             self._given_up = True
-            _log.warning("%s cannot start, so lookup drafts in its place: %r", self.name, error)
+            _log.warning("the drafter %s cannot start, so lookup drafts in its place: %r", self.name, error)
 
     def _compiled(self) -> bool:
         """Compile in another process; return False if this source was closed meanwhile.
 
         If the other process fails, this process compiles when it imports the code.
         """
-        _log.info("%s is compiled for this processor, once; lookup drafts meanwhile", self.name)
+        _log.info("the drafter %s is compiled for this processor, once; lookup drafts meanwhile", self.name)
         compiling = subprocess.Popen(
             [*child_command("anespec.runtime.drafters.compiling"), self.name],
             cwd=NEUTRAL_FOLDER,

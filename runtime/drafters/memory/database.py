@@ -391,8 +391,8 @@ class MemoryDatabase:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             _log.warning(
-                "%s: this file system shares no memory between processes, so the end of each request waits "
-                "for the disk; --draft-memory names another folder", self._path,
+                "%s: this file system shares no memory between processes, so each finished request waits "
+                "for the disk; choose a folder on another disk with --draft-memory", self._path,
             )  # fmt: skip
         connection.execute("BEGIN IMMEDIATE")
         if not _schema(connection):
