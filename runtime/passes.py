@@ -173,7 +173,7 @@ class VerifierShape:
     may attend to fewer slots than a pool has.
 
     With `side_by_side` a pass writes one stretch of slots. Then all its rows belong to one sequence, start at
-    lane 0 and have consecutive home slots; its pads write into the slots behind them, which hold nothing that
+    lane 0 and have consecutive home slots; its pads write into the slots after them, which hold nothing that
     a row may still see. With `finds_best` the backend runs another program for passes that want the best
     tokens alone; the gates measure it too.
     """

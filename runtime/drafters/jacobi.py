@@ -1,7 +1,7 @@
 """Draft by lookahead decoding: spare rows continue the last pass's guesses, and their predictions are stored.
 
 Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding" (arXiv 2402.02057). A
-row behind a wrong guess still gives the verifier's prediction for its position. These predictions are the
+row after a wrong guess still gives the verifier's prediction for its position. These predictions are the
 next pass's guesses for their positions (a Jacobi iteration). They are also stored in a pool as successors of
 the one and of the two tokens before them, the most recent first; later chains are made from the pool. If
 there is no guess, rows run tokens of the text, so that the iteration has a start. Rows form a chain here, so
@@ -150,7 +150,7 @@ def jacobi_learn(
 ) -> None:
     """Learn from a pass with which the text grew from `before` tokens to `after`; see SeenRows for its rows.
 
-    The accuracy of guesses is counted before the update. The predictions of rows behind a wrong guess become
+    The accuracy of guesses is counted before the update. The predictions of rows after a wrong guess become
     the window of the next pass. They are stored in the pool before the others, so that the others come first.
     """
     found = np.empty(MAX_CANDIDATES, np.int32)

@@ -1,7 +1,7 @@
 """Draft by Token Recycling: guess the tokens that the verifier ranked likely after the same token before.
 
 Luo et al., "Turning Trash into Treasure" (arXiv 2408.08696). A table stores the successors of each token: the
-likeliest tokens of its latest row, also of a row behind a wrong guess. A smaller table by the last two tokens
+likeliest tokens of its latest row, also of a row after a wrong guess. A smaller table by the last two tokens
 is used first. Guesses form a chain here, not a tree. The probability of a guess is the share of right guesses
 among those with a similar share of the verifier's probability.
 """
@@ -128,7 +128,7 @@ def recycle_learn(
 ) -> None:
     """Learn from a pass with which the text grew from `before` tokens to `after`; see SeenRows for its rows.
 
-    The accuracy of guesses is counted before the update. Rows behind a wrong guess are stored before the
+    The accuracy of guesses is counted before the update. Rows after a wrong guess are stored before the
     others, so that the others may replace them.
     """
     found = np.empty(MAX_CANDIDATES, np.int32)

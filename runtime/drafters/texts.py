@@ -61,7 +61,7 @@ Tokens = NDArray[np.int32]
 class GrowingText:
     """The tokens of a sequence, `tokens[:length]`.
 
-    Entries behind them are spare room, where a chain may write its guesses. `tokens` is replaced by a larger
+    Entries after them are spare room, where a chain may write its guesses. `tokens` is replaced by a larger
     array when the text grows beyond it.
     """
 
@@ -77,7 +77,7 @@ class GrowingText:
         self.length += len(more)
 
     def make_room(self, count: int) -> None:
-        """Grow the array if fewer than `count` tokens fit behind the text."""
+        """Grow the array if fewer than `count` tokens fit after the text."""
         if self.length + count > len(self.tokens):
             grown = np.zeros(2 * (self.length + count) + SPARE_TOKENS, np.int32)
             grown[: self.length] = self.tokens[: self.length]

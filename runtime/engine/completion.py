@@ -118,11 +118,11 @@ class TextStream:
         request: Request,
         stops: Sequence[str] = (),
         shown: Collection[int] = (),
-        alike: "TextStream | None" = None,
+        sibling: "TextStream | None" = None,
     ) -> None:
         """Make a stream that is not started; `shown` are special tokens to write out in the text.
 
-        `alike` is a stream of the same request with another seed. If it is prepared first, this request is
+        `sibling` is a stream of the same request with another seed. If it is prepared first, this request is
         not checked again.
 
         Raises:
@@ -130,7 +130,7 @@ class TextStream:
         """
         self._service = service
         self._request = request
-        self._alike = alike
+        self._sibling = sibling
         self._assembly = TextAssembly(tokenizer, request.prompt, stops, shown)
         self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
@@ -139,8 +139,8 @@ class TextStream:
     def prepare(self) -> None:
         """Check the request now, so that `start` does not check it; raises RequestError as `start` does."""
         if self._prepared is None:
-            alike = self._alike._prepared if self._alike is not None else None
-            self._prepared = self._service.prepare(self._request, alike)
+            sibling = self._sibling._prepared if self._sibling is not None else None
+            self._prepared = self._service.prepare(self._request, sibling)
 
     def start(self) -> None:
         """Queue the request now, so that it runs concurrently with others.

@@ -168,18 +168,18 @@ class Engine:
                 self._speculation.begin(sequence)
         self._speculates = proven.speculate
 
-    def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
+    def prepare(self, request: Request, sibling: WaitingRequest | None = None) -> WaitingRequest:
         """Check a request and give it a number; safe from any thread.
 
-        `alike` is the same request with another seed, prepared but not begun: its checks and its prepared
+        `sibling` is the same request with another seed, prepared but not begun: its checks and its prepared
         sampler are reused.
 
         Raises:
             RequestError: the prompt is empty, longer than the context or has ids out of the vocabulary, or
                 the sampling parameters do not fit the vocabulary.
         """
-        if alike is not None:
-            prompt, sampler = alike.prompt, alike.sampler.with_seed(request.sampling.seed)
+        if sibling is not None:
+            prompt, sampler = sibling.prompt, sibling.sampler.with_seed(request.sampling.seed)
         else:
             vocabulary = self._shape.vocabulary
             prompt = checked_prompt(request, self._shape.context, vocabulary)

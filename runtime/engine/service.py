@@ -137,12 +137,12 @@ class Service:
             raise self._refusal
         self._engine.prepare(request)
 
-    def prepare(self, request: Request, alike: WaitingRequest | None = None) -> WaitingRequest:
+    def prepare(self, request: Request, sibling: WaitingRequest | None = None) -> WaitingRequest:
         """Check a request and return it ready for `begin`, which may take it once.
 
-        For `alike` see Engine.prepare. Raises RequestError as `submit` does.
+        For `sibling` see Engine.prepare. Raises RequestError as `submit` does.
         """
-        return self._engine.prepare(request, alike)
+        return self._engine.prepare(request, sibling)
 
     def submit(self, request: Request) -> Stream:
         """Queue a request; return the stream of its events.

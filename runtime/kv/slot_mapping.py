@@ -14,7 +14,7 @@ class SlotMapping:
 
     In a pool of `region_slots` slots per region, position p of region r has slot
     `r * region_slots + p % token_slots`. A pool without a window holds the whole context, so the remainder is
-    p itself; a pool with a window is a ring. Spare slots behind these hold no token.
+    p itself; a pool with a window is a ring. Spare slots after these hold no token.
 
     If `pages` are shorter than a region, the regions' pages are interleaved: first page 0 of every region,
     then page 1 of every region. So short sequences in all regions use the first slots only, and a pass need

@@ -81,7 +81,7 @@ class Speculation:
     def wants_top(self, sequence: ActiveSequence) -> int:
         """Return the number of likeliest tokens per row that the sequence's session needs."""
         drafting = self._drafting.get(sequence.number)
-        if drafting is None or drafting.session is None or drafting.rests:
+        if drafting is None or drafting.session is None or drafting.is_resting:
             return 0
         try:
             return max(0, int(drafting.session.wants_top))
@@ -104,13 +104,13 @@ class Speculation:
         for ask in asks:
             if (drafting := self._drafting.get(ask.sequence.number)) is not None:
                 drafting.proposed, drafting.forced = Draft(), 0
-                drafting.asking = None
+                drafting.proposal_seconds = None
                 session = self._session(ask.sequence) if ask.budget > 0 else None
                 policy = drafting.policy
-                drafting.rests = (
+                drafting.is_resting = (
                     session is not None and token_seconds is not None and not policy.may_propose()
                 )
-                if session is not None and not drafting.rests:
+                if session is not None and not drafting.is_resting:
                     sessions.append((replace(ask, budget=min(ask.budget, policy.draft_len)), session))
         sessions = [one for one in sessions if self._catch_up(one[0].sequence)]
         if not sessions:
@@ -118,7 +118,7 @@ class Speculation:
         began = self._clock()
         found = self._ask(self._source, sessions)
         for ask, _ in sessions:
-            self._drafting[ask.sequence.number].asking = (self._clock() - began) / len(sessions)
+            self._drafting[ask.sequence.number].proposal_seconds = (self._clock() - began) / len(sessions)
         return [found.get(ask.sequence.number, Draft()) for ask in asks]
 
     def observe(
@@ -132,7 +132,7 @@ class Speculation:
         # A session that rests observes the missed tokens at once, when it is asked again (`_catch_up`).
         before = len(sequence.tokens) - len(committed)
         is_behind = drafting is not None and drafting.session is not None and drafting.observed < before
-        if drafting is None or drafting.rests or is_behind:
+        if drafting is None or drafting.is_resting or is_behind:
             return
         began = self._clock()
         outcome = Outcome()
@@ -146,8 +146,8 @@ class Speculation:
                 drafting.observed += len(committed)
             except Exception as error:
                 self._fail(sequence, error)
-        if drafting.asking is not None and self._token_seconds is not None:
-            took = drafting.asking + self._clock() - began
+        if drafting.proposal_seconds is not None and self._token_seconds is not None:
+            took = drafting.proposal_seconds + self._clock() - began
             drafting.policy.charge(took, right, self._token_seconds)
 
     def end(self, sequence: ActiveSequence) -> None:

@@ -43,7 +43,7 @@ class Drafting:
 
     The first `forced` tokens of the proposal are forced by the grammar anyway. `observed` is the number of
     tokens that the session has observed, or will have once `opening` on another thread is done. A session
-    that `rests` observes nothing. `asking` is the time in seconds of its proposal for the current pass, None
+    that `is_resting` observes nothing. `proposal_seconds` is the time of its proposal for the current pass, None
     if there was none.
     """
 
@@ -51,8 +51,8 @@ class Drafting:
     session: DraftSession | None = None
     opening: Future[DraftSession] | None = None
     observed: int = 0
-    rests: bool = False
-    asking: float | None = None
+    is_resting: bool = False
+    proposal_seconds: float | None = None
     back_off: BackOff = field(default_factory=BackOff)
     proposed: Draft = field(default_factory=Draft)
     forced: int = 0

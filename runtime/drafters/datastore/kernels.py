@@ -31,16 +31,16 @@ _STORE = "Array(int32, 1, 'C', readonly=True), "
 
 
 @compiled_lean(f"int64({_STORE}int64, int32[::1], int64, int64, int64)")
-def _match_length(store: Text, place: int, text: Tokens, length: int, alike: int, most: int) -> int:
+def _match_length(store: Text, place: int, text: Tokens, length: int, matched: int, most: int) -> int:
     """Return how many tokens up to and including a place match the end of `text[:length]`, at most `most`.
 
-    The first `alike` of them are known to match.
+    The first `matched` of them are known to match.
     """
-    while alike < most and 0 <= place - alike < len(store):
-        if store[place - alike] != text[length - 1 - alike]:
+    while matched < most and 0 <= place - matched < len(store):
+        if store[place - matched] != text[length - 1 - matched]:
             break
-        alike += 1
-    return alike
+        matched += 1
+    return matched
 
 
 @compiled_lean(f"UniTuple(int64, 2)({_STORE}{_STORE}int32[::1], int64, int64, int64, int64)")
@@ -53,22 +53,22 @@ def _nearest(
     """
     low, high = first, end
     # Places between two others match the text's end at least as far as the worse of the two.
-    alike_low = alike_high = 1
+    matched_low = matched_high = 1
     while low < high:
         middle = (low + high) // 2
         place = order[middle]
-        alike = _match_length(store, place, text, length, min(alike_low, alike_high), most)
-        beyond = place - alike
-        if alike < most and (not 0 <= beyond < len(store) or store[beyond] < text[length - 1 - alike]):
+        matched = _match_length(store, place, text, length, min(matched_low, matched_high), most)
+        beyond = place - matched
+        if matched < most and (not 0 <= beyond < len(store) or store[beyond] < text[length - 1 - matched]):
             low = middle + 1
-            alike_low = alike
+            matched_low = matched
         else:
             high = middle
-            alike_high = alike
+            matched_high = matched
     # A side that never moved has no place outside of it.
-    if high < end and (low == first or alike_high >= alike_low):
-        return high, alike_high
-    return low - 1, alike_low
+    if high < end and (low == first or matched_high >= matched_low):
+        return high, matched_high
+    return low - 1, matched_low
 
 
 @compiled_lean(f"int64({STORE_TYPES}int32[::1], int64, int32[::1], int64[::1])")
@@ -79,7 +79,7 @@ def _sample(
     text: Tokens,
     length: int,
     followers: Tokens,
-    alikes: NDArray[np.int64],
+    match_lengths: NDArray[np.int64],
 ) -> int:
     """Sample places around the nearest one: write the token after each, and the length of its match.
 
@@ -104,7 +104,7 @@ def _sample(
         if not 0 <= place < len(store) - 1 or store[place + 1] < 0:
             continue
         followers[count] = store[place + 1]
-        alikes[count] = _match_length(store, place, text, length, 1, longest)
+        match_lengths[count] = _match_length(store, place, text, length, 1, longest)
         count += 1
     return count
 
@@ -122,22 +122,22 @@ def datastore_guess(
     if length < 1 or len(order) == 0:
         return 0, 0
     followers = np.empty(2 * STEPS + 1, np.int32)
-    alikes = np.empty(2 * STEPS + 1, np.int64)
-    samples = _sample(starts, store, order, text, length, followers, alikes)
+    match_lengths = np.empty(2 * STEPS + 1, np.int64)
+    samples = _sample(starts, store, order, text, length, followers, match_lengths)
     longest = 0
     for sample in range(samples):
-        longest = max(longest, alikes[sample])
+        longest = max(longest, match_lengths[sample])
     count = 0
     left = 1.0
     seen = np.empty(MAX_CANDIDATES, np.int64)
-    alike = longest
+    matched = longest
     for _ in range(ORDERS):
-        if alike == 0:
+        if matched == 0:
             break
         seen[:count] = 0
         places = different = 0
         for sample in range(samples):
-            if alikes[sample] < alike:
+            if match_lengths[sample] < matched:
                 continue
             places += 1
             at = 0
@@ -156,5 +156,5 @@ def datastore_guess(
         for at in range(count):
             chances[at] += left * seen[at] / (places + different)
         left *= different / (places + different)
-        alike //= 2
+        matched //= 2
     return count, longest
