@@ -137,8 +137,8 @@ class BackendOptions(Options):
 class WhenGates(StrEnum):
     """When to run the gates of a model that has no verdicts for this machine.
 
-    NOW: before the first request. LATER: in the background; after the answer for `generate` and `run`, which
-    give one answer. NEVER: not at all.
+    NOW: before the first request. LATER: in the background, or after the answer if `generate` or `run` give
+    only one. NEVER: not at all.
     """
 
     NOW = "now"

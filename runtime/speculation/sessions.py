@@ -43,8 +43,8 @@ class Drafting:
 
     The first `forced` tokens of the proposal are forced by the grammar anyway. `observed` is the number of
     tokens that the session has observed, or will have once `opening` on another thread is done. A session
-    that `is_resting` observes nothing. `proposal_seconds` is the time of its proposal for the current pass, None
-    if there was none.
+    that `is_resting` observes nothing. `proposal_seconds` is the time of its proposal for the current pass,
+    None if there was none.
     """
 
     policy: SequencePolicy
