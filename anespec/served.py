@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from anespec.checking.background import Checks
@@ -13,6 +12,7 @@ from anespec.models.draft_memory import open_memory
 from anespec.models.loading import OpenedModel, start_source
 from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Choice, Completion
+from anespec.runtime.engine.generation import Generation
 from anespec.runtime.engine.requests import Principal
 from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.system.formatting import counted, listed
@@ -28,38 +28,13 @@ if TYPE_CHECKING:
     from anespec.runtime.text.tokenizer import Tokenizer
 
 
-class Pending:
-    """The runs of a prompt, one for each choice. Leaving a `with` block cancels those that have not ended."""
+class Pending(Generation):
+    """The runs of a prompt, and their result."""
 
     def __init__(self, prompt_ids: Sequence[int], runs: "Sequence[TextStream]") -> None:
-        """Start all runs, or none.
-
-        Raises:
-            RequestError: the prompt cannot be served.
-            AnespecError: the model is closed.
-        """
-        from anespec.runtime.engine.completion import start_together
-
+        """Take a prompt's ids, and its runs, not started yet."""
+        super().__init__(runs)
         self._prompt_ids = tuple(prompt_ids)
-        self._runs = tuple(runs)
-        try:
-            start_together(self._runs)
-        except BaseException:
-            self.cancel()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
-
-    def cancel(self) -> None:
-        """Cancel the runs that have not ended."""
-        for run in self._runs:
-            run.cancel()
 
     def result(self) -> Completion:
         """Wait for all runs and return their result.
@@ -67,13 +42,11 @@ class Pending:
         Raises:
             AnespecError: a run failed, or was cancelled.
         """
-        return Completion(self._prompt_ids, tuple(Choice.of(run.summary) for run in self._runs))
+        return Completion(self._prompt_ids, tuple(map(Choice.of, self.summaries)))
 
     async def aresult(self) -> Completion:
         """Wait as `result` does, without blocking the event loop."""
-        for run in self._runs:
-            async for _ in run:
-                pass
+        await self.wait()
         return self.result()
 
 
@@ -170,9 +143,7 @@ class ServedArtifact:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def stop(self) -> None:
@@ -269,7 +240,7 @@ class ServedArtifact:
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
         """Start a prompt's runs and return without waiting; raises as `generate` does."""
-        return Pending(prompt_ids, self.run(prompt_ids, options))
+        return Pending(prompt_ids, self.run(prompt_ids, options)).start()
 
     def save_prompt(self, path: Path, prompt_ids: Sequence[int]) -> bool:
         """Write a prompt's K/V to a file, and compute them first if needed; return whether it was possible.

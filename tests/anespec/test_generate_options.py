@@ -77,7 +77,7 @@ def test_a_reference_and_lookups_limits_change_passes_and_no_token(trained: Path
     with anespec.load(trained, threads=1, lookup_min=16, lookup_choose="leftmost") as model:
         strict = model.generate("def area(", max_tokens=40)
     assert strict.output_ids == plain.output_ids
-    with pytest.raises(RequestError, match="lookup matches of 9 to 3"):
+    with pytest.raises(RequestError, match="lookup matches are 9 to 3 tokens long"):
         anespec.load(trained, threads=1, lookup_min=9, lookup_max=3)
 
 

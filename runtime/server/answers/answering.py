@@ -5,14 +5,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from anespec.runtime.engine.completion import Chunk, Summary, TextStream, start_together
+from anespec.runtime.engine.completion import Chunk, Summary, TextStream
+from anespec.runtime.engine.generation import Generation
 from anespec.runtime.engine.requests import FinishReason
 from anespec.runtime.server.answers.leasing import lease
 from anespec.runtime.server.http.endpoint import Call
@@ -20,88 +20,6 @@ from anespec.runtime.server.http.errors import ApiError, api_error, ending, out_
 from anespec.runtime.server.http.request_log import record_of
 from anespec.runtime.server.http.streams import event_stream, json_answer, while_connected
 from anespec.runtime.server.models import Leased
-
-
-class Generation:
-    """The concurrent runs of a request. Leaving its `async with` block cancels those that have not ended.
-
-    Iterate over it once, for pairs of a run's number and a chunk, in the order of their arrival. After that
-    `summaries` is valid.
-    """
-
-    def __init__(self, runs: Sequence[TextStream]) -> None:
-        """Take runs that are not started yet."""
-        self._runs = tuple(runs)
-
-    async def __aenter__(self) -> Self:
-        """Start all runs, or none.
-
-        Raises:
-            QueueFullError: too many requests wait already.
-            RequestError: the prompt cannot be served.
-            ClosedError: the model is being closed.
-        """
-        try:
-            # This may prepare a grammar in another process, which takes a while.
-            await asyncio.to_thread(start_together, self._runs)
-        except BaseException:
-            self.cancel()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
-
-    def cancel(self) -> None:
-        """Cancel the runs that have not ended."""
-        for run in self._runs:
-            run.cancel()
-
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Chunk]]:
-        """Yield the chunks of all runs. Raises AnespecError if a run failed."""
-        if len(self._runs) == 1:
-            async for chunk in self._runs[0]:
-                yield 0, chunk
-            return
-        arrived: asyncio.Queue[tuple[int, Chunk] | Exception | None] = asyncio.Queue()
-
-        async def follow(number: int, run: TextStream) -> None:
-            try:
-                async for chunk in run:
-                    arrived.put_nowait((number, chunk))
-                arrived.put_nowait(None)
-            except Exception as error:
-                arrived.put_nowait(error)
-
-        tasks = [asyncio.create_task(follow(*pair)) for pair in enumerate(self._runs)]
-        try:
-            left = len(tasks)
-            while left:
-                item = await arrived.get()
-                if isinstance(item, Exception):
-                    raise item
-                if item is None:
-                    left -= 1
-                else:
-                    yield item
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def wait(self) -> tuple[Summary, ...]:
-        """Wait for all runs and return their summaries. Raises AnespecError if a run failed."""
-        async for _ in self:
-            pass
-        return self.summaries
-
-    @property
-    def summaries(self) -> tuple[Summary, ...]:
-        """Return the runs' summaries; valid after all chunks were read."""
-        return tuple(run.summary for run in self._runs)
-
 
 _log = logging.getLogger("anespec.serve")
 
@@ -167,7 +85,9 @@ async def answer(
                 await call.share.wait_for(preparing.enter_async_context(turn))
                 await call.share.turn()
                 prepared = await asyncio.to_thread(prepare, leased)
-                generation = await held.enter_async_context(Generation(prepared.runs))
+                generation = held.enter_context(Generation(prepared.runs))
+                # This may prepare a grammar in another process, which takes a while.
+                await asyncio.to_thread(generation.start)
                 call.share.pause()
         except TimeoutError:
             raise out_of_time() from None

@@ -6,7 +6,7 @@ import pytest
 from serving import Running
 
 from anespec.runtime.engine.completion import Chunk
-from anespec.runtime.server.answers.answering import Generation
+from anespec.runtime.engine.generation import Generation
 from anespec.runtime.server.http.errors import api_error
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
 
