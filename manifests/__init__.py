@@ -1,1 +1,1 @@
-"""The artifact format: the GGUF container, the manifest schema, reading, writing and checks."""
+"""The artifact's format: the manifest's schema, the gates' verdicts, presets, reading and checks."""

@@ -1,7 +1,7 @@
 """The layouts of channel tensors: hidden states, embeddings and logits, C channels for each of T rows.
 
-The rows lie innermost in both layouts, so a channel tensor has the same numbers in the same order in either.
-No other module names the axes.
+In both layouts the rows are innermost, so a channel tensor has the same numbers in the same order in both. No
+other module refers to the axes.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,10 @@ CHANNELS_AXIS = 1
 
 
 class ChannelLayout(StrEnum):
-    """Where the rows of a channel tensor stand: third, [1, C, T, 1], or last, [1, C, 1, T].
+    """The axis of the rows in a channel tensor: third, [1, C, T, 1], or last, [1, C, 1, T].
 
-    A Neural Engine pads a last axis of one element 32 times (A: Apple's guide to transformers there).
+    A Neural Engine pads a last axis of one element to 32 times its size (A: Apple's guide to transformers on
+    the Neural Engine).
     """
 
     ROWS_THIRD = "rows_third"
@@ -29,28 +30,28 @@ class ChannelLayout(StrEnum):
 
     @property
     def rows_axis(self) -> int:
-        """The axis of rows."""
+        """The axis of the rows."""
         return 2 if self is ChannelLayout.ROWS_THIRD else 3
 
     @property
     def single_axis(self) -> int:
-        """The axis beside the rows, which has one element."""
+        """The other axis after the channels, which has one element."""
         return 3 if self is ChannelLayout.ROWS_THIRD else 2
 
 
 DECLARED = ChannelLayout.ROWS_THIRD
-"""The layout of the shapes in a manifest, whatever that of the functions."""
+"""The layout of shapes in a manifest, also for functions with another layout."""
 
 
 def channel_shape(channels: int, rows: int | None = None, layout: ChannelLayout = DECLARED) -> Shape:
-    """Return the shape of a channel tensor of T = `rows`; None is any number."""
+    """Return the shape of a channel tensor with T = `rows`; None means any number."""
     return (1, channels, rows, 1) if layout is ChannelLayout.ROWS_THIRD else (1, channels, 1, rows)
 
 
 def layout_of(shape: Sequence[int | None]) -> ChannelLayout | None:
     """Return the layout of a channel tensor's shape, None for any other shape.
 
-    Of one row alone both layouts have the same shape, and the rows count as third.
+    With a single row the shapes of both layouts are the same; then ROWS_THIRD is returned.
     """
     if len(shape) == 4 and shape[0] == 1:
         if shape[ChannelLayout.ROWS_THIRD.single_axis] == 1:
@@ -70,9 +71,9 @@ def channels_of(shape: Sequence[int | None]) -> int | None:
 def shape_in(
     shape: Shape, layout: ChannelLayout, rows: int | None = None, own: ChannelLayout = DECLARED
 ) -> Shape:
-    """Return the shape in this layout, if it is that of a channel tensor of T = `rows` in the layout `own`.
+    """Convert the shape of a channel tensor with T = `rows` from the layout `own` to `layout`.
 
-    Any other shape is returned as it is.
+    Any other shape is returned unchanged.
     """
     channels = shape[CHANNELS_AXIS] if len(shape) == 4 else None
     if channels is None or shape != channel_shape(channels, rows, own):
@@ -81,12 +82,12 @@ def shape_in(
 
 
 def shape_at(shape: Sequence[int | None], rows: int, layout: ChannelLayout = DECLARED) -> tuple[int, ...]:
-    """Return a declared shape, whose None dimensions are T, in a pass over so many rows in this layout."""
+    """Return a declared shape in a pass over `rows` rows, in this layout; its None dimensions are T."""
     return tuple(rows if size is None else size for size in shape_in(tuple(shape), layout))
 
 
 def laid_out(tensor: NDArray[Number], layout: ChannelLayout) -> NDArray[Number]:
-    """Return a channel tensor of either layout in this one, a view where numpy can make one."""
+    """Return a channel tensor of either layout in the layout `layout`, as a view if possible."""
     shape = channel_shape(tensor.shape[CHANNELS_AXIS], layout=layout)
     return tensor.reshape([-1 if size is None else size for size in shape])
 
@@ -102,7 +103,7 @@ def from_rows(rows: NDArray[Number], layout: ChannelLayout = DECLARED) -> NDArra
 
 
 def to_rows(tensor: NDArray[Number]) -> NDArray[Number]:
-    """Return the rows [T, C] of a channel tensor of either layout, a view where numpy can make one."""
+    """Return the rows [T, C] of a channel tensor of either layout, as a view if possible."""
     return tensor.reshape(tensor.shape[CHANNELS_AXIS], -1).T
 
 

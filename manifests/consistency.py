@@ -1,7 +1,7 @@
-"""Check a manifest for consistency: shards with pools, ropes, layers and vocabulary.
+"""Check that a manifest is consistent: its shards, pools, ropes, layers and vocabulary.
 
-Nothing here opens a file. Whether a shard's program agrees with the manifest is checked when programs are
-opened (runtime.backends.portable.declared).
+No file is opened here. Whether a shard's program agrees with the manifest is checked when it is loaded
+(`load_declared` in runtime.backends.portable.backend).
 """
 
 import math
@@ -34,7 +34,7 @@ Shape = tuple[int | None, ...]
 
 
 def contradictions(manifest: Manifest) -> Iterator[str]:
-    """Everything in which the manifest contradicts itself, a clause each; nothing for a sound one."""
+    """Yield a clause for each contradiction in the manifest."""
     yield from _sizes(manifest)
     yield from _functions(manifest)
     for pool in manifest.pools:
@@ -53,11 +53,11 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
     for head in manifest.head_shards:
         yield from _head_shard(manifest, head)
     if not manifest.ropes and (permuted := [t for t in manifest.tensors if t.rope_permuted]):
-        yield f"the rows of {quoted(permuted[0].tensor)} stand as a rope wants them, and there is none"
+        yield f"the rows of {quoted(permuted[0].tensor)} are permuted for a rope, but there is none"
 
 
 def _pass_inputs(manifest: Manifest) -> Iterator[TensorSpec]:
-    """Every input of a pass that the runtime gives some layer shard."""
+    """Yield every input of layer shards that the runtime computes in a pass."""
     hidden, per_layer = _hidden(manifest), manifest.tokens.per_layer
     yield TensorSpec(name=HIDDEN_IN, shape=hidden)
     if per_layer is not None:
@@ -85,29 +85,29 @@ def _sizes(manifest: Manifest) -> Iterator[str]:
         yield f"block {manifest.block} is more than the context of {manifest.context} slots"
     if (manifest.context + manifest.spare_slots) * manifest.sequences > MOST_SLOTS:
         yield (
-            f"{manifest.sequences} sequences of {manifest.context} slots are more than the {MOST_SLOTS} that "
+            f"{manifest.sequences} sequences of {manifest.context} slots exceed the {MOST_SLOTS} slots that "
             "a state can have"
         )
 
 
 def _functions(manifest: Manifest) -> Iterator[str]:
-    """The functions are those of the manifest's kind of shapes, and tell t_min and t_max where they can."""
+    """Check that the functions fit the manifest's kind of shapes, its block, t_min and t_max."""
     functions, kind = manifest.functions, manifest.shapes
     if (twice := _repeated([function.name for function in functions])) is not None:
         yield f"two functions are called {quoted(twice)}"
     rows = [function.rows for function in functions if function.rows is not None]
     if len(rows) != (0 if kind is Shapes.RANGE else len(functions)):
         says = "one number of rows" if kind is Shapes.RANGE else "any number of rows"
-        yield f"a function takes {says}, and shapes are {kind}"
+        yield f"a function takes {says}, but shapes are {kind}"
         return
     if kind is not Shapes.FUNCTIONS and len(functions) > 1:
-        yield f"there are {len(functions)} functions, and shapes are {kind}"
+        yield f"there are {len(functions)} functions, but shapes are {kind}"
     if kind is Shapes.FUNCTIONS and len(functions) == 1:
-        yield f"there is one function, and shapes are {kind}"
+        yield f"there is one function, but shapes are {kind}"
     yield from _head_functions(manifest)
     if kind is Shapes.RANGE:
         if manifest.t_min == manifest.t_max:
-            yield f"passes have {manifest.t_max} rows alone, and shapes are {kind}"
+            yield f"passes always have {manifest.t_max} rows, but shapes are {kind}"
         return
     if len(set(rows)) < len(rows):
         yield "two functions take the same number of rows"
@@ -120,17 +120,17 @@ def _functions(manifest: Manifest) -> Iterator[str]:
 
 
 def _head_functions(manifest: Manifest) -> Iterator[str]:
-    """Heads of their own functions run the block, and no rows that layers do not."""
+    """Check that heads' own functions run the block first, and only widths that layers run."""
     heads = manifest.head_functions
     if heads is None:
         return
     rows = [function.rows for function in heads]
     if manifest.shapes is not Shapes.FUNCTIONS:
-        yield f"heads have functions of their own, and shapes are {manifest.shapes}"
+        yield f"heads have functions of their own, but shapes are {manifest.shapes}"
     elif rows[0] != manifest.block:
         yield f"the first function of heads takes {rows[0]} rows, not the block's {manifest.block}"
     elif len(set(rows)) < len(rows) or not {*rows} <= {function.rows for function in manifest.functions}:
-        yield f"the functions of heads take {listed([str(each) for each in rows])} rows, and layers others"
+        yield f"the functions of heads take {listed([str(each) for each in rows])} rows, but layers others"
     if (twice := _repeated([function.name for function in heads])) is not None:
         yield f"two functions of heads are called {quoted(twice)}"
 
@@ -143,8 +143,8 @@ def _pool(manifest: Manifest, pool: KVCacheGroup) -> Iterator[str]:
     if pool.window is None and pool.region_slots != manifest.context + spare:
         yield f"pool {pool.name} has regions of {pool.region_slots} slots, not the context{beside}"
     if pool.window is not None:
-        # A pass writes all its rows before any is read: the first row's window must survive them. Pads write
-        # too where they have spare slots, in a pass of any width.
+        # A pass writes all its rows before it reads any, and must not overwrite the first row's window. In
+        # the form AT_POSITION pads write too, in a pass of any width.
         rows = manifest.t_max if manifest.kv_form is KVForm.AT_POSITION else manifest.block
         needed = min(manifest.context, pool.window + rows - 1)
         if not needed <= pool.region_slots - spare <= manifest.context:
@@ -153,11 +153,11 @@ def _pool(manifest: Manifest, pool: KVCacheGroup) -> Iterator[str]:
                 f"{manifest.context}{beside}"
             )
     if manifest.sequences > 1 and pool.region_slots % BASE_ALIGNMENT:
-        yield f"pool {pool.name} has regions of {pool.region_slots} slots, no multiple of {BASE_ALIGNMENT}"
+        yield f"pool {pool.name} has regions of {pool.region_slots} slots, not a multiple of {BASE_ALIGNMENT}"
 
 
 def _rope(manifest: Manifest, table: RopeTable) -> Iterator[str]:
-    """The rows grow or shrink all the way, so the largest is the first or the last."""
+    """Check that fp16 holds a rope's factors; these are monotonic, so the first and last are checked."""
     last = 1 + table.temperature * math.log1p((manifest.context - 1) // table.temperature_step)
     largest = abs(table.magnitude) * max(1.0, abs(last))
     if largest > LARGEST_FACTOR:
@@ -174,8 +174,7 @@ def _coverage(manifest: Manifest) -> Iterator[str]:
 
 
 def _kv_form(manifest: Manifest) -> Iterator[str]:
-    """Check the states against the form: their holder, the number of layers that share one, and that each
-    layer has K and V."""
+    """Check the states against the K/V form: who holds them, which layers share one, and two per layer."""
     form = manifest.kv_form
     held = "host" if form is KVForm.OUTSIDE else "graph"
     for shard in manifest.layer_shards:
@@ -184,7 +183,7 @@ def _kv_form(manifest: Manifest) -> Iterator[str]:
                 yield f"the {state.held} holds the state {quoted(state.name)}, but K/V are {form}"
             pairs = state.layers[::2] == state.layers[1::2]
             if not (pairs if form is KVForm.PACKED else len(state.layers) == 1):
-                yield f"the state {quoted(state.name)} is of layers {state.layers}, but K/V are {form}"
+                yield f"the state {quoted(state.name)} has layers {state.layers}, but K/V are {form}"
         for layer, count in Counter(layer for state in shard.states for layer in state.layers).items():
             if count != 2:
                 yield f"layer {layer} of {shard.path} has {counted(count, 'K or V state')}, not two"
@@ -197,7 +196,7 @@ def tiles(edges: Sequence[tuple[int, int]], end: int) -> bool:
 
 
 def _names(manifest: Manifest) -> Iterator[str]:
-    """Yield the names that identify an object, which must be unique, and outputs that are not fp16."""
+    """Check that names are unique, and that outputs are fp16."""
     states = [state.name for shard in manifest.layer_shards for state in shard.states]
     kinds: dict[str, Iterable[str]] = {
         "pools are": [pool.name for pool in manifest.pools],
@@ -222,7 +221,7 @@ def _names(manifest: Manifest) -> Iterator[str]:
 
 
 def _repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that occurs twice."""
+    """Return the first name that occurs twice; None if all are unique."""
     seen = set[str]()
     for name in names:
         if name in seen:
@@ -237,7 +236,7 @@ def _layer_shard(
     yield from _inputs(shard, given)
     yield from _output(shard, HIDDEN_OUT, _hidden(manifest))
     if shard.per_layer_input is not None and manifest.tokens.per_layer is None:
-        yield f"{shard.path} takes its layers' embeddings, and there are none"
+        yield f"{shard.path} takes its layers' embeddings, but there are none"
     if shard.per_layer_input not in (None, *(spec.name for spec in shard.inputs)):
         yield f"{shard.path} has no input {quoted(shard.per_layer_input or '')} for its layers' embeddings"
     for state in shard.states:
@@ -248,7 +247,7 @@ def _layer_shard(
     for table in manifest.ropes:
         if table.cos_input in taken and 2 * len(table.frequencies) > widest:
             yield (
-                f"the rope {quoted(table.cos_input)} turns {2 * len(table.frequencies)} dimensions of "
+                f"the rope {quoted(table.cos_input)} rotates {2 * len(table.frequencies)} dimensions of "
                 f"{shard.path}, whose heads have {widest}"
             )
 
@@ -269,7 +268,7 @@ def _inputs(shard: Shard, given: Mapping[str, TensorSpec]) -> Iterator[str]:
 
 
 def _output(shard: Shard, name: str, shape: Shape) -> Iterator[str]:
-    """The one output of a shard."""
+    """Check that a shard has exactly this output."""
     if len(shard.outputs) != 1:
         yield f"{shard.path} has {len(shard.outputs)} outputs, not one"
     for spec in shard.outputs:
@@ -283,30 +282,30 @@ def _state(shard: LayerShard, state: StateSpec, pool: KVCacheGroup | None) -> It
     what = f"the state {quoted(state.name)} of {shard.path}"
     entries = len(state.layers)
     if pool is None:
-        yield f"{what} lives in the pool {quoted(state.pool)}, which there is not"
+        yield f"{what} is in the pool {quoted(state.pool)}, which does not exist"
     elif state.shape[0] != entries or state.shape[2] != pool.slots:
         yield (
             f"{what} has shape {shape_text(state.shape)}, not [{entries}, KV heads, {pool.slots}, dimensions]"
         )
     for layer in state.layers:
         if not shard.first_layer <= layer < shard.end_layer:
-            yield f"{what} is of layer {layer}, which the shard does not hold"
+            yield f"{what} belongs to layer {layer}, which the shard does not have"
 
 
 def _layers_held(shard: LayerShard) -> Iterator[str]:
-    """Every layer has projections of its own, `layer_N_...`, so a range cannot claim more or others."""
+    """Check the range of layers against the names of the shard's projections, `layer_N_...`."""
     parts = [tensor.projection.split("_") for tensor in shard.tensors]
     held = {part[1] for part in parts if part[0] == "layer" and len(part) > 2}
     claimed = {str(layer) for layer in range(shard.first_layer, shard.end_layer)}
     if held != claimed:
         yield (
-            f"{shard.path} says that it holds layers {shard.first_layer} to {shard.end_layer - 1}, but its "
-            "projections are of others"
+            f"{shard.path} claims layers {shard.first_layer} to {shard.end_layer - 1}, but its projections "
+            "belong to others"
         )
 
 
 def _hyperparameters(manifest: Manifest) -> Iterator[str]:
-    """Layers may differ in their heads; the hyperparameters are those of one of them."""
+    """Check that a layer has the hyperparameters' KV heads; layers may differ."""
     sizes = manifest.hyperparameters
     states = (state for shard in manifest.layer_shards for state in shard.states)
     if not any(state.shape[1::2] == (sizes.kv_heads, sizes.head_dim) for state in states):

@@ -1,8 +1,8 @@
-"""How a graph is written: attention, shapes and K/V. The schema of manifests has these names too."""
+"""The choices of how a graph is written: attention, shapes, K/V and heads. Manifests record them."""
 
 from enum import StrEnum
 
-# Shapes that are a range of T: the default T, the hint that Core ML gets, and the widths that are run.
+# For shapes that are a range of T: the default T, the hint to Core ML, and the widths in use.
 
 
 class RangeDefault(StrEnum):
@@ -13,7 +13,7 @@ class RangeDefault(StrEnum):
 
 
 class ReshapeHint(StrEnum):
-    """How often Core ML is told that the shape of a range's passes changes: nothing, or its own words."""
+    """The hint to Core ML on how often the shapes of a range's passes change; NONE gives no hint."""
 
     NONE = "none"
     FREQUENT = "frequent"
@@ -21,11 +21,11 @@ class ReshapeHint(StrEnum):
 
 
 def range_widths(block: int, t_min: int, t_max: int, *, few: bool = False) -> tuple[int, ...]:
-    """The widths that are run where any of t_min..t_max can be: the block, and powers of two.
+    """Return the widths in use of shards that accept any of t_min..t_max: the block and powers of two.
 
-    So few that the exactness gate can measure every one that the engine will ever run. Where `few` are asked
-    for, as on a Neural Engine, only the narrowest, the block and the widest: each more took minutes in every
-    process there (B: ane-book Exp. 26), and a pass of few rows takes as long as one of the block.
+    They are so few that the exactness gate can measure each of them. With `few`, as on a Neural Engine, they
+    are only t_min, the block and t_max: every other width took minutes in every process there (B: ane-book
+    Exp. 26), and a pass of fewer rows takes as long as a block.
     """
     if few:
         return tuple(sorted({t_min, block, t_max}))
@@ -43,8 +43,8 @@ class AttentionShape(StrEnum):
 class Shapes(StrEnum):
     """How many rows a shard's functions take (docs/graph.md).
 
-    `range`: one function of any T up to a widest. `static`: one, of the block alone. `functions`: one of each
-    width, which share weights and states.
+    `range`: one function for any T up to a maximum. `static`: one function for the block. `functions`: one
+    function for each width; all share weights and states.
     """
 
     RANGE = "range"
@@ -53,8 +53,10 @@ class Shapes(StrEnum):
 
 
 class KVForm(StrEnum):
-    """How K/V are kept and written (docs/graph.md). All forms give the same bits but for the sign of a zero,
-    which a blend loses and no result shows."""
+    """How K/V are kept and written (docs/graph.md).
+
+    All forms give the same bits, except for the sign of a zero, which a blend loses and no result shows.
+    """
 
     REREAD = "reread"
     BLENDED = "blended"
@@ -65,11 +67,11 @@ class KVForm(StrEnum):
 
 
 class HeadOutputs(StrEnum):
-    """What a pass through the head can return (docs/graph.md). Both are meant to give the same
-    tokens. The exactness gate checks it on each machine: another compilation may round otherwise.
+    """The outputs of the heads (docs/graph.md).
 
-    `logits`: all of them. `argmax`: from a function of its own also the best token of each slice alone, which
-    a pass runs that needs no more.
+    `logits`: only all logits. `argmax`: additional functions return the best token of each slice, for passes
+    that need no more. Both should give the same tokens. The exactness gate checks that on each machine, since
+    another compilation may round differently.
     """
 
     LOGITS = "logits"

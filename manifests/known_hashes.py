@@ -1,10 +1,9 @@
-"""Cache the SHA-256 of large files and packages: a file that the file system reports as unchanged is not read
-again.
+"""Cache the SHA-256 of large files and packages, so that an unchanged file is not read again.
 
-Unchanged means the same device, inode, size and both times of every file, and its name within a package. A
-program that changes a file cannot set its ctime, so a forged modification time is detected. Damage below the
-file system is not detected; `again` reads everything. The hashes are in the user's own cache folder. If that
-cannot be used, files are read.
+A file counts as unchanged if its device, inode, size, mtime and ctime are the same, and its name within a
+package. A program that changes a file cannot set its ctime, so a forged modification time is detected. Damage
+below the file system is not detected; `again` reads everything. The cache is in the user's own cache folder.
+If that cannot be used, files are read every time.
 """
 
 import contextlib
@@ -27,13 +26,13 @@ MOST_REMEMBERED = 2048
 LARGEST_MEMORY = 1 << 20
 
 SETTLED_SECONDS = 2.0
-"""A file that changed less long ago may change once more within one tick of the file system's clock."""
+"""Seconds after a change until a hash is cached: two changes within a clock tick have the same times."""
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Memory(BaseModel):
-    """Hashes by the identity of what they are of, the oldest first."""
+    """The cached hashes by the identity of their files, the oldest first."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -41,31 +40,31 @@ class _Memory(BaseModel):
 
 
 class KnownHashes:
-    """Hashes of files and packages (see `store.Hashes`); what a folder's memory has is not read again."""
+    """Hashes of files and packages (see `store.Hashes`), cached in a folder."""
 
     def __init__(self, folder: Path | None = None, *, again: bool = False) -> None:
-        """`folder` is the user's cache folder where None is given, or one below it.
+        """Use the cache in `folder`; None is the user's cache folder.
 
-        With `again` all is read, and what is remembered is replaced.
+        With `again` all files are read, and cached hashes are replaced.
         """
         self._given = folder
         self._again = again
 
     def known(self, path: Path) -> str | None:
-        """The remembered hash of a file; None where it must be read. Raises OSError where there is none."""
+        """Return the cached hash of a file; None if it must be read. Raise OSError if there is no file."""
         return None if self._again else self._remembered.get(_identity([("", path.stat())]))
 
     def file(self, path: Path) -> str:
-        """The hash of a file.
+        """Return the hash of a file.
 
         Raises:
-            OSError: it cannot be read.
-            StorageError: it changes meanwhile.
+            OSError: the file cannot be read.
+            StorageError: the file changes while it is read.
         """
         return self._hash(path, lambda: [("", path.stat())], file_sha256)
 
     def package(self, path: Path) -> str:
-        """The hash of a package, as `store.package_sha256` makes it; raises like that and like `file`."""
+        """Return the hash of a package (see `store.package_sha256`); raises like that and like `file`."""
 
         def statuses() -> list[tuple[str, os.stat_result]]:
             return [(file.relative_to(path).as_posix(), file.lstat()) for file in package_files(path)]
@@ -85,7 +84,7 @@ class KnownHashes:
         settled = all(_is_settled(status) for _, status in before)
         digest = read(path)
         if _identity(statuses()) != identity:
-            raise StorageError(f"{path}: changes while it is read; try again when it is whole")
+            raise StorageError(f"{path}: changes while it is read; try again when it is complete")
         if settled:
             self._remember(identity, digest)
         return digest
@@ -103,7 +102,7 @@ class KnownHashes:
         return cache_folder() if self._given is None else self._given
 
     def _remember(self, identity: str, digest: str) -> None:
-        """Add one, oldest out; where that cannot be written the file is read again next time."""
+        """Cache a hash, and drop the oldest if there are too many. If that cannot be written, do nothing."""
         with (
             contextlib.suppress(OSError, StorageError),
             private_folder(self._folder) as folder,
@@ -117,7 +116,7 @@ class KnownHashes:
 
 
 def _identity(statuses: list[tuple[str, os.stat_result]]) -> str:
-    """Return the status of named files from the file system; any change of content changes it."""
+    """Return a hash of the names and status of files; it changes if a file's content changes."""
     facts = [
         (name, of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns) for name, of in statuses
     ]
@@ -125,5 +124,5 @@ def _identity(statuses: list[tuple[str, os.stat_result]]) -> str:
 
 
 def _is_settled(status: os.stat_result) -> bool:
-    """Return whether the last change is long enough ago for a further change to show in the times."""
+    """Return whether the last change is so long ago that another change would have other times."""
     return time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_SECONDS * 1e9

@@ -1,7 +1,7 @@
 """The notes on an artifact: the gates' verdicts, and the report page.
 
-    ARTIFACT/gates/GATE.json                       where the artifact can be written, and is this user's
-    CACHE/anespec/verdicts/FINGERPRINT/GATE.json   elsewhere: a read-only place, or another user's folder
+    ARTIFACT/gates/GATE.json                       if the artifact is this user's and can be written
+    CACHE/anespec/verdicts/FINGERPRINT/GATE.json   if it is read-only, or another user's
 
 Both are read. If both have a verdict for the same circumstances, the one in the user's cache folder takes
 precedence, since no other user can write there. Nothing is written to another user's folder, where links
@@ -23,36 +23,36 @@ GATES_FOLDER = "gates"
 OWN_FOLDER = "verdicts"
 
 LARGEST_JSON = 1 << 26
-"""Bytes of a JSON file that is read; the manifest of a model of 100 layers has less than a hundredth."""
+"""The largest JSON file in bytes that is read; a manifest of a model of 100 layers takes less than 1 %."""
 
 FileT = TypeVar("FileT", bound=VerdictFile[Any])
 
 _REFUSALS = (errno.EROFS, errno.EACCES, errno.EPERM)
-"""Of a place where nothing may be written at all; a full disk is something else."""
+"""The errors of a folder that cannot be written at all, in contrast to a full disk."""
 
 
 class _RefusedError(Exception):
-    """The artifact may not be written; the text is a sentence that says why."""
+    """The artifact's folder may not be written; the text says why."""
 
 
 class Notes:
-    """The notes on the artifact at `root` with a fingerprint; nothing is made or read before it is needed."""
+    """The notes on the artifact at `root` with a fingerprint. Its constructor opens no file."""
 
     def __init__(self, root: Path, fingerprint: str) -> None:
         self._root = root
         self._fingerprint = fingerprint
 
     def read(self, kind: type[FileT]) -> FileT:
-        """A gate's verdicts; what cannot be read counts as empty."""
+        """Return a gate's verdicts; a file that cannot be read counts as empty."""
         return self._in_artifact(kind).overruled_by(self._own(kind))
 
     def record(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
         """Add a verdict atomically, also if other processes add theirs at the same time.
 
-        If the user's cache folder has one for the same circumstances, it is replaced there, too.
+        If the user's cache folder has a verdict for the same circumstances, it is replaced there, too.
 
         Raises:
-            StorageError: no place can be written.
+            StorageError: neither folder can be written.
         """
         name = f"{kind.gate}.json"
         try:
@@ -67,16 +67,16 @@ class Notes:
             refusal = ""
         except _RefusedError as error:
             refusal = str(error)
-        # A full verdict of the artifact stays where a quick one does not refute it.
+        # The artifact's full verdict is kept unless a quick one refutes it.
         holding = self.read(kind).with_verdict(verdict).find(verdict.circumstances) or verdict
         with self._own_folder(refusal) as folder, folder.held():
             folder.replace(name, _content(self._own(kind).with_verdict(holding)))
 
     def write(self, name: str, content: bytes) -> Path:
-        """Write a file for people; its path.
+        """Write a file such as the report page; return its path.
 
         Raises:
-            StorageError: no place can be written.
+            StorageError: neither folder can be written.
         """
         try:
             with self._artifact_folder(self._root / name) as folder:
@@ -105,7 +105,7 @@ class Notes:
 
     @contextlib.contextmanager
     def _artifact_folder(self, written: Path) -> Iterator[Folder]:
-        """The artifact's folder, to write `written` in; raises _RefusedError where that may not be."""
+        """Yield the artifact's folder, to write `written` in it; raise _RefusedError if that is forbidden."""
         try:
             with Folder.open(self._root) as folder:
                 if not folder.is_own():
@@ -119,13 +119,13 @@ class Notes:
 
     @contextlib.contextmanager
     def _own_folder(self, refusal: str) -> Iterator[Folder]:
-        """Open the user's folder for this artifact; an error states why the folder was needed."""
+        """Yield the user's folder for this artifact; an error includes why that folder was needed."""
         try:
             with private_folder(self._own_path) as folder:
                 yield folder
         except (OSError, StorageError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            said = f"{refusal}; nor can your cache folder be used" if refusal else str(self._root)
+            said = f"{refusal}; your cache folder cannot be used either" if refusal else str(self._root)
             raise StorageError(f"{said} ({reason})") from error
 
     @property

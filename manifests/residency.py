@@ -1,7 +1,7 @@
 """The planned device of each operation of a shard, and the residency gate's verdict.
 
-A plan has one form whether rules predicted it, Core ML made it, or a recorded one is replayed; the same code
-counts and judges all three.
+Plans have the same form whether rules predicted them, Core ML made them, or a recorded one is replayed. The
+same code counts and judges all three.
 """
 
 import re
@@ -16,14 +16,14 @@ from anespec.manifests.verdicts import RunEnvironment, Status, Verdict, VerdictF
 from anespec.system.formatting import shape_text
 
 MOST_NAMED = 20
-"""Operations that a verdict names per shard; its totals count all."""
+"""The most operations that a verdict lists per shard; its totals count all of them."""
 
 
 KeyT = TypeVar("KeyT")
 
 
 class Device(StrEnum):
-    """The device of an operation; `none` if a plan has no entry for it."""
+    """The planned device of an operation; `none` if the plan has no entry for it."""
 
     ANE = "ane"
     GPU = "gpu"
@@ -32,7 +32,7 @@ class Device(StrEnum):
 
 
 class Placement(StrEnum):
-    """A whole shard: on one device, on several, not accepted at all, or without any operation."""
+    """Where a whole shard runs: on one device, on several, refused, or without any operation."""
 
     ANE = "ane"
     GPU = "gpu"
@@ -58,10 +58,10 @@ class Severity(StrEnum):
 
 
 class PlannedOperation(Record):
-    """One operation that is not a constant. A None in `shapes`, one per output, follows T.
+    """An operation that is not a constant. `shapes` has one shape per output; a None in it depends on T.
 
-    `cost` is Core ML's estimate of the operation's share of the whole, 0 to 1. `layer` is the layer
-    that the operation belongs to, where names tell. `rules` are those that moved it, in a prediction.
+    `cost` is Core ML's estimate of the operation's fraction of the whole time, 0 to 1. `layer` is the layer
+    to which the operation belongs, if its name says so. `rules` moved it to its device, in a prediction.
     """
 
     kind: str
@@ -80,9 +80,9 @@ class PlannedOperation(Record):
 
 
 class FunctionPlan(Record):
-    """One function of a shard, for a pass of `rows` rows: its operations in order, nested ones after theirs.
+    """The plan of a function: its operations in order, each followed by its nested ones.
 
-    `rows` is None where what made the plan knew nothing but the compiled shard.
+    `rows` is the T of the plan, None if it is unknown because only the compiled shard was read.
     """
 
     name: str
@@ -91,7 +91,10 @@ class FunctionPlan(Record):
 
 
 class ShardComputePlan(Record):
-    """One shard, by its path and sha256 in the manifest. `refusal` is a sentence where there is no plan."""
+    """The plan of a shard, identified by its path and sha256 in the manifest.
+
+    `refusal` says why, if there is no plan.
+    """
 
     shard: str
     sha256: str
@@ -100,12 +103,12 @@ class ShardComputePlan(Record):
 
     @property
     def operations(self) -> tuple[PlannedOperation, ...]:
-        """The operations of every function."""
+        """The operations of all functions."""
         return tuple(operation for function in self.functions for operation in function.operations)
 
 
 class Plan(Record):
-    """An artifact's shards at the `block` rows that a decoding pass runs. A recorded plan is this as JSON."""
+    """The plans of an artifact's shards for decoding passes of `block` rows; its JSON is a recorded plan."""
 
     schema_version: Literal[1] = 1
     source: PlanSource
@@ -130,17 +133,17 @@ class DeviceTotals(Record):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all operations."""
         return self.ane + self.gpu + self.cpu + self.none
 
     @property
     def off_ane(self) -> int:
-        """Those that do not run on the Neural Engine."""
+        """The number of operations that do not run on the Neural Engine."""
         return self.total - self.ane
 
     @property
     def placement(self) -> Placement:
-        """The one device that has all, or else mixed; an operation that a plan says nothing of is mixed."""
+        """The device of all operations, else `mixed`; operations without an entry in the plan are `mixed`."""
         if not self.total:
             return Placement.EMPTY
         for count, placement in (
@@ -154,21 +157,21 @@ class DeviceTotals(Record):
 
 
 class KindTotals(Record):
-    """One kind of operation."""
+    """The devices of one kind of operation."""
 
     kind: str
     devices: DeviceTotals
 
 
 class LayerTotals(Record):
-    """One layer; None for what belongs to no layer."""
+    """The devices of one layer's operations; None stands for operations outside all layers."""
 
     layer: int | None
     devices: DeviceTotals
 
 
 class FunctionTotals(Record):
-    """One function, at a number of rows."""
+    """The devices of one function's operations, with the T of its plan."""
 
     name: str
     rows: Count | None
@@ -178,9 +181,8 @@ class FunctionTotals(Record):
 class ShardResidency(Record):
     """The summary of a plan for one shard.
 
-    `off_ane` names the costliest operations, at most 20 of them.
-
-    `functions` are those of a shard that has several; everything else counts all of them.
+    `off_ane` lists the costliest operations that are not on the Neural Engine, at most 20. `functions` is
+    empty for a shard with a single function; all other fields count all functions.
     """
 
     shard: str
@@ -195,7 +197,7 @@ class ShardResidency(Record):
 
     @classmethod
     def of(cls, plan: ShardComputePlan) -> "ShardResidency":
-        """Count one shard's plan."""
+        """Summarise the plan of a shard."""
         operations = plan.operations
         compute = DeviceTotals.of(operations)
         off_ane = [operation for operation in operations if operation.device is not Device.ANE]
@@ -227,7 +229,7 @@ class ShardResidency(Record):
 
 
 class RuleFinding(Record):
-    """A rule's finding in one shard, or in the artifact if `shard` is None."""
+    """A rule's finding in a shard, or in the whole artifact if `shard` is None."""
 
     rule: str
     severity: Severity
@@ -241,9 +243,9 @@ class RuleFinding(Record):
 
 
 class ResidencyVerdict(Verdict):
-    """One run of the residency gate. Strict: one operation off the Neural Engine fails it.
+    """The result of a run of the residency gate. A single operation off the Neural Engine fails it.
 
-    `findings` are the rules' own; where the plan was not predicted they explain, and decide nothing.
+    `findings` are those of the rules. If the plan was not predicted, they explain it and do not decide.
     """
 
     source: PlanSource
@@ -253,29 +255,29 @@ class ResidencyVerdict(Verdict):
 
     @property
     def passed(self) -> bool:
-        """Whether every shard's every operation is on the Neural Engine."""
+        """Whether all operations of all shards are on the Neural Engine."""
         return bool(self.shards) and not self.off_ane
 
     @property
     def standing(self) -> Status:
-        """The outcome as people read it; a prediction is a report."""
+        """The status for reports; that of a prediction is `reported`."""
         if self.source is PlanSource.PREDICTED:
             return Status.REPORTED
         return Status.PASS if self.passed else Status.FAIL
 
     @property
     def off_ane(self) -> tuple[ShardResidency, ...]:
-        """The shards that are not on the Neural Engine altogether."""
+        """The shards that are not completely on the Neural Engine."""
         return tuple(shard for shard in self.shards if shard.placement is not Placement.ANE)
 
 
 class ResidencyFile(VerdictFile[ResidencyVerdict]):
-    """gates/residency.json. A replayed plan does not take the place of a measured one."""
+    """The file gates/residency.json. A replayed plan does not replace a measured one."""
 
     gate = "residency"
 
     def with_verdict(self, verdict: ResidencyVerdict) -> "ResidencyFile":
-        """This file with `verdict`, unless it replays what was measured."""
+        """Return the file with `verdict` added, unless that is replayed and there is a measured one."""
         known = self.find(verdict.circumstances)
         if known and known.source is PlanSource.MEASURED and verdict.source is PlanSource.REPLAYED:
             return self
@@ -286,10 +288,11 @@ _LAYER_NAME = re.compile(r"^layer_(\d+)_")
 
 
 def layers_by_name(names: Iterable[str]) -> list[int | None]:
-    """The layer of every operation, given their names in order.
+    """Return the layer of every operation, from their names in order.
 
-    An operation without a layer in its name works towards the next one that has: `layer_3_attended` ends
-    what belongs to attention in layer 3. What comes last ends the last layer, and has the output's name.
+    An operation without a layer in its name belongs to the layer of the next name that has one: for example,
+    `layer_3_attended` is the last operation of attention in layer 3. The operations at the end, the last of
+    which has the output's name, belong to the last layer.
     """
     own = [int(found[1]) if (found := _LAYER_NAME.match(name)) else None for name in names]
     following = next((layer for layer in reversed(own) if layer is not None), None)

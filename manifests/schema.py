@@ -1,7 +1,7 @@
-"""`manifest.json` as pydantic models: what an artifact holds and what its passes take.
+"""The schema of `manifest.json` as pydantic models: the parts of an artifact and the inputs of its passes.
 
-Everything that a runtime in another language needs to run the shards stands here; export the JSON
-schema with `Manifest.model_json_schema()`.
+It has everything that a runtime in another language needs to run the shards. `Manifest.model_json_schema()`
+returns it as a JSON schema.
 """
 
 import math
@@ -51,21 +51,25 @@ SCHEMA_VERSION = 3
 HIDDEN_IN = "x"
 HIDDEN_OUT = "hidden"
 EMBEDDED = "embedded"
-"""A layer shard's hidden state, in and out; head shards take it too. `embedded` is
-the first layer's hidden state in, which layers with embeddings of their own take beside it."""
+"""The names of hidden states.
+
+HIDDEN_IN is the input of layer shards and head shards, HIDDEN_OUT the output of layer shards. EMBEDDED is the
+hidden state before the first layer, another input of layers with embeddings of their own.
+"""
 
 MAIN = "main"
-"""The one function of a shard that has no others."""
+"""The name of a shard's only function."""
 
 BEST = "best"
-"""The output of a head's functions that find the best tokens (see BestHead)."""
+"""The output of the head functions that find the best tokens (see BestHead)."""
 
 BEST_PREFIX = f"{BEST}_"
-"""Before a head function's name: the one that finds the best tokens, of the same rows and layout."""
+"""The prefix to a head function's name that names the function which finds the best tokens, with the same T
+and layout."""
 
 
 class SourceFile(Record):
-    """The GGUF that the artifact was made from; `read_from` is where it lay then, a hint for validate."""
+    """The GGUF from which the artifact was made; `read_from` was its path, with which `validate` finds it."""
 
     name: str
     read_from: str
@@ -76,7 +80,7 @@ class SourceFile(Record):
 
 
 class Hyperparameters(Record):
-    """Sizes of the model. `d` is the width of the hidden state."""
+    """The sizes of the model. `d` is the hidden size, `ff` the intermediate size of the MLP."""
 
     d: Channels
     layers: int = Field(gt=0, le=MOST_LAYERS)
@@ -90,11 +94,11 @@ class Hyperparameters(Record):
 
 
 class RopeTable(Record):
-    """Rope angles of one base: row p is cos/sin of `p * frequencies`, times `magnitude`, in fp16.
+    """A rope: row p is the cos or sin of `p * frequencies`, times `magnitude`, in fp16.
 
-    `frequencies` has rotary_dim / 2 entries, scaling and factors already applied. The table of queries
-    whose scores grow with the position is multiplied by 1 + temperature * ln(1 + floor(p / step)) too.
-    `cos_input` and `sin_input` name the shard inputs that take the rows.
+    `frequencies` has rotary_dim / 2 entries and includes scaling and factors. If scores grow with the
+    position, the rows of the queries' table are also multiplied by 1 + temperature * ln(1 + floor(p / step)).
+    `cos_input` and `sin_input` are the names of the shard inputs that take the rows.
     """
 
     cos_input: Name
@@ -106,11 +110,11 @@ class RopeTable(Record):
 
 
 class KVCacheGroup(Record):
-    """Layers that share one slot map. `region_slots` is the length of one sequence's region.
+    """A pool: the layers that share one mapping of positions to slots.
 
-    A `window` of None means that every earlier position is visible.
-    `mask_input` names the shard input that takes this pool's attention mask, `write_input` the one that says
-    which slots a pass writes: see `write_spec`.
+    `region_slots` is the number of slots of one sequence. A `window` of None means that every earlier
+    position is visible. `mask_input` is the name of the shard input for this pool's attention mask,
+    `write_input` that of the input for the slots that a pass writes (see `write_spec`).
     """
 
     name: Name
@@ -121,10 +125,10 @@ class KVCacheGroup(Record):
     write_input: Name
 
     def write_spec(self, form: KVForm) -> "TensorSpec":
-        """The shard input that says which slots a pass writes.
+        """Return the shard input for the slots that a pass writes.
 
-        A mask [1, 1, S, T], column t one-hot at row t's slot or zero; for AT_POSITION the slots themselves
-        [T], each one more than the one before it.
+        It is a mask [1, 1, S, T] whose column t is one-hot at row t's slot, or zero. For AT_POSITION it has
+        the slots [T], which are consecutive.
         """
         if form is KVForm.AT_POSITION:
             return TensorSpec(name=self.write_input, shape=(None,), dtype="int32")
@@ -132,24 +136,24 @@ class KVCacheGroup(Record):
 
 
 def spare_slots(form: KVForm, t_max: int) -> int:
-    """Slots at the end of every region that hold no token.
+    """Return the number of slots at the end of every region that hold no token.
 
-    AT_POSITION writes all rows of a pass side by side, pads behind the last token too. Theirs fall into these
-    slots where a region, or a ring, has no other behind that token.
+    AT_POSITION writes all rows of a pass to consecutive slots, also the pads after the last token. The pads
+    write to these slots if the token has the last slot of a region or ring.
     """
     return aligned(t_max - 1) if form is KVForm.AT_POSITION else 0
 
 
 def aligned(slots: int) -> int:
-    """`slots` rounded up, so that every region's base is aligned."""
+    """Return `slots` rounded up to BASE_ALIGNMENT, so that every region's base is aligned."""
     return -(-slots // BASE_ALIGNMENT) * BASE_ALIGNMENT
 
 
 class ShardFunction(Record):
-    """A function that every shard has, and the T it takes; a T of None is any of t_min..t_max.
+    """A function that every shard has. `rows` is its T, None for any of t_min..t_max.
 
-    `layout` is that of its channel tensors: what a manifest declares as [1, C, T, 1], a function of the
-    layout rows_last takes and returns as [1, C, 1, T].
+    `layout` is that of its channel tensors: with rows_last, a tensor that the manifest declares as
+    [1, C, T, 1] has the shape [1, C, 1, T].
     """
 
     name: Name
@@ -158,7 +162,7 @@ class ShardFunction(Record):
 
 
 class TensorSpec(Record):
-    """A shard's input or output. A None dimension is T; a function has channel tensors in its own layout."""
+    """An input or output of a shard. A None dimension is T; a function has its own layout of channels."""
 
     name: Name
     shape: tuple[Count | None, ...]
@@ -166,20 +170,20 @@ class TensorSpec(Record):
 
 
 NEW_ROWS = "new_"
-"""Before a state's name: the output that has a pass's rows of it, where the host holds the state."""
+"""The prefix to the name of a state that the host holds; it names the output with the pass's new rows."""
 
 
 class StateSpec(Record):
     """K or V of some layers: fp16 [n, n_kv, S, head_dim] in the named pool.
 
-    Entry e of the first axis is of `layers[e]`; where a layer stands there twice, its K comes before its V.
-    A state that the graph holds is a state of the shard's program. One that the host holds is an input of
-    that name and shape, which the shard only reads; the output NEW_ROWS + name, [n, n_kv, T, head_dim], has
-    the pass's rows, and the host puts row t into its home slot once the pass is over. Neither stands among
-    the shard's `inputs` and `outputs`.
+    Entry e of the first axis belongs to `layers[e]`; if a layer occurs twice, its K comes before its V. A
+    state that the graph holds is a state of the shard's program. A state that the host holds is an input of
+    this name and shape, which the shard only reads. The output NEW_ROWS + name, [n, n_kv, T, head_dim], has
+    the pass's rows, and the host writes row t into its home slot after the pass. This input and this output
+    are not among the shard's `inputs` and `outputs`.
 
-    `kind` says what a state holds. There are keys and values per position alone so far; a state that a
-    sequence carries along as a whole will be of another kind, which a reader that lacks it must refuse.
+    `kind` is the kind of the state's content. So far there are only keys and values by position. A state of a
+    whole sequence will have another kind, which a reader that does not support it must refuse.
     """
 
     kind: Literal["kv"] = "kv"
@@ -191,17 +195,17 @@ class StateSpec(Record):
 
     @property
     def new_rows(self) -> str:
-        """The output that has a pass's rows, where the host holds the state."""
+        """The name of the output with the pass's rows, if the host holds the state."""
         return NEW_ROWS + self.name
 
     @property
     def bytes(self) -> int:
-        """Bytes of its numbers, two each."""
+        """The bytes of the state, two per number."""
         return 2 * math.prod(self.shape)
 
 
 class Shard(Record):
-    """One .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
+    """A shard, one .mlpackage; `path` is relative to the artifact. `sha256` is over its files (see store)."""
 
     path: InsidePath
     bytes: Bytes
@@ -233,9 +237,9 @@ class Shard(Record):
 
 
 class LayerShard(Shard):
-    """Layers first_layer to end_layer - 1.
+    """A shard of layers first_layer to end_layer - 1.
 
-    `per_layer_input` names the input that takes these layers' part of the per-layer embeddings.
+    `per_layer_input` is the name of the input for these layers' part of the per-layer embeddings.
     """
 
     first_layer: Index
@@ -245,7 +249,7 @@ class LayerShard(Shard):
 
     @property
     def hosted(self) -> tuple[StateSpec, ...]:
-        """The states that the host holds: inputs of the program, each with an output of its new rows."""
+        """The states that the host holds: each is an input of the program, with an output of new rows."""
         return tuple(state for state in self.states if state.held == "host")
 
     @property
@@ -265,17 +269,17 @@ class LayerShard(Shard):
 
     @property
     def program_states(self) -> tuple[StateSpec, ...]:
-        """All states of the program: those that the graph holds."""
+        """All states of the program, which are those that the graph holds."""
         return tuple(state for state in self.states if state.held == "graph")
 
     @property
     def state_bytes(self) -> int:
-        """What the K and V states of its layers take."""
+        """The bytes of the K and V states of its layers."""
         return sum(state.bytes for state in self.states)
 
 
 class HeadShard(Shard):
-    """The final norm and rows first_token to end_token - 1 of the output projection."""
+    """A shard of the final norm and rows first_token to end_token - 1 of the output projection."""
 
     first_token: Index
     end_token: Count
@@ -287,7 +291,7 @@ class HeadShard(Shard):
 
     @property
     def best(self) -> "BestHead":
-        """The shard as its functions that find the best tokens are seen."""
+        """The view of this shard through its functions that find the best tokens."""
         return BestHead(
             **{
                 **dict(self),
@@ -298,18 +302,21 @@ class HeadShard(Shard):
 
 
 BEST_CHANNELS = 4
-"""Channels that say the best token of a slice: its logit, the two digits of its number in the slice, and
-whether all logits of the slice are finite (1) or not (0)."""
+"""The channels for the best token of a slice.
+
+They are its logit, the two digits of its index in the slice, and whether all logits of the slice are finite
+(1) or not (0).
+"""
 
 BEST_FIRST, BEST_DIGIT = 2048, 128
-"""The number is (BEST_FIRST - first) x BEST_DIGIT + BEST_DIGIT - second; fp16 has both digits exactly."""
+"""The index is (BEST_FIRST - first) x BEST_DIGIT + BEST_DIGIT - second; both digits are exact in fp16."""
 
 
 class BestHead(HeadShard):
-    """A head shard through its functions that find the best token of each slice: not a shard more.
+    """A view of a head shard through its functions that find the best token of each slice.
 
-    Their one output is BEST, with BEST_CHANNELS channels for each slice, one slice after the other. Of equal
-    logits the lowest token's is the best.
+    It is no additional shard. The only output is BEST, with BEST_CHANNELS channels for each slice, in order.
+    Of tokens with equal logits the lowest is the best.
     """
 
     slice_tokens: tuple[Count, ...]
@@ -321,10 +328,10 @@ class BestHead(HeadShard):
 
 
 class PerLayerEmbedding(Record):
-    """A second embedding table, whose rows hold `width` numbers for every layer, one layer after the other.
+    """A second embedding table, whose rows have `width` numbers for each layer, layer by layer.
 
-    A layer shard takes the part of its layers, times `scale`, as [1, layers x width, T, 1], and the
-    first hidden state under the name EMBEDDED.
+    A layer shard takes the section of its layers, times `scale`, as [1, layers x width, T, 1], and the first
+    hidden state as the input EMBEDDED.
     """
 
     tensor: Name
@@ -333,20 +340,20 @@ class PerLayerEmbedding(Record):
 
 
 class TokensFile(Record):
-    """tokens.gguf: vocabulary, chat template and embedding table."""
+    """The file tokens.gguf: vocabulary, chat template and embedding tables."""
 
     path: InsidePath
     bytes: Bytes
     sha256: str
     embedding_tensor: Name
     embedding_scale: Factor = Field(
-        default=1.0, description="of the first hidden state; hidden_scale is part of it"
+        default=1.0, description="factor of the first hidden state; it includes hidden_scale"
     )
     per_layer: PerLayerEmbedding | None = None
 
 
 class Manifest(Record):
-    """manifest.json."""
+    """The content of manifest.json."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, strict=True, ge=SCHEMA_VERSION, le=SCHEMA_VERSION)
     source: SourceFile
@@ -361,29 +368,27 @@ class Manifest(Record):
     functions: tuple[ShardFunction, ...] = Field(
         default=(ShardFunction(name=MAIN),),
         min_length=1,
-        description="those of every layer shard, the default function, which runs the block, first",
+        description="the functions of every layer shard; the default one, for the block, is first",
     )
     head_functions: tuple[ShardFunction, ...] | None = Field(
-        default=None, min_length=1, description="those of every head shard; null: the layer shards'"
+        default=None, min_length=1, description="the functions of every head shard; null: as of layer shards"
     )
     head_outputs: HeadOutputs = Field(
         default=HeadOutputs.LOGITS,
-        description="argmax: head shards have a second function beside each, BEST_PREFIX + name, that finds "
-        "the best token of each slice; left out where it is logits",
+        description="argmax: for each function, head shards have another one, BEST_PREFIX + name, that finds "
+        "the best token of each slice; omitted if it is logits",
     )
     range_default: RangeDefault = Field(
-        default=RangeDefault.BLOCK, description="T of the packages' default shape, where shapes are a range"
+        default=RangeDefault.BLOCK, description="T of the packages' default shape, if shapes are a range"
     )
     reshape_hint: ReshapeHint = Field(
         default=ReshapeHint.INFREQUENT, description="the hint that Core ML gets when it loads a shard"
     )
     context: Slots = Field(description="slots of one sequence")
-    sequences: Slots = Field(description="regions")
+    sequences: Slots = Field(description="number of sequences that the states hold")
     pools: tuple[KVCacheGroup, ...] = Field(min_length=1)
     ropes: tuple[RopeTable, ...]
-    hidden_scale: Factor = Field(
-        default=1.0, gt=0, description="the hidden state between shards is the model's own times this"
-    )
+    hidden_scale: Factor = Field(default=1.0, gt=0, description="factor of the hidden state between shards")
     layer_shards: tuple[LayerShard, ...] = Field(min_length=1)
     head_shards: tuple[HeadShard, ...] = Field(min_length=1)
     tokens: TokensFile
@@ -391,7 +396,7 @@ class Manifest(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Manifest":
-        # Imported here, since its rules are about this module's models.
+        # Imported here, since that module imports this one.
         from anespec.manifests.consistency import contradictions
 
         if (first := next(contradictions(self), None)) is not None:
@@ -400,7 +405,7 @@ class Manifest(Record):
 
     @model_serializer(mode="wrap")
     def _without_the_usual_head(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the outputs of usual heads: their fingerprints are from before there were others."""
+        """Omit the default of `head_outputs`, so that fingerprints from before that field stay valid."""
         facts: dict[str, Any] = handler(self)
         if self.head_outputs is HeadOutputs.LOGITS:
             facts.pop("head_outputs", None)
@@ -413,80 +418,80 @@ class Manifest(Record):
 
     @property
     def tensors(self) -> tuple[StoredTensor, ...]:
-        """All projections, as stored."""
+        """The entries of all projections."""
         return tuple(tensor for shard in self.shards for tensor in shard.tensors)
 
     @property
     def state_bytes(self) -> int:
-        """What all K and V states take."""
+        """The bytes of all K and V states."""
         return sum(shard.state_bytes for shard in self.layer_shards)
 
     @property
     def topology(self) -> tuple[int, ...]:
-        """Layers per shard, e.g. (20, 4, 6, 2)."""
+        """The layers per shard, such as (20, 4, 6, 2)."""
         return tuple(s.end_layer - s.first_layer for s in self.layer_shards)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The numbers of rows that a pass may have, ascending, the block among them."""
+        """The widths that passes may have, ascending; the block is one of them."""
         if self.shapes is Shapes.RANGE:
             return range_widths(self.block, self.t_min, self.t_max, few=self.target is not Target.CPU)
         return tuple(sorted(function.rows for function in self.functions if function.rows is not None))
 
     @property
     def default_rows(self) -> int:
-        """T of a package's default shape, of which Core ML's plans are."""
+        """The T of a package's default shape, for which Core ML makes its compute plan."""
         is_one = self.shapes is Shapes.RANGE and self.range_default is RangeDefault.ONE
         return self.t_min if is_one else self.block
 
     def functions_of(self, shard: Shard) -> tuple[ShardFunction, ...]:
-        """The functions of a shard, the default one first; of a BestHead those that find the best tokens."""
+        """Return a shard's functions, the default first; for a BestHead those that find the best tokens."""
         functions = (self.head_functions if isinstance(shard, HeadShard) else None) or self.functions
         if isinstance(shard, BestHead):
             return tuple(each.model_copy(update={"name": BEST_PREFIX + each.name}) for each in functions)
         return functions
 
     def ways_through(self, shard: Shard) -> tuple[Shard, ...]:
-        """The shard, and behind it the BestHead of one that finds the best tokens too."""
+        """Return the shard, and also its BestHead if it has functions that find the best tokens."""
         if self.head_outputs is HeadOutputs.LOGITS or isinstance(shard, BestHead):
             return (shard,)
         return (shard, shard.best) if isinstance(shard, HeadShard) else (shard,)
 
     def package_functions(self, shard: Shard) -> tuple[ShardFunction, ...]:
-        """All functions of a shard's package, the default one first."""
+        """Return all functions of a shard's package, the default one first."""
         return tuple(each for way in self.ways_through(shard) for each in self.functions_of(way))
 
     @property
     def best_heads(self) -> tuple[BestHead, ...]:
-        """The head shards as they find the best tokens; none where they do not."""
+        """The BestHeads of the head shards; empty if these do not find the best tokens."""
         ways = (way for shard in self.head_shards for way in self.ways_through(shard))
         return tuple(way for way in ways if isinstance(way, BestHead))
 
     def widths_of(self, shard: Shard) -> tuple[int, ...]:
-        """The numbers of rows that passes through a shard may have, ascending, the block among them."""
+        """Return the widths that a shard can run, ascending; the block is one of them."""
         return tuple(width for width in self.widths if self.function_of(shard, width) is not None)
 
     @property
     def head_widths(self) -> tuple[int, ...]:
-        """The numbers of rows that the heads may run on, ascending."""
+        """The widths that the heads can run, ascending."""
         return self.widths_of(self.head_shards[0])
 
     def function_of(self, shard: Shard, rows: int) -> ShardFunction | None:
-        """The function that runs passes of so many rows through a shard, if there is one."""
+        """Return the function of a shard for passes of this width; None if there is none."""
         if not self.t_min <= rows <= self.t_max:
             return None
         return next((each for each in self.functions_of(shard) if each.rows in (None, rows)), None)
 
     def loaded_name(self, shard: Shard, function: ShardFunction) -> str | None:
-        """The name that a shard's function is loaded by; None where the shard has one alone."""
+        """Return the name with which a shard's function is loaded; None if it is the only one."""
         has_others = isinstance(shard, BestHead) or len(self.package_functions(shard)) > 1
         return function.name if has_others else None
 
     @property
     def spare_slots(self) -> int:
-        """Slots at the end of every region that hold no token (see `spare_slots`)."""
+        """The number of slots at the end of every region that hold no token (see `spare_slots`)."""
         return spare_slots(self.kv_form, self.t_max)
 
     def pool(self, name: str) -> KVCacheGroup:
-        """The pool called `name`; raises KeyError if there is none."""
+        """Return the pool with this name; raise KeyError if there is none."""
         return {pool.name: pool for pool in self.pools}[name]

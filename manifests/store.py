@@ -1,4 +1,4 @@
-"""An artifact on disk: opening it, checking its files on first use, hashing packages."""
+"""Open an artifact on disk, check its files at first use, and hash packages."""
 
 import hashlib
 import io
@@ -23,21 +23,20 @@ from anespec.system.errors import AnespecError, ArtifactError, StorageError
 from anespec.system.formatting import LONGEST_REASON, counted, printable, quoted
 from anespec.system.safe_files import Folder, first_link, open_plain_file
 
-# The fingerprint that binds a verdict to an artifact: its whole manifest, and by their hashes all files it
-# names.
+# The fingerprint binds a verdict to an artifact: it covers the manifest, and all its files by their hashes.
 
 UNBOUND: Mapping[str, str] = MappingProxyType(
     {
-        "source.name": "only helps to find the GGUF again, which is known by its hash",
-        "source.read_from": "only helps to find the GGUF again, which is known by its hash",
-        "built_with": "says what wrote the files, and nothing that runs them reads it; the files are hashed",
+        "source.name": "only helps to find the GGUF again, which its hash identifies",
+        "source.read_from": "only helps to find the GGUF again, which its hash identifies",
+        "built_with": "names the tools that wrote the files; nothing that runs the files reads it",
     }
 )
-"""The fields from which no bit follows, each with the reason. Any other is bound, also one added tomorrow."""
+"""The fields that affect no bit, with the reasons. The fingerprint covers all others, also new ones."""
 
 
 def manifest_fingerprint(manifest: Manifest) -> str:
-    """SHA-256 over the manifest in canonical JSON without what is UNBOUND."""
+    """Return the SHA-256 of the manifest in canonical JSON, without the fields in UNBOUND."""
     facts: dict[str, Any] = manifest.model_dump(mode="json")
     for path in UNBOUND:
         *parents, field = path.split(".")
@@ -54,40 +53,41 @@ FileT = TypeVar("FileT", bound=VerdictFile[Any])
 
 
 class Hashes(Protocol):
-    """Computes or remembers the SHA-256 of files and of packages (see `file_sha256` and `package_sha256`)."""
+    """Returns the SHA-256 of files and packages, computed or cached (see `file_sha256`, `package_sha256`)."""
 
     def file(self, path: Path) -> str:
-        """That of a file; raises OSError, or StorageError where it changes meanwhile."""
+        """Return the hash of a file; raise OSError, or StorageError if the file changes meanwhile."""
         ...
 
     def package(self, path: Path) -> str:
-        """That of a package; raises like `package_files` too."""
+        """Return the hash of a package; raises like `file` and `package_files`."""
         ...
 
 
 class ReadHashes:
-    """Hashes of what is read for each."""
+    """Hashes that are computed anew in every call."""
 
     def file(self, path: Path) -> str:
-        """See Hashes."""
+        """Return the hash of a file; see Hashes."""
         return file_sha256(path)
 
     def package(self, path: Path) -> str:
-        """See Hashes."""
+        """Return the hash of a package; see Hashes."""
         return package_sha256(path)
 
 
 class Artifact:
-    """An artifact folder whose manifest has been read; files are checked when they are asked for."""
+    """An artifact folder whose manifest has been read. Other files are checked when they are first used."""
 
     def __init__(self, root: Path | str, hashes: Hashes | None = None, sequences: int | None = None) -> None:
-        """Read the manifest. Files are read for their hashes unless `hashes` knows them.
+        """Read the manifest. `hashes` returns the hashes of files; None computes them.
 
-        `sequences` are those that are to run at a time, fewer than its state has; None for all. A backend
-        whose passes must look at every slot anyway takes no notice.
+        `sequences` is the number of sequences that will run at a time, if fewer than the states hold; None
+        means all. Backends whose passes attend to all slots ignore it.
 
         Raises:
-            ArtifactError: no artifact there, or its manifest is of another schema or damaged.
+            ArtifactError: there is no artifact, or its manifest has another schema version or is damaged.
+            StorageError: the manifest cannot be read.
         """
         self.root = Path(root)
         self.hashes = hashes or ReadHashes()
@@ -110,8 +110,8 @@ class Artifact:
         version = data.get("schema_version") if isinstance(data, dict) else None
         if type(version) is not int or version != SCHEMA_VERSION:
             raise ArtifactError(
-                f"{path}: has schema version {printable(str(version))}, this anespec reads {SCHEMA_VERSION}; "
-                "convert the model again"
+                f"{path}: has schema version {printable(str(version))}, but this anespec reads "
+                f"{SCHEMA_VERSION}; convert the model again"
             )
         try:
             self.manifest = Manifest.model_validate_json(text, strict=True)
@@ -124,14 +124,14 @@ class Artifact:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all that bits follow from: the manifest, and by their hashes the files it names."""
+        """The SHA-256 over everything that affects results: the manifest, and all files by their hashes."""
         return manifest_fingerprint(self.manifest)
 
     def tokens_path(self) -> Path:
-        """tokens.gguf, its size checked, and its hash the first time.
+        """Return the path of tokens.gguf, after a check of its size, and the first time of its hash.
 
         Raises:
-            ArtifactError: missing, or not what the manifest says.
+            ArtifactError: the file is missing or differs from the manifest.
         """
         tokens = self.manifest.tokens
         path = self._inside(tokens.path)
@@ -149,10 +149,12 @@ class Artifact:
         return self.hashes.file(self._inside(self.manifest.tokens.path))
 
     def shard_path(self, shard: Shard, *, verify: bool = True) -> Path:
-        """The folder of a shard, its size checked, and the first time its hash too unless `verify` is False.
+        """Return the path of a shard, after a check of its size, and the first time of its hash.
+
+        Without `verify` the hash is not checked.
 
         Raises:
-            ArtifactError: missing, or not what the manifest says.
+            ArtifactError: the shard is missing or differs from the manifest.
         """
         path = self._inside(shard.path)
         if not path.is_dir():
@@ -169,10 +171,13 @@ class Artifact:
 
     def _inside(self, relative: str) -> Path:
         if ".." in PurePosixPath(relative).parts:
-            raise ArtifactError(f"{self.root / MANIFEST_NAME}: the path {relative!r} leaves the artifact")
+            raise ArtifactError(
+                f"{self.root / MANIFEST_NAME}: the path {relative!r} is outside the artifact; "
+                "convert the model again"
+            )
         if (link := first_link(self.root, relative)) is not None:
             raise ArtifactError(
-                f"{link}: is a link, and none inside an artifact is followed; put what it names in its place"
+                f"{link}: is a link, and links inside an artifact are not followed; replace it by its target"
             )
         return self.root / relative
 
@@ -182,15 +187,15 @@ class Artifact:
         return self.root / GATES_FOLDER
 
     def read_verdicts(self, kind: type[FileT]) -> FileT:
-        """A gate's verdicts; an empty file where there are none or they are unreadable.
+        """Return a gate's verdicts, an empty file if there are none or they are unreadable.
 
-        Where the user's cache folder has one for the same circumstances as the artifact, the user's holds.
-        Unreadable verdicts prove nothing, so they are treated as absent and measured again.
+        If both the user's cache folder and the artifact have a verdict for the same circumstances, the one in
+        the cache folder is valid. Unreadable verdicts prove nothing, so they count as missing.
         """
         return self._notes.read(kind)
 
     def unreadable_verdicts(self, kinds: Iterable[type[VerdictFile[Any]]]) -> tuple[str, ...]:
-        """The gates whose file is there and holds nothing readable; `read_verdicts` takes it for empty."""
+        """Return the gates whose file exists but is unreadable; `read_verdicts` treats it as empty."""
         return tuple(
             kind.gate
             for kind in kinds
@@ -200,18 +205,20 @@ class Artifact:
     def record_verdict(self, kind: type[VerdictFile[VerdictT]], verdict: VerdictT) -> None:
         """Add a verdict to its gate's file atomically, also if other processes add theirs at the same time.
 
-        It is written to the user's cache folder where the artifact cannot be, or is another user's.
+        If the artifact is read-only or another user's, the verdict is written to the user's cache folder.
 
         Raises:
-            StorageError: neither can be written.
+            StorageError: neither folder can be written.
         """
         self._notes.record(kind, verdict)
 
     def write_page(self, name: str, content: bytes) -> Path:
-        """Write a file for people into the artifact, or where verdicts go if that cannot be; its path.
+        """Write a report page to the artifact or, if that is impossible, to the user's cache folder.
+
+        Return its path.
 
         Raises:
-            StorageError: neither can be written.
+            StorageError: neither folder can be written.
         """
         return self._notes.write(name, content)
 
@@ -221,7 +228,7 @@ class Artifact:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal, read in chunks."""
+    """Return the SHA-256 of a file in hexadecimal; the file is read in chunks."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as stream:
         _digest_file(digest, stream)
@@ -229,10 +236,10 @@ def file_sha256(path: Path) -> str:
 
 
 def package_files(path: Path) -> list[Path]:
-    """The files of a package in a fixed order.
+    """Return the files of a package in a fixed order.
 
     Raises:
-        ArtifactError: it holds something else, such as a link, whose content no hash would speak of,
+        ArtifactError: the package has something else, such as a link, whose content the hash would not cover,
             or a name that is not UTF-8.
         OSError: a folder cannot be read.
     """
@@ -240,18 +247,17 @@ def package_files(path: Path) -> list[Path]:
     for folder, folders, names in os.walk(path, onerror=_raise):
         for file in (Path(folder, name) for name in (*folders, *names)):
             mode = file.lstat().st_mode
-            # The hash is over names too.
+            # The hash covers names too, in UTF-8.
             if not _is_utf8(file.name):
                 raise ArtifactError(
-                    f"{path}: {file.name!a} is a name that is not UTF-8, which no shard has; "
-                    "convert the model again"
+                    f"{path}: has a file whose name is not UTF-8, {file.name!a}; convert the model again"
                 )
             if stat.S_ISREG(mode):
                 files.append(file)
             elif not stat.S_ISDIR(mode):
                 raise ArtifactError(
-                    f"{path}: {quoted(file.relative_to(path).as_posix())} is a link, a pipe or a device, and "
-                    "a shard is made of files alone; convert the model again"
+                    f"{path}: {quoted(file.relative_to(path).as_posix())} is a link, a pipe or a device, but "
+                    "a shard has only files; convert the model again"
                 )
     return sorted(files)
 
@@ -269,12 +275,12 @@ def _raise(error: OSError) -> None:
 
 
 def package_bytes(path: Path) -> int:
-    """Bytes of all files of a package; raises like `package_files`."""
+    """Return the bytes of all files of a package; raises like `package_files`."""
     return sum(file.stat().st_size for file in package_files(path))
 
 
 class PackageDigest:
-    """SHA-256 over each file's relative path, size and content; files come in `package_files` order."""
+    """The SHA-256 over each file's relative path, size and content, in the order of `package_files`."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -286,16 +292,16 @@ class PackageDigest:
         self.bytes += size
 
     def update(self, content: bytes | memoryview) -> None:
-        """Some of the file's content."""
+        """Add a piece of the current file's content."""
         self._digest.update(content)
 
     def hexdigest(self) -> str:
-        """The digest in hexadecimal."""
+        """Return the digest in hexadecimal."""
         return self._digest.hexdigest()
 
 
 def package_sha256(path: Path) -> str:
-    """What a PackageDigest makes of a package on disk; raises like `package_files`."""
+    """Return the PackageDigest of a package on disk, in hexadecimal; raises like `package_files`."""
     digest = PackageDigest()
     for file in package_files(path):
         digest.begin(file.relative_to(path).as_posix(), file.stat().st_size)
@@ -309,14 +315,14 @@ class _Digest(Protocol):
 
 
 def _digest_file(digest: _Digest, stream: io.RawIOBase | io.BufferedReader) -> None:
-    # One small buffer, read into again and again, stays in a core's cache: twice as fast as new chunks.
+    # One small buffer, which is reused, stays in a core's cache: twice as fast as new chunks.
     buffer = memoryview(bytearray(HASH_CHUNK_BYTES))
     while count := stream.readinto(buffer):
         digest.update(buffer[:count])
 
 
 def _begun(digest: str) -> str:
-    """Return a short prefix of a hash, enough to distinguish two in a message."""
+    """Return a prefix of a hash, long enough to distinguish two in a message."""
     return f"{digest[:SHOWN_DIGITS]}…"
 
 
@@ -329,18 +335,18 @@ def _mismatch(path: Path, what: str, found: object, expected: object) -> Artifac
 
 @dataclass(frozen=True)
 class Damage:
-    """A damaged file, or a shard's folder, and the error that opening it raises."""
+    """A damaged file or shard, and the error that opening it raises."""
 
     path: str
     error: AnespecError
 
     def said(self, root: Path) -> str:
-        """Return what is wrong with it, without the path of the artifact's folder `root`."""
+        """Return the error's text without the path of the artifact's folder `root`."""
         return str(self.error).removeprefix(f"{root}/")
 
 
 def find_damage(artifact: Artifact) -> tuple[Damage, ...]:
-    """Compare every file with its hash in the manifest, unless `artifact.hashes` knows the file already."""
+    """Compare every file with its hash in the manifest; return the damaged ones."""
     manifest = artifact.manifest
     checks: list[tuple[str, Callable[[], Path]]] = [
         (shard.path, partial(artifact.shard_path, shard)) for shard in manifest.shards
@@ -362,9 +368,9 @@ def _raised(artifact: Artifact, path: str, check: Callable[[], Path]) -> Anespec
 
 
 def damage_sentence(artifact: Artifact, damage: tuple[Damage, ...]) -> str:
-    """One sentence on what is damaged, and what that means for the verdicts on record."""
+    """Return a sentence on the damage, and what it means for the recorded verdicts."""
     name, parts = printable(artifact.root.resolve().name), counted(len(artifact.manifest.shards) + 1, "part")
     return (
-        f"{name} is damaged in {len(damage)} of {parts}, so no verdict on it holds and it does not run: "
+        f"{name} is damaged in {len(damage)} of {parts}, so no verdict on it is valid and it does not run: "
         f"{damage[0].said(artifact.root)}"
     )

@@ -1,4 +1,4 @@
-"""The best options of a machine: measured choices of a conversion, and their reasons.
+"""Read the best options for a machine: measured choices of a conversion, and their reasons.
 
 `anespec selftest` and `anespec tune` write them, and `anespec convert --tuned FILE` reads them.
 """
@@ -35,11 +35,11 @@ REPORT_NAME = "report.json"
 """The file in a self-test's archive that holds the choices, under the key `choices`."""
 
 LARGEST_REPORT = 1 << 25
-"""Bytes of a report that is read."""
+"""The largest report in bytes that is read."""
 
 
 class ChoiceReason(Record):
-    """Why one of the choices was made, as a sentence; `measured` where it was not only predicted."""
+    """The reason for a choice, as a sentence; `measured` is false if it was only predicted."""
 
     choice: str
     because: str
@@ -54,10 +54,10 @@ def _weights(text: str) -> str:
 
 
 class Choices(Record):
-    """Options of a conversion of the same names; None where nothing was found out."""
+    """The options of a conversion with the same names; None if nothing was measured."""
 
     weights: Annotated[str, AfterValidator(_weights)] | None = Field(
-        default=None, description="as --weights takes them"
+        default=None, description="in the form of --weights"
     )
     kv_form: KVForm | None = None
     shapes: Shapes | None = None
@@ -78,10 +78,10 @@ CHOICES = tuple(Choices.model_fields)
 
 
 class TunedChoices(Choices):
-    """Choices for conversions on one kind of machine.
+    """Choices for conversions for one kind of machine.
 
-    `model` is the one that `topology` and `head_shards` were measured with: they apply to no other.
-    `shard_bytes` is the largest shard that ran well, and applies to any.
+    `topology` and `head_shards` were measured with `model`, and apply to no other. `shard_bytes` is the
+    largest shard that ran well, and applies to any model.
     """
 
     schema_version: Literal[1] = 1
@@ -94,17 +94,17 @@ class TunedChoices(Choices):
 
 
 def as_typed(choice: str, value: object) -> tuple[str, str]:
-    """A choice as an option of `convert`, and its value."""
+    """Return a choice as an option of `convert` and its value, as typed in a shell."""
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return f"--{choice.replace('_', '-')}", text
 
 
 def read_choices(path: Path) -> TunedChoices:
-    """The choices in a report, or in the archive that a self-test made of it, or in a file of their own.
+    """Read the choices from a report, from a self-test's archive of one, or from a file of their own.
 
     Raises:
-        RequestError: it holds none.
-        StorageError: it cannot be read, or is larger than any report.
+        RequestError: the file has no choices.
+        StorageError: the file cannot be read, or is too large for a report.
     """
     try:
         data = read_bounded(path, LARGEST_REPORT)
@@ -112,16 +112,16 @@ def read_choices(path: Path) -> TunedChoices:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
     try:
         found = from_json(_report_in(data) if zipfile.is_zipfile(io.BytesIO(data)) else data)
-    # What a damaged archive makes zipfile and its decompressors raise is no closed set.
+    # For a damaged archive zipfile and its decompressors may raise any exception.
     except Exception:
         raise RequestError(
-            f"{path}: is no report of `anespec selftest` or `anespec tune`; give --tuned one of those"
+            f"{path}: is not a report of `anespec selftest` or `anespec tune`; give --tuned one of these"
         ) from None
     if isinstance(found, dict) and "choices" in found:
         found = found["choices"]
     if found is None:
         raise RequestError(
-            f"{path}: the self-test recommends nothing, since too little ran; leave --tuned out"
+            f"{path}: the self-test recommends nothing, since too few steps ran; leave out --tuned"
         )
     try:
         return TunedChoices.model_validate(found)
@@ -129,7 +129,7 @@ def read_choices(path: Path) -> TunedChoices:
         first = error.errors()[0]
         place = printable(".".join(map(str, first["loc"]))) or "the file"
         raise RequestError(
-            f"{path}: holds no choices that this anespec reads ({place}: "
+            f"{path}: has no choices that this anespec can read ({place}: "
             f"{printable(first['msg'], LONGEST_REASON)}); run the self-test again"
         ) from None
 

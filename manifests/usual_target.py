@@ -1,4 +1,4 @@
-"""The default target of a conversion: the machine that runs it."""
+"""Choose the default target of a conversion: the machine on which it runs."""
 
 import platform
 import sys
@@ -7,5 +7,5 @@ from anespec.manifests.schema import Target
 
 
 def usual_target() -> Target:
-    """The Neural Engine of a Mac that has one; elsewhere a processor."""
+    """Return Target.MAC on a Mac with a Neural Engine, elsewhere Target.CPU."""
     return Target.MAC if sys.platform == "darwin" and platform.machine() == "arm64" else Target.CPU

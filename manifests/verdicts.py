@@ -11,7 +11,7 @@ from anespec.manifests.schema import Count, Index, Record
 
 
 class Invariance(StrEnum):
-    """A change of circumstances that leaves a row's bits alone (docs/DESIGN.md, section 5)."""
+    """A change of circumstances that must not change a row's bits (docs/DESIGN.md, section 5)."""
 
     LANE = "lane"
     NEIGHBOURS = "neighbours"
@@ -34,47 +34,46 @@ REQUIRED_FOR_SPECULATION = (
 )
 
 OPTIONAL = tuple(invariance for invariance in Invariance if invariance not in REQUIRED_FOR_SPECULATION)
-"""The gate passes without them. docs/DESIGN.md, section 5, says what each of them permits."""
+"""The invariances without which the gate passes. docs/DESIGN.md, section 5, says what each permits."""
 
 
 class RunEnvironment(Record):
-    """The circumstances of a verdict: another backend, library version or processor needs its own."""
+    """The environment for which a verdict is valid; another backend, version or machine needs its own."""
 
     backend: str
     library_version: str
-    executor: int = Field(default=0, description="version of what turns shards into the library's operations")
+    executor: int = Field(default=0, description="version of the code that runs shards with the library")
     machine: str
     threads: Count
-    artifact: str = Field(description="sha256 over all that a row's bits follow from (Artifact.fingerprint)")
+    artifact: str = Field(description="sha256 over everything that affects bits (Artifact.fingerprint)")
     sequences: Count | None = Field(
-        default=None, description="regions, where fewer than the artifact has are used"
+        default=None, description="number of sequences, if fewer are used than the artifact has"
     )
 
     def with_all_sequences(self) -> Self:
-        """Return the same circumstances with all regions in use, for results that do not depend on slots."""
+        """Return the same environment with all sequences in use, for results that do not depend on slots."""
         return self.model_copy(update={"sequences": None})
 
 
 class Ranked(StrEnum):
-    """Outcomes in the order in which they decide: of several, the one that is declared first."""
+    """An enumeration of outcomes; of several outcomes, the one that is declared first decides."""
 
     @classmethod
     def ranked(cls, found: Iterable[Self]) -> list[Self]:
-        """Return the different outcomes among those found, the deciding one first."""
+        """Return the distinct outcomes in `found`, the deciding one first."""
         return sorted(set(found), key=list(cls).index)
 
     @classmethod
     def deciding(cls, found: Iterable[Self], otherwise: Self) -> Self:
-        """Return the outcome that decides; `otherwise` where there is none at all."""
+        """Return the outcome in `found` that decides; `otherwise` if there is none."""
         return next(iter(cls.ranked(found)), otherwise)
 
 
 class Status(Ranked):
-    """The status of a gate or of one of its checks: the same words in messages and data everywhere.
+    """The status of a gate or of one of its checks, in messages and in data.
 
-    `no cases`: there was nothing to compare, as for region with one sequence, which is neither for nor
-    against. `reported`: measured without a limit that could fail it, or only predicted; it decides nothing
-    beside another.
+    `no cases`: there was nothing to compare, such as for `region` with one sequence; it neither proves nor
+    refutes. `reported`: measured without a limit, or only predicted; another status takes precedence.
     """
 
     FAIL = "fail"
@@ -85,15 +84,14 @@ class Status(Ranked):
 
 
 def invariance_words(invariance: Invariance, standing: Status) -> str:
-    """Return an invariance's status for people: an optional one that fails is not proven, and does not fail
-    the gate."""
+    """Return an invariance's status as text; a failed optional one is "not proven", as the gate may pass."""
     return "not proven" if standing is Status.FAIL and invariance in OPTIONAL else standing.value
 
 
 class InvarianceVerdict(Record):
-    """The outcome for one invariance: `cases` comparisons, of which `unequal` differed in some bit.
+    """The result for one invariance: of `cases` comparisons, `unequal` differed in some bit.
 
-    `largest_difference` is over logits (0 when only state bits differed).
+    `largest_difference` is that of logits (0 if only the bits of states differed).
     """
 
     invariance: Invariance
@@ -104,12 +102,12 @@ class InvarianceVerdict(Record):
 
     @property
     def proven(self) -> bool:
-        """True where at least one comparison was made and none differed."""
+        """Whether at least one comparison was made and none differed."""
         return self.cases > 0 and self.unequal == 0
 
     @property
     def standing(self) -> Status:
-        """The outcome as people read it."""
+        """The status for reports."""
         if not self.cases:
             return Status.NO_CASES
         return Status.FAIL if self.unequal else Status.PASS
@@ -118,11 +116,11 @@ class InvarianceVerdict(Record):
 Moment = Annotated[
     AwareDatetime, Field(ge=datetime(1970, 1, 2, tzinfo=UTC), lt=datetime(9999, 12, 31, tzinfo=UTC))
 ]
-"""A time that can be compared with any other and shown in any zone."""
+"""A time with its time zone."""
 
 
 class Verdict(Record):
-    """One run of a gate, and where its outcome holds."""
+    """The result of a run of a gate, and the environment for which it is valid."""
 
     circumstances: RunEnvironment
     measured_at: Moment = Field(default_factory=lambda: datetime.now(UTC))
@@ -132,7 +130,7 @@ VerdictT = TypeVar("VerdictT", bound=Verdict)
 
 
 class VerdictFile(Record, Generic[VerdictT]):
-    """gates/GATE.json: at most one verdict per circumstances, the newest kept."""
+    """The file gates/GATE.json, with the newest verdict for each environment."""
 
     gate: ClassVar[str]
 
@@ -140,16 +138,16 @@ class VerdictFile(Record, Generic[VerdictT]):
     verdicts: tuple[VerdictT, ...] = ()
 
     def find(self, circumstances: RunEnvironment) -> VerdictT | None:
-        """The verdict measured under exactly these circumstances."""
+        """Return the verdict for exactly this environment; None if there is none."""
         return next((v for v in self.verdicts if v.circumstances == circumstances), None)
 
     def with_verdict(self, verdict: VerdictT) -> Self:
-        """This file with `verdict` in place of an older one under the same circumstances."""
+        """Return the file with `verdict` added; it replaces an older one for the same environment."""
         kept = [v for v in self.verdicts if v.circumstances != verdict.circumstances]
         return type(self)(verdicts=(*kept, verdict))
 
     def overruled_by(self, other: Self) -> Self:
-        """This file's verdicts and another's, whose hold where both have one for the same circumstances."""
+        """Return the verdicts of both files; for the same environment, that of `other` is kept."""
         if not other.verdicts:
             return self
         kept = [v for v in self.verdicts if other.find(v.circumstances) is None]
@@ -157,13 +155,13 @@ class VerdictFile(Record, Generic[VerdictT]):
 
 
 class ExactnessVerdict(Verdict):
-    """One run of the exactness gate.
+    """The result of a run of the exactness gate.
 
-    `proven_widths` are the numbers of rows that a pass may have, ascending, since they leave the same bits as
-    the block's: the block itself, and narrower and wider ones. `proven_spans` are the numbers of slots that
-    it may look at, for each pool in the manifest's order, all of its slots last. Both are empty in a verdict
-    of before they were noted. `seed` is what the cases were drawn with, `left_out` says which
-    were not run; None and empty in a verdict of before cases were drawn.
+    `proven_widths` are the widths, ascending, at which a pass gives the same bits as at the block's width,
+    which is one of them. `proven_spans` are the proven numbers of slots to which a pass attends, for each
+    pool in the manifest's order; the last is all slots. Both are empty in verdicts from before they were
+    recorded. `seed` is the seed of the random cases, and `left_out` lists the cases that were not run; None
+    and empty in verdicts from before cases were random.
     """
 
     form: Literal["quick", "full"]
@@ -175,47 +173,49 @@ class ExactnessVerdict(Verdict):
 
     @property
     def complete(self) -> bool:
-        """Whether every invariance of this version was checked."""
+        """Whether all invariances of this version were measured."""
         return not self.unmeasured
 
     @property
     def unmeasured(self) -> tuple[Invariance, ...]:
-        """The invariances that this measurement lacks: unknown then, or left out."""
+        """The invariances that this verdict lacks, since they were unknown then or left out."""
         looked_at = {v.invariance for v in self.invariances}
         return tuple(invariance for invariance in Invariance if invariance not in looked_at)
 
     def usable_widths(self, block: int) -> tuple[int, ...]:
-        """The proven widths that may be used. The quick form looks at some ten narrow rows, and one row in
-        thirty was seen to differ, so it says nothing of passes of fewer rows than a block."""
+        """Return the proven widths that may be used; after a quick run only those of at least a block.
+
+        The quick form checks only some ten rows of narrow passes, and one row in thirty was seen to differ.
+        """
         return tuple(width for width in self.proven_widths if width >= block or self.form == "full")
 
     def proves(self, invariance: Invariance) -> bool:
-        """Whether this invariance was measured and held."""
+        """Return whether this invariance was measured and proven."""
         return any(v.proven for v in self.invariances if v.invariance is invariance)
 
     @property
     def allows_speculation(self) -> bool:
-        """Whether the invariances that speculation needs all hold."""
+        """Whether all invariances that speculation needs are proven."""
         return all(self.proves(invariance) for invariance in REQUIRED_FOR_SPECULATION)
 
     def standing_of(self, invariance: Invariance) -> Status:
-        """The status of one invariance; a difference in any of its entries counts."""
+        """Return the status of one invariance; a difference in any of its entries fails it."""
         found = (v.standing for v in self.invariances if v.invariance is invariance)
         return Status.deciding(found, Status.NOT_RUN)
 
     @property
     def standing(self) -> Status:
-        """The outcome for speculation: `pass` where all that it needs was compared and held."""
+        """The status for speculation: `pass` if all invariances that it needs are proven."""
         return Status.deciding(map(self.standing_of, REQUIRED_FOR_SPECULATION), Status.NOT_RUN)
 
 
 class ExactnessFile(VerdictFile[ExactnessVerdict]):
-    """gates/exactness.json. A quick run does not take the place of a full one, which saw more."""
+    """The file gates/exactness.json. A quick run does not replace a full one, which checked more."""
 
     gate = "exactness"
 
     def with_verdict(self, verdict: ExactnessVerdict) -> Self:
-        """This file with `verdict`, unless it is a quick one that proves no less than a full one here."""
+        """Return the file with `verdict` added, unless it is quick and does not refute a full one here."""
         known = self.find(verdict.circumstances)
         if known is None or known.form == verdict.form or verdict.form == "full" or not known.complete:
             return super().with_verdict(verdict)

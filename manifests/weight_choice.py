@@ -1,4 +1,4 @@
-"""The weight format for each kind of projection: `int8-channel,head=lut6`."""
+"""Choose a weight format for each kind of projection, as in `int8-channel,head=lut6`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "per_layer": ("inp_gate", "proj", PER_LAYER),
     }
 )
-"""Kinds of projection that can be named together."""
+"""Groups of kinds of projections, by the group's name."""
 
 KINDS = (HEAD, *(kind for kinds in GROUPS.values() for kind in kinds))
-"""Every projection is of one of these kinds, called as GGUF calls the tensors of a layer."""
+"""The kinds of projections, with GGUF's names of a layer's tensors."""
 
 _ROLES: Mapping[str, str] = MappingProxyType(
     {
@@ -30,16 +30,16 @@ _ROLES: Mapping[str, str] = MappingProxyType(
         "input_gate": "inp_gate", "input_projection": "proj",
     }
 )  # fmt: skip
-"""Kinds by what a layer's projections are called in a shard."""
+"""The kinds by the names of a layer's projections in a shard."""
 
 DEFAULT_FORMAT = WeightFormat.INT8_CHANNEL
 
 
 @dataclass(frozen=True)
 class WeightChoice:
-    """A format for all projections, and others for some of them by the name of a kind or group.
+    """A format for all projections, and other formats for some kinds or groups of them.
 
-    Where a kind is named both by itself and by its group, its own format holds.
+    The format of a kind takes precedence over the format of its group.
     """
 
     default: WeightFormat = DEFAULT_FORMAT
@@ -47,10 +47,10 @@ class WeightChoice:
 
     @classmethod
     def parse(cls, text: str) -> "WeightChoice":
-        """Read `FORMAT[,KIND=FORMAT…]`; a format left out at the start is the default one.
+        """Parse `FORMAT[,KIND=FORMAT…]`; if the first format is omitted, it is the default one.
 
         Raises:
-            RequestError: a format or kind is unknown, or something is said twice.
+            RequestError: a format or kind is unknown, or a kind is given twice.
         """
         default: WeightFormat | None = None
         named: dict[str, WeightFormat] = {}
@@ -58,7 +58,9 @@ class WeightChoice:
             kind, equals, weight_format = entry.rpartition("=")
             if not equals:
                 if number:
-                    raise RequestError(f"{entry[:40]!r} is not KIND=FORMAT; one format for all comes first")
+                    raise RequestError(
+                        f"{entry[:40]!r} is not KIND=FORMAT; only the first may be a format alone"
+                    )
                 default = _format(weight_format)
                 continue
             if kind not in KINDS and kind not in GROUPS:
@@ -69,25 +71,25 @@ class WeightChoice:
         return cls(DEFAULT_FORMAT if default is None else default, tuple(named.items()))
 
     def format_of(self, kind: str) -> WeightFormat:
-        """The format of a projection, by its role in a layer (`attn_q`, `ffn_down` …) or as `head`."""
+        """Return the format of a projection, by its role in a layer (`attn_q`, `ffn_down` …) or `head`."""
         named = dict(self.named)
         group = next((group for group, kinds in GROUPS.items() if kind in kinds), kind)
         return named.get(kind, named.get(group, self.default))
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Return the text that `parse` reads."""
         return ",".join([self.default.value, *(f"{kind}={wanted.value}" for kind, wanted in self.named)])
 
 
 def read_choice(value: Any) -> Any:
-    """A choice out of text or a format; what is neither is left as it is. Raises like `parse`."""
+    """Convert text or a format to a choice; other values are returned unchanged. Raises like `parse`."""
     if isinstance(value, WeightFormat):
         return WeightChoice(value)
     return WeightChoice.parse(value) if isinstance(value, str) else value
 
 
 def kind_of(projection: str) -> str | None:
-    """The kind of a projection by its name in a shard, as in `layer_3_down`; None for a name of no shard."""
+    """Return the kind of a projection by its name in a shard, such as `layer_3_down`; None for others."""
     if projection.startswith("logits_"):
         return HEAD
     if projection == "per_layer_projection":

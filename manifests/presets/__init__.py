@@ -1,7 +1,7 @@
-"""Topologies that someone measured: one JSON file each, with its provenance.
+"""Presets: topologies that were measured, each a JSON file with its provenance.
 
-A preset is a fact about one model at one weight format on one kind of machine. It says where it
-comes from and applies by itself only to that model. A file's name is its preset's name.
+A preset is a measurement of one model with one weight format on one kind of machine, and is used
+automatically only for that model. The file's name is the preset's name.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ NO_PRESET = "none"
 
 
 class MatchedModel(Record):
-    """The sizes by which a model is known; a GGUF's own name is not trusted."""
+    """The sizes that identify a model; the name in a GGUF is not trusted."""
 
     architecture: str
     d: int = Field(gt=0)
@@ -44,7 +44,7 @@ class MatchedModel(Record):
 
     @classmethod
     def of(cls, architecture: str, sizes: Hyperparameters) -> "MatchedModel":
-        """Return the properties of a model that are compared."""
+        """Return the sizes that are compared."""
         compared = set(cls.model_fields) - {"architecture"}
         return cls(architecture=architecture, **sizes.model_dump(include=compared))
 
@@ -56,7 +56,7 @@ class MatchedModel(Record):
 
 
 class GraphForm(Record):
-    """The properties that determine the operations of a graph."""
+    """The choices that determine the operations of a graph."""
 
     attention: AttentionShape
     kv_form: KVForm
@@ -65,7 +65,7 @@ class GraphForm(Record):
 
 
 class Provenance(Record):
-    """The origin of a preset; results of `anespec tune` on one machine have the grade OURS."""
+    """The origin of a preset. Results of `anespec tune` on one machine have the grade OURS."""
 
     source: str
     grade: Grade
@@ -74,11 +74,10 @@ class Provenance(Record):
 
 
 class Preset(Record):
-    """A topology for one model; `block` and `context` are those that it was measured at.
+    """A topology for one model, measured with `block` and `context`.
 
-    `attention`, `kv_form`, `shapes` and `layout` say what graph was measured; another one is of similar form.
-
-    A `head_shards` of None means that the source does not say how the head was cut.
+    `attention`, `kv_form`, `shapes` and `layout` describe the graph that was measured; the preset is also
+    used for other graphs. A `head_shards` of None means that the source does not give the number.
     """
 
     schema_version: Literal[1] = 1
@@ -104,7 +103,7 @@ class Preset(Record):
         return self
 
     def other_form(self, graph: "GraphForm") -> tuple[str, ...]:
-        """In what the measured graph was another, one clause each; empty where it was of the same form."""
+        """Return a clause for each difference between the measured graph and `graph`."""
         return tuple(
             f"{name.replace('_', ' ')} {mine} there, {yours} here"
             for name, yours in graph
@@ -112,7 +111,7 @@ class Preset(Record):
         )
 
     def differences(self, model: MatchedModel, target: Target, weights: str) -> tuple[str, ...]:
-        """In what the preset was measured otherwise, one clause each; empty where it matches."""
+        """Return a clause for each difference from the measured conversion; empty if the preset matches."""
         compared = {
             name: (getattr(self.model, name), getattr(model, name)) for name in MatchedModel.model_fields
         }
@@ -123,32 +122,34 @@ class Preset(Record):
 
 
 def preset_names() -> tuple[str, ...]:
-    """The presets that are shipped, without reading them."""
+    """Return the names of the installed presets, without reading them."""
     return tuple(sorted(file.name.removesuffix(".json") for file in _folder_files()))
 
 
 @cache
 def presets() -> Mapping[str, Preset]:
-    """The presets that are shipped, by name.
+    """Return the installed presets by name.
 
     Raises:
-        RequestError: a file is not a preset; this installation is damaged.
+        RequestError: a file is not a preset, so the installation is damaged.
     """
     found: dict[str, Preset] = {}
     for file in sorted(_folder_files(), key=lambda file: file.name):
         try:
             preset = Preset.model_validate_json(file.read_text("utf-8"))
         except ValidationError as error:
-            raise RequestError(f"the preset {file.name} is damaged ({error.errors()[0]['msg']})") from None
+            raise RequestError(
+                f"the preset {file.name} is damaged ({error.errors()[0]['msg']}); install anespec again"
+            ) from None
         found[preset.name] = preset
     return MappingProxyType(found)
 
 
 def find_preset(name: str) -> Preset:
-    """The preset called `name`.
+    """Return the preset with this name.
 
     Raises:
-        RequestError: there is none of that name.
+        RequestError: there is no such preset.
     """
     try:
         return presets()[name]
@@ -157,7 +158,7 @@ def find_preset(name: str) -> Preset:
 
 
 def matching_preset(model: MatchedModel, target: Target, weights: str) -> Preset | None:
-    """The preset measured for exactly this model, target and weight format, if there is one."""
+    """Return the preset that was measured for this model, target and weight format, if there is one."""
     return next((p for p in presets().values() if not p.differences(model, target, weights)), None)
 
 

@@ -211,6 +211,8 @@ def test_where_nothing_can_be_written_both_places_are_named(
     monkeypatch.setattr(Folder, "is_own", lambda folder: folder.path != root)
     cache.parent.mkdir()
     cache.write_text("")
-    with pytest.raises(StorageError, match=r"m\.anespec: belongs to another user.*nor can your cache folder"):
+    with pytest.raises(
+        StorageError, match=r"m\.anespec: belongs to another user.*your cache folder cannot be used either"
+    ):
         Notes(root, FINGERPRINT).record(ExactnessFile, verdict())
     assert notes.OWN_FOLDER == "verdicts"

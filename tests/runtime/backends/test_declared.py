@@ -152,7 +152,7 @@ def test_a_state_that_the_manifest_lists_twice_is_refused(root: Path) -> None:
 
 def test_a_state_in_a_pool_that_is_not_there_is_refused(root: Path) -> None:
     edit_manifest(root, lambda facts: facts["layer_shards"][0]["states"][0].update(pool="elsewhere"))
-    with pytest.raises(ArtifactError, match="lives in the pool 'elsewhere', which there is not"):
+    with pytest.raises(ArtifactError, match="is in the pool 'elsewhere', which does not exist"):
         Artifact(root)
 
 
