@@ -1,1 +1,1 @@
-"""GGUF -> artifact: read a model, build its block graph in MIL, write the shards."""
+"""Convert a GGUF to an artifact: read the model, build its graph in MIL, write the shards."""

@@ -1,4 +1,4 @@
-"""Builds one shard unit: its package, and its entry in the manifest."""
+"""Build one shard unit: its package, and its entry in the manifest."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,13 +29,13 @@ from anespec.system.interrupts import interrupts_held_back
 def build_unit(
     plan: ConversionPlan, unit: ShardUnit, path: Path, recipe: str, threads: int, on_written: OnWritten
 ) -> LayerShard | HeadShard:
-    """Write the package to `path` with the given number of threads, and describe it.
+    """Write the package to `path` with the given number of threads; return its entry in the manifest.
 
-    `on_written` is called as weights are written.
+    `on_written` is called with the number of weight bytes that were written since the last call.
 
     Raises:
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
-        StorageError: the disk is full or refuses.
+        StorageError: the disk is full, or the package cannot be written.
     """
     match unit:
         case LayersUnit():
@@ -45,7 +45,7 @@ def build_unit(
 
 
 def unit_model(plan: ConversionPlan, unit: ShardUnit) -> bytes:
-    """Return the serialised Core ML model of a shard, without its weight file: no projection is read.
+    """Return the serialised Core ML model of a shard, without its weight file. No projection is read.
 
     Raises:
         GGUFError, UnsupportedModelError: a norm or a bias cannot be converted.
@@ -58,10 +58,10 @@ def unit_model(plan: ConversionPlan, unit: ShardUnit) -> bytes:
 
 
 def layers_model(plan: ConversionPlan, indices: Sequence[int]) -> bytes:
-    """Return the same of any layers in their order, which need not be consecutive.
+    """Return the serialised Core ML model of the given layers, in order; they need not be consecutive.
 
-    Only the operations and shapes mean something then. Layers whose K/V others of them attend to must be
-    among them. Raises like `unit_model`.
+    If they are not, only its operations and shapes are meaningful. If a layer attends to another layer's
+    K/V, that layer must be among them. Raises like `unit_model`.
     """
     mix = per_layer_mix(plan, range(len(indices)))
     return serialised_model(_layers_program(plan, indices, mix, lambda _: None))
@@ -133,8 +133,7 @@ def _described(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> Shard:
-    """Return the common fields of an entry for the package at `path`, which is in the artifact's folder of
-    shards."""
+    """Return the fields that entries of all kinds of shards share, for the package at `path`."""
     return Shard(
         path=f"{path.parent.name}/{path.name}",
         bytes=written.bytes,

@@ -1,4 +1,4 @@
-"""The inputs of the graph from a model's layers: their plans, and their tensors as stored weights."""
+"""Prepare a model's layers for the graph: their plans, and their tensors as weights to store."""
 
 from collections.abc import Callable, Sequence
 
@@ -41,11 +41,11 @@ from anespec.manifests.schema import StoredTensor
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
 
 OnStored = Callable[[StoredTensor], None]
-"""Told what became of a projection when it is stored, which is when its shard is written."""
+"""A callback that gets the description of each projection when it is stored, as its shard is written."""
 
 
 def layer_shard_plan(plan: ConversionPlan, indices: Sequence[int]) -> LayerShardPlan:
-    """The sizes, pools and rope tables of a shard's layers."""
+    """Return the plan of a shard's layers: sizes, pools and rope tables."""
     facts = plan.model.facts
     return LayerShardPlan(
         layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),
@@ -84,7 +84,7 @@ def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
 
 
 def head_plan(plan: ConversionPlan) -> HeadPlan:
-    """Return the plan of the logits."""
+    """Return the plan of the output layer."""
     facts = plan.model.facts
     hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
     return HeadPlan(
@@ -99,9 +99,9 @@ def _weight(plan: ConversionPlan, matrix: Matrix, kind: str, on_stored: OnStored
 def layer_weights(
     plan: ConversionPlan, layer: LayerFacts, on_stored: OnStored = lambda _: None
 ) -> LayerWeights:
-    """Everything that a layer holds, its projections in the formats of the options.
+    """Return the weights of a layer, with projections in the weight formats of the options.
 
-    They are read and stored only when the shard is written; the errors of reading and storing come then.
+    Projections are read and stored only when the shard is written, and raise their errors then.
 
     Raises:
         GGUFError: a tensor is not finite or cannot be dequantised.
@@ -118,7 +118,7 @@ def layer_weights(
         return None if role is None else norm(model, tensor_name(layer, role))
 
     def norm_after(role: str | None) -> NDArray[np.float16] | None:
-        """Its output is added to the hidden state, so it includes the hidden state's factor."""
+        """Return the weight of a norm whose output is added to the hidden state, times `hidden_scale`."""
         if role is None:
             return None
         name = tensor_name(layer, role)
@@ -154,7 +154,7 @@ def _output_scale(model: SourceModel, layer: LayerFacts) -> float | None:
 def per_layer_mix(
     plan: ConversionPlan, indices: range, on_stored: OnStored = lambda _: None
 ) -> PerLayerMix | None:
-    """Return the weights for consecutive layers' own inputs; None if the model has none."""
+    """Return the weights that mix consecutive layers' own inputs; None if the model has none."""
     model = plan.model
     width = model.facts.per_layer_width
     if not width:
@@ -172,7 +172,7 @@ def per_layer_mix(
 def head_weights(
     plan: ConversionPlan, tokens: range, on_stored: OnStored = lambda _: None
 ) -> dict[str, Projection]:
-    """Rows `tokens` of the output projection in slices, by the names of their logits.
+    """Return rows `tokens` of the output projection in slices, by the names of their logits.
 
     Raises like `layer_weights`.
     """
@@ -185,5 +185,5 @@ def head_weights(
 
 
 def norm(model: SourceModel, name: str) -> NDArray[np.float16]:
-    """A norm's weight, fp16; raises like `layer_weights`."""
+    """Return a norm's weight, fp16; raises like `layer_weights`."""
     return to_fp16(model.vector(name), name)

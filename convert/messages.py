@@ -1,4 +1,4 @@
-"""The messages between a run and the processes that build its units."""
+"""The messages between a conversion and the processes that build its shard units."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from anespec.convert.shard_units import ShardUnit
 
 @dataclass(frozen=True)
 class Job:
-    """The job: what to build of a GGUF, with how many workers and threads each. The tasks follow later."""
+    """The first message to a process: GGUF and options, and the numbers of workers and their threads."""
 
     gguf: Path
     options: ConvertOptions
@@ -19,7 +19,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """One shard unit to build at `path`; `recipe` is the hash of all that it follows from."""
+    """A shard unit to build at `path`; `recipe` is the hash of everything that determines its bytes."""
 
     unit: ShardUnit
     path: Path
@@ -28,7 +28,7 @@ class Task:
 
 @dataclass(frozen=True)
 class BytesWritten:
-    """So many more bytes of the weights of a task, given by its number, are written."""
+    """The number of weight bytes written since the last such message, for the task with index `task`."""
 
     task: int
     bytes: int
@@ -36,10 +36,10 @@ class BytesWritten:
 
 @dataclass(frozen=True)
 class Finished:
-    """The unit of a task is built, and its checkpoint was written.
+    """A task is finished: the unit is built and its checkpoint is written.
 
-    The largest memory in bytes so far is that of the worker, given by its process number, and `shared`, which
-    the process that started the workers has, and they too where they were forked.
+    `own` is the worker's peak memory in bytes so far, `worker` its process id. `shared` is the memory of the
+    process that started the workers; forked workers share it.
     """
 
     task: int
@@ -49,4 +49,4 @@ class Finished:
 
 
 Answer = BytesWritten | Finished | Exception
-"""An exception is why the job failed, as the run is to raise it."""
+"""A message from a process. An exception means that the job failed; the conversion raises it."""

@@ -26,7 +26,7 @@ from anespec.system.options import Flag, Options, read_size
 
 
 def _read_counts(value: Any) -> Any:
-    """`20,4,6,2` or `20+4+6+2` as integers."""
+    """Parse `20,4,6,2` or `20+4+6+2` into integers."""
     if not isinstance(value, str):
         return value
     try:
@@ -36,7 +36,7 @@ def _read_counts(value: Any) -> Any:
 
 
 class ConvertOptions(Options):
-    """The options of a conversion. None means: from the target or from the model."""
+    """The options of a conversion. None means that the target or the model determines the value."""
 
     target: Target = Field(
         default=usual_target(),
@@ -44,12 +44,12 @@ class ConvertOptions(Options):
         "portable backend. The default is this machine.",
     )
     block: int = Field(
-        default=4, ge=1, le=MAX_BLOCK, description="Rows (T) of a decoding pass: the last token, and guesses."
+        default=4, ge=1, le=MAX_BLOCK, description="Rows (T) of a decoding pass: the last token, and drafts."
     )
     shapes: Annotated[Shapes | None, Flag(default="range")] = Field(
         default=None,
-        description="How many rows (T) the shards take: range, any number up to a widest; static, the block "
-        "alone; functions, the block in one function and a prompt's pass in another, which share weights and "
+        description="How many rows (T) the shards take: range, any number up to a maximum; static, only the "
+        "block; functions, the block in one function and a prompt's pass in another, which share weights and "
         "states.",
     )
     prefill_block: Annotated[int | None, Flag(default="64")] = Field(
@@ -70,8 +70,8 @@ class ConvertOptions(Options):
     )
     layout: Annotated[ChannelLayout | None, Flag(default="rows_third")] = Field(
         default=None,
-        description="Where the rows of hidden states and logits stand: third, [1, C, T, 1], or last, "
-        "[1, C, 1, T]. A prompt's function (--shapes functions) always has them last.",
+        description="The axis of the rows in hidden states and logits: third, [1, C, T, 1], or last, "
+        "[1, C, 1, T]. In a prompt's function (--shapes functions) it is always the last.",
     )
     context: Annotated[
         int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")
@@ -81,8 +81,8 @@ class ConvertOptions(Options):
         Field(
             default=WeightChoice(),
             description=f"How weights are stored: {', '.join(WeightFormat)} (those with block: --target cpu "
-            "alone); for some kinds of weight another way, as in int8-channel,head=lut6. Kinds: "
-            f"{', '.join(KINDS)}; groups of them: {', '.join(GROUPS)}.",
+            "only); a kind of weight can have another format, as in int8-channel,head=lut6. Kinds: "
+            f"{', '.join(KINDS)}; groups of kinds: {', '.join(GROUPS)}.",
         )
     )
     attention: Annotated[
@@ -104,30 +104,31 @@ class ConvertOptions(Options):
         Flag(metavar="N,N,…"),
     ] = Field(default=None, min_length=1, description="Layers per shard, e.g. 20,4,6,2.")
     head_shards: int | None = Field(
-        default=None, ge=1, description="Shards that the output layer (head) is cut into."
+        default=None, ge=1, description="Number of shards for the output layer (head)."
     )
     head_outputs: Annotated[HeadOutputs | None, Flag(default="logits")] = Field(
         default=None,
-        description="What the head can return: all logits, or by a second function also the best token of "
-        "each slice of the vocabulary alone (argmax), for passes that need no more.",
+        description="What the head can return: all logits (logits), or, with a second function, also only "
+        "the best token of each slice of the vocabulary (argmax), for passes that need no more.",
     )
     preset: Annotated[
         str | None,
         Flag(choices=(*preset_names(), NO_PRESET), default="the preset that fits, if there is one"),
-    ] = Field(default=None, description="Take the topology measured for a model.")
+    ] = Field(default=None, description="Use the topology that was measured for a model.")
     shard_bytes: Annotated[
         int | None,
         BeforeValidator(read_size),
         Flag(metavar="BYTES", default="what is known to run on the target"),
-    ] = Field(default=None, ge=1, description="Largest bytes of weights in a shard, as in 500MB.")
+    ] = Field(default=None, ge=1, description="Maximum bytes of weights in a shard, as in 500MB.")
     tuned: Annotated[Path | None, Flag(metavar="REPORT")] = Field(
         default=None,
-        description="Use options that were measured on a machine, unless they are given here: the file "
-        "that `anespec selftest` or `anespec tune` wrote.",
+        description="Use the options that `anespec selftest` or `anespec tune` recommended in this file, "
+        "unless they are given here.",
     )
 
     @model_validator(mode="after")
     def _weights_for_the_target(self) -> Self:
-        if self.tuned is None:  # Else the target may be another, and options so completed are checked again.
+        # With `tuned` the target may change, and the completed options are checked again.
+        if self.tuned is None:
             require_fit(self.weights, self.target)
         return self

@@ -1,4 +1,4 @@
-"""The work folder and the final place of an artifact: one run at a time, all or nothing."""
+"""Lock the work folder of an artifact for one conversion, and move the finished artifact to its path."""
 
 import contextlib
 import os
@@ -14,41 +14,37 @@ from anespec.system.safe_files import Folder
 
 
 class OutputTakenError(UsageError):
-    """Something was put at the final place while the run went on; its work is kept."""
+    """The final path was created or replaced during the conversion. The work folder is kept."""
 
     def __init__(self, output: Path) -> None:
         super().__init__(
-            f"{output}: was put there or replaced while the run went on, so it stays; "
-            "move it away and run the same command again, which goes on from here"
+            f"{output}: was created or replaced during the conversion, so it is not overwritten; "
+            "move it away and run the same command again, which continues from here"
         )
 
 
 def resolve_output(output: Path) -> Path:
-    """Return the final path of an artifact for `output`, with the user's links followed.
-
-    The path must end in a name, which `.` and `..` lack.
+    """Return the final path of an artifact for `output`, with links resolved; it ends in a name.
 
     Raises:
-        StorageError: links lead back to themselves, or the name cannot be written in UTF-8.
+        StorageError: links form a cycle, the path is the root, or it is not valid UTF-8.
     """
     try:
         str(output).encode()
     except UnicodeEncodeError:
-        raise StorageError(f"{str(output)!r}: has bytes that are no UTF-8; choose another place") from None
+        raise StorageError(f"{str(output)!r}: is not valid UTF-8; choose another path") from None
     if output.name not in ("", "..") and not output.is_symlink():
         return output
     place = Path(os.path.realpath(output))
     if not place.name:
-        raise StorageError(f"{output}: is the root of all folders; choose another place")
+        raise StorageError(f"{output}: is the root folder; choose another path")
     if place.is_symlink():
-        raise StorageError(
-            f"{output}: is a link that leads back to itself; remove it or choose another place"
-        )
+        raise StorageError(f"{output}: is a link to itself; remove it or choose another path")
     return place
 
 
 def output_stat(output: Path) -> os.stat_result | None:
-    """Return the identity of the final path's content; None if there is none, or it cannot be read."""
+    """Return the identity of the file or folder at the final path; None if there is none to read."""
     try:
         return output.lstat()
     except OSError:
@@ -56,7 +52,7 @@ def output_stat(output: Path) -> os.stat_result | None:
 
 
 def require_unchanged(output: Path, before: os.stat_result | None) -> None:
-    """Raise OutputTakenError if the final path's content is not `before`."""
+    """Raise OutputTakenError if the final path no longer has the identity `before`."""
     now = output_stat(output)
     if now is not None and (before is None or not os.path.samestat(now, before)):
         raise OutputTakenError(output)
@@ -64,25 +60,25 @@ def require_unchanged(output: Path, before: os.stat_result | None) -> None:
 
 @contextlib.contextmanager
 def output_lock(work: Path, output: Path) -> Iterator[None]:
-    """Hold the work folder of `output` against a second run; the lock goes with the process, however it ends.
+    """Lock the work folder of `output` against other conversions; the system releases it with the process.
 
-    The folder is made, or taken over from an interrupted run without any link that may lie in it.
+    The folder is created, or taken over from an interrupted conversion after links in it are removed.
 
     Raises:
-        StorageError: another run holds it, nothing can be made there, or a name that it needs is a link or
-            another user's.
-        OSError: the file system refuses.
+        StorageError: another conversion holds the lock, a file cannot be created, or a needed name is a link
+            or belongs to another user.
+        OSError: the file system fails otherwise.
     """
     lock_path = work.with_suffix(".lock")
     with contextlib.suppress(OSError):
         if not stat.S_ISREG(lock_path.lstat().st_mode):
-            raise StorageError(f"{lock_path}: is not a file of anespec's; remove it")
+            raise StorageError(f"{lock_path}: is not a lock file of anespec; remove it")
     _make_lock(lock_path, output)
     lock = FileLock(lock_path, timeout=0, mode=0o600)
     try:
         lock.acquire()
     except Timeout:
-        raise StorageError(f"{work}: another conversion to the same place is running; let it end") from None
+        raise StorageError(f"{work}: another conversion to the same path is running; wait for it") from None
     try:
         _claim(work, output)
         yield
@@ -92,7 +88,7 @@ def output_lock(work: Path, output: Path) -> Iterator[None]:
 
 
 def _make_lock(path: Path, output: Path) -> None:
-    """Make the file and the folders above it; FileLock takes what keeps it from that for another's lock."""
+    """Create the lock file and its folders; FileLock would report a failure as another process's lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -100,7 +96,7 @@ def _make_lock(path: Path, output: Path) -> None:
         if error.errno in FULL_DISK_ERRORS:
             raise
         raise StorageError(
-            f"{output}: cannot be written ({error.strerror}); choose another place with -o"
+            f"{output}: cannot be written ({error.strerror}); choose another path with -o"
         ) from error
 
 
@@ -108,25 +104,25 @@ def _claim(work: Path, output: Path) -> None:
     with Folder.open(work.parent) as beside, beside.folder(work.name, create=True) as folder:
         folder.require_own()
         folder.remove_traps()
-        # Asked for now, since a run that fails as it ends has lost its work.
+        # Checked now: a failure at the end of the conversion would lose its work.
         _require_own(beside, _put_aside(work))
-        # A run that was killed between its last two steps has left there the only artifact that there is.
+        # A run that was killed between its last two steps has left the only artifact under this name.
         if output_stat(output) is not None:
             _remove_own(beside, _put_aside(work))
 
 
 def discard_work(work: Path) -> None:
-    """Remove the work folder, as far as that is possible."""
+    """Remove the work folder, as far as possible."""
     with contextlib.suppress(OSError), Folder.open(work.parent) as beside:
         beside.remove(work.name)
 
 
 def replace_output(work: Path, output: Path, before: os.stat_result | None) -> None:
-    """Rename the finished folder to its place; the old content `before` is removed only after that.
+    """Rename the finished folder to `output`; the old artifact `before` is removed only after that.
 
     Raises:
-        OutputTakenError: something else stands there now.
-        OSError: the file system refuses; then what stood there stands there still.
+        OutputTakenError: `output` has changed since.
+        OSError: the file system refuses; the old artifact is then unchanged.
     """
     require_unchanged(output, before)
     old = _put_aside(work)
@@ -135,7 +131,7 @@ def replace_output(work: Path, output: Path, before: os.stat_result | None) -> N
         if replaces:
             beside.rename(output.name, old)
         try:
-            # Between looking and renaming is a moment; what came in it is what now lies aside.
+            # `output` may have changed between the check and the renaming; then the new one was put aside.
             if replaces:
                 require_unchanged(output.with_name(old), before)
             beside.rename(work.name, output.name)
@@ -149,7 +145,7 @@ def replace_output(work: Path, output: Path, before: os.stat_result | None) -> N
 
 
 def _put_aside(work: Path) -> str:
-    """The name under which what is replaced waits for its end; a killed run may leave it."""
+    """Return the temporary name of the artifact that is being replaced; a killed run may leave it."""
     return work.with_suffix(".replaced").name
 
 
@@ -159,7 +155,7 @@ def _remove_own(beside: Folder, name: str) -> None:
 
 
 def _require_own(beside: Folder, name: str) -> bool:
-    """Return whether there is such a folder; raise StorageError if it is a link or another user's."""
+    """Return whether the folder exists; raise StorageError if it is a link or belongs to another user."""
     try:
         with beside.folder(name) as folder:
             folder.require_own()

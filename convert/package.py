@@ -1,8 +1,8 @@
-"""Write one MIL program as an .mlpackage, each weight once, in place.
+"""Write a MIL program as an .mlpackage, and write each weight only once.
 
 `ct.convert` and `save` would hold every weight of the shard in memory and copy the weight file twice. So the
-program is handed to coremltools' exporter directly, with one change: large constants only get their place in
-the weight file. Their values are made, hashed, written and dropped afterwards, piece by piece.
+program is passed to coremltools' exporter directly, with one change: large constants only get an offset in
+the weight file. Their values are then computed, hashed, written and freed, piece by piece.
 """
 
 import contextlib
@@ -36,18 +36,17 @@ from anespec.manifests.store import PackageDigest
 from anespec.system.interrupts import interrupts_held_back
 from anespec.system.safe_files import Folder
 
-# The one thing that `ct.convert` adds and that is left out is the date: the same shard gives the same
-# bytes.
+# The metadata are those of `ct.convert` except for the date, so that the same shard gives the same bytes.
 
 SOURCE = "milinternal"
-"""What `ct.convert` calls a program that was built with coremltools' own builder."""
+"""The source that `ct.convert` records for a program made with coremltools' own builder."""
 
 _COREMLTOOLS = "com.github.apple.coremltools."
 _ANESPEC = "anespec.version"
 
 
 def sign(model: Any) -> None:
-    """Say in the protobuf `model` of an ML program what made it."""
+    """Record in the protobuf `model` of an ML program which tools made it."""
     metadata = model.description.metadata.userDefined
     metadata[f"{_COREMLTOOLS}source"] = SOURCE
     metadata[f"{_COREMLTOOLS}version"] = ct.__version__
@@ -66,25 +65,25 @@ def _put_string(value: Any, text: str) -> None:
     value.immediateValue.tensor.strings.values.append(text)
 
 
-# A Core ML weight file, laid out before any of its values exist and then given in order, piece by piece.
+# A Core ML weight file is laid out before its values exist, and then written in order, piece by piece.
 #
-# coremltools' own writer takes each constant whole, and what it has written must be read again to be hashed.
+# coremltools' own writer takes whole constants, and its file would have to be read again for the hash.
 # Format (version 2):
-# https://github.com/apple/coremltools/blob/main/mlmodel/src/MILBlob/Blob/StorageFormat.hpp. A header; then
-# each constant's own header and its bytes, both beginning at a multiple of 64.
+# https://github.com/apple/coremltools/blob/main/mlmodel/src/MILBlob/Blob/StorageFormat.hpp. It has a header,
+# and then for each constant a header and the bytes, both at a multiple of 64.
 
 ALIGNMENT = 64
 VERSION = 2
 SENTINEL = 0xDEADBEEF
 HEADER = struct.Struct("<II56x")
-"""Constants, version."""
+"""The number of constants, and the version."""
 BLOB_HEADER = struct.Struct("<IIQQQ32x")
-"""Sentinel, type, bytes, offset of the bytes, bits of the last byte that are not used."""
+"""Sentinel, type, number of bytes, offset of the bytes, and unused bits of the last byte."""
 
 Chunks = Callable[[int], Iterable[NDArray[Any]]]
-"""Gives a constant's values in order, some at a time, made by as many threads as it is told.
+"""A callback that yields a constant's values in order, in several arrays; its argument: a number of threads.
 
-All but the last of the arrays fill whole bytes.
+All arrays but the last fill whole bytes.
 """
 
 
@@ -101,7 +100,7 @@ class _Blob:
 
     @property
     def start(self) -> int:
-        """The offset of its bytes."""
+        """The offset of the constant's bytes."""
         return self.offset + BLOB_HEADER.size
 
     @property
@@ -114,27 +113,27 @@ class _Blob:
 
 
 class WeightFile:
-    """Constants in the order in which they are added."""
+    """The layout of a weight file: constants in the order in which they are added."""
 
     def __init__(self) -> None:
         self._blobs: list[_Blob] = []
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the file so far."""
+        """The size of the file so far, in bytes."""
         return self._blobs[-1].end if self._blobs else HEADER.size
 
     def add(self, element: ElementType, count: int, chunks: Chunks) -> int:
-        """Give `count` values their place; returns the offset that the model's constant names."""
+        """Add a constant of `count` values; return the offset by which the model refers to it."""
         offset = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
         self._blobs.append(_Blob(element, count, offset, chunks))
         return offset
 
     def content(self, threads: int) -> Iterator[bytes | memoryview]:
-        """The bytes of the file; values are asked for as their turn comes, and dropped.
+        """Yield the bytes of the file; values are requested in order and freed after use.
 
         Raises:
-            ValueError: a constant has another number of values than was said.
+            ValueError: a constant has another number of values than the one given to `add`.
         """
         yield HEADER.pack(len(self._blobs), VERSION)
         at = HEADER.size
@@ -150,7 +149,7 @@ class WeightFile:
 
 
 def packed(values: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Numbers of less than a byte side by side, the first in the lowest bits; others as they are."""
+    """Pack numbers of fewer than 8 bits into bytes, the first in the lowest bits; others stay unchanged."""
     if bits >= 8:
         return np.ascontiguousarray(values)
     whole = values.view(np.uint8)
@@ -168,15 +167,15 @@ WEIGHTS_FILE = "weight.bin"
 ELEMENTS: Mapping[np.dtype[Any], ElementType] = MappingProxyType(
     {each.dtype: each for each in (ElementType.INT8, ElementType.FP16, ElementType.FP32)}
 )
-"""Of the constants that are no weights."""
+"""The element types of large constants that are not weights."""
 
 OnWritten = Callable[[int], None]
-"""Told of how many more bytes of the weight file are written."""
+"""A callback for progress; its argument is the number of bytes of the weight file written since the last."""
 
 
 @dataclass(frozen=True)
 class WrittenPackage:
-    """The results of `package_bytes` and `package_sha256` for a package."""
+    """The size and the hash of a package, as `package_bytes` and `package_sha256` would return them."""
 
     bytes: int
     sha256: str
@@ -185,19 +184,19 @@ class WrittenPackage:
 def write_package(
     shard: ShardProgram, path: Path, threads: int = 1, on_written: OnWritten = lambda _: None
 ) -> WrittenPackage:
-    """Write `shard` to `path` (a folder ending in .mlpackage); nothing stands there on failure.
+    """Write `shard` to `path`, a folder that ends in .mlpackage; on failure there is no such folder.
 
-    The graph is written as it was built: no coremltools pass runs, for the builder already emits the
-    operations that are wanted. The same shard gives the same bytes. Weights are made by so many threads.
+    No coremltools pass runs on the graph, since the builder already emits the intended operations. The same
+    shard gives the same bytes. `threads` threads compute the weights.
 
     Raises:
-        StorageError: the disk is full or refuses.
+        StorageError: the disk is full, or the package cannot be written.
     """
     partial = partial_name(path)
     weights = WeightFile()
     with interrupts_held_back():
         model = _export(shard, weights)
-    content = _told(weights.content(threads), on_written)
+    content = _reported(weights.content(threads), on_written)
     files = (
         _in_memory(f"Data/{MODEL_FILE}", model),
         _File(f"Data/{WEIGHTS_FOLDER}/{WEIGHTS_FILE}", weights.nbytes, content),
@@ -217,7 +216,7 @@ def write_package(
 
 
 def serialised_model(shard: ShardProgram) -> bytes:
-    """Return the model file of a shard's package; its weights have places in a file that is not written."""
+    """Return the model file of a shard's package; it refers to a weight file that is not written."""
     return _export(shard, WeightFile())
 
 
@@ -228,8 +227,8 @@ class _File:
     content: Iterable[bytes | memoryview]
 
 
-def _told(content: Iterable[bytes | memoryview], on_written: OnWritten) -> Iterator[bytes | memoryview]:
-    """The same content; each piece is told of when the next is asked for."""
+def _reported(content: Iterable[bytes | memoryview], on_written: OnWritten) -> Iterator[bytes | memoryview]:
+    """Yield the same content; after each piece call `on_written` with its size."""
     for piece in content:
         yield piece
         on_written(len(piece))
@@ -240,7 +239,7 @@ def _in_memory(relative: str, content: bytes) -> _File:
 
 
 def _write(files: Iterable[_File], package: Folder) -> WrittenPackage:
-    """Write files that come in `package_files` order."""
+    """Write files, which come in the order of `package_files`; return the package's size and hash."""
     digest = PackageDigest()
     for file in files:
         digest.begin(file.relative, file.size)
@@ -252,7 +251,7 @@ def _write(files: Iterable[_File], package: Folder) -> WrittenPackage:
 
 
 def _export(shard: ShardProgram, weights: WeightFile) -> bytes:
-    """The serialised model; its large constants get their places in `weights`."""
+    """Return the serialised model; add its large constants to `weights`."""
     version = int(ct.target.iOS18)
     exporter = _Exporter(shard.program, weights, version)
     described = CoreMLProtoExporter(
@@ -265,9 +264,9 @@ def _export(shard: ShardProgram, weights: WeightFile) -> bytes:
 
 
 class _Exporter(MILProtoExporter):
-    """coremltools' exporter, except that large constants are not written yet.
+    """coremltools' exporter, except that large constants are written later.
 
-    A constant that an earlier function has under the same name, with the same values, stands there once.
+    A constant with the same name and values as in an earlier function is stored only once.
     """
 
     def __init__(self, program: Program, weights: WeightFile, version: int) -> None:
@@ -276,18 +275,18 @@ class _Exporter(MILProtoExporter):
         self._places: dict[tuple[str, Hashable], int] = {}
 
     def get_milproto_value(self, var: Var) -> Any:
-        """A placeholder's values go to the weight file, however few they are."""
+        """Return a constant's value; a placeholder's values are always in the weight file."""
         if isinstance(var.val, Placeholder):
             return self._reserve(var, var.val.values, var.val.element, var.val.chunks)
         return super().get_milproto_value(var)
 
     def create_file_value(self, var: Var) -> Any:
-        """Return a reference to another large constant, such as a norm or a table."""
+        """Return a reference to a large constant that is not a placeholder, such as a norm or a table."""
         values = (var.val.shape, var.val.dtype.str, var.val.tobytes())
         return self._reserve(var, values, ELEMENTS[var.val.dtype], lambda _: (var.val,))
 
     def _reserve(self, var: Var, values: Hashable, element: ElementType, chunks: Chunks) -> Any:
-        """A reference to the place in the weight file where the values of `var` will stand."""
+        """Return a reference to the place of `var` in the weight file; add it there if it is new."""
         place = (var.name, values)
         if place not in self._places:
             self._places[place] = self._weights.add(element, var.val.size, chunks)
@@ -295,9 +294,9 @@ class _Exporter(MILProtoExporter):
 
 
 def _package_manifest() -> str:
-    """Manifest.json of a package: byte for byte as coremltools writes it again when it opens one.
+    """Return the Manifest.json of a package: byte for byte what coremltools writes when it opens a package.
 
-    That is with sorted identifiers and a newline at the end. Here identifiers do not vary.
+    So the keys are sorted and the file ends with a newline. The identifiers are the same in all packages.
     """
     items = {
         str(uuid.uuid5(uuid.NAMESPACE_URL, path)).upper(): {

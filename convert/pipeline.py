@@ -1,4 +1,4 @@
-"""The run: an open GGUF becomes an artifact, shard by shard, resumable, under a temporary name."""
+"""Convert an open GGUF to an artifact, shard by shard, in a work folder from which a later run can resume."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ from anespec.convert.shard_units import Entry, ShardUnit, partial_name, read_che
 from anespec.convert.source.facts import EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
-from anespec.convert.storage import TAKEN_AWAY, storage_errors
+from anespec.convert.storage import FILE_REMOVED, storage_errors
 from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import ConversionWorkers
 from anespec.convert.worker_process import WorkerProcess
@@ -52,8 +52,10 @@ from anespec.system.formatting import bytes_text, counted, short_path
 from anespec.system.safe_files import Folder, write_atomically
 
 GRAPH_VERSION = 10
-"""Part of every recipe: raise it when the graph or a weight format changes. What a family's data or the
-reading of a GGUF changes stands in the recipe by itself, as the model's facts."""
+"""The version of the graph and the weight formats, a part of every recipe; raise it when they change.
+
+Changes of a family's data, or in reading a GGUF, need no new version: the recipe has the model's facts.
+"""
 
 TOKENS_NAME = "tokens.gguf"
 SHARDS_FOLDER = "shards"
@@ -61,7 +63,7 @@ SHARDS_FOLDER = "shards"
 
 @dataclass(frozen=True)
 class ShardProgress:
-    """Said after each shard: how far the run is, in bytes of stored weights."""
+    """The progress of a conversion after a shard, in bytes of stored weights."""
 
     name: str
     reused: bool
@@ -71,9 +73,9 @@ class ShardProgress:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a run did. `up_to_date`: the very same artifact stood there already.
+    """The result of a conversion. `up_to_date`: the same artifact was there already.
 
-    `peak_memory_bytes` is the largest memory of all its processes, each one's own peak added up.
+    `peak_memory_bytes` is the sum of the peak memory of all its processes.
     """
 
     path: Path
@@ -96,17 +98,17 @@ def convert(
 ) -> Conversion:
     """Build the artifact that `plan` describes at `output`.
 
-    The work is done in a hidden folder beside `output` and renamed at the end. An interrupted run
-    leaves that folder with the shards it finished, and the next run reuses them; a failed run removes it.
-    `jobs` is the number of processes that build shards; None chooses by the work, the processors and the
-    free memory; `early` is one of them that was started before the plan was made.
-    `on_bytes` is told of the stored bytes done so far, within shards too.
+    The artifact is built in a hidden folder beside `output`, which is renamed at the end. An interrupted run
+    leaves that folder with the finished shards, and the next run reuses them; a failed run removes it.
+    `jobs` is the number of processes that build shards; None chooses it by the work, the processors and the
+    free memory. `early` is such a process that was started before the plan was made. `on_bytes` is called
+    with the number of stored bytes so far, also within shards.
 
     Raises:
-        UsageError: something else stands at `output`, or was put there while the run went on.
-        StorageError: another run is at work, or the disk refuses.
+        UsageError: something else is at `output`, or was put there during the conversion.
+        StorageError: another conversion to `output` is running, or the disk is full or cannot be written.
         GGUFError, UnsupportedModelError: a tensor cannot be converted.
-        KeyboardInterrupt: with a text that says what is kept, once shards are being built.
+        KeyboardInterrupt: the user interrupted the building of shards; the text says what is kept.
     """
     started = time.monotonic()
     output = resolve_output(output)
@@ -140,14 +142,15 @@ def convert(
 
 
 def process_count(plan: ConversionPlan, jobs: int | None) -> int:
-    """Return the number of processes for a requested number of jobs; one means this process."""
+    """Return the number of processes for a requested number of jobs; 1 means this process alone."""
     return min(jobs or suitable_workers(plan), len(shard_units(plan)))
 
 
 def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
-    """The manifest at `output` where it is what would be built; raises where something else is.
+    """Return the manifest at `output` if it is the artifact that would be built.
 
-    None where nothing is there, or what would be built but damaged: then it is built again.
+    None if nothing is there, or if the artifact is damaged and must be built again. Raise UsageError if
+    something else is there, unless `replace` is set and it is an artifact.
     """
     if not output.exists():
         return None
@@ -158,25 +161,26 @@ def _present(output: Path, recipe: str, replace: bool) -> Manifest | None:
     looks_like_ours = (output / MANIFEST_NAME).is_file() and (output / SHARDS_FOLDER).is_dir()
     if not looks_like_ours and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(
-            f"{output}: is not an artifact, so --force will not replace it; remove it yourself, or pass "
+            f"{output}: is not an artifact, so --force does not replace it; remove it yourself, or choose "
             "another folder with -o"
         )
     if not replace:
         raise UsageError(
-            f"{output}: already stands there and differs from what would be built; "
-            "pass --force to replace it, or another folder with -o"
+            f"{output}: is another artifact than the one that would be built; "
+            "replace it with --force, or choose another folder with -o"
         )
     return None
 
 
 def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
-    """Hash of everything that the bytes of `unit` follow from."""
+    """Return the hash of everything that determines the bytes of `unit`."""
     options = plan.options
     facts: list[object] = [unit, source.sha256, plan.model.facts, GRAPH_VERSION]
     facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
     facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.passes, plan.pools]
     facts += [plan.ropes, options.target]
-    if plan.head_outputs is not HeadOutputs.LOGITS:  # Else as before there were others.
+    # Recipes with the default are as they were before other outputs existed.
+    if plan.head_outputs is not HeadOutputs.LOGITS:
         facts += [plan.head_outputs]
     if unit == "artifact":
         facts += [plan.topology]
@@ -184,7 +188,7 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
 
 
 class _Run:
-    """One conversion in its work folder."""
+    """A conversion in its work folder."""
 
     def __init__(
         self,
@@ -263,7 +267,7 @@ class _Run:
         return manifest
 
     def _require_whole(self, manifest: Manifest) -> None:
-        """Nobody has taken away what was built."""
+        """Raise StorageError if a built file was removed or changed meanwhile."""
         found = {shard.path: package_bytes(self.work / shard.path) for shard in manifest.shards}
         tokens = self.work / manifest.tokens.path
         found[manifest.tokens.path] = tokens.stat().st_size if tokens.is_file() else 0
@@ -271,7 +275,7 @@ class _Run:
         claimed[manifest.tokens.path] = manifest.tokens.bytes
         for path, size in claimed.items():
             if found[path] != size:
-                raise StorageError(f"{self.work / path}: {TAKEN_AWAY}")
+                raise StorageError(f"{self.work / path}: {FILE_REMOVED}")
 
     def _tokens(self) -> TokensFile:
         path = self.work / TOKENS_NAME
@@ -289,11 +293,11 @@ class _Run:
         width = self.model.facts.per_layer_width
         if not width:
             return None
-        # Rows are scaled by sqrt(width), as the embedding is by sqrt(d).
+        # Rows are multiplied by sqrt(width), as the embedding is by sqrt(hidden_size).
         return PerLayerEmbedding(tensor=PER_LAYER_EMBEDDING, width=width, scale=math.sqrt(width))
 
     def _finished(self, task: Task) -> Entry | None:
-        """The shard of an interrupted run, if it was built from the same things and is whole."""
+        """Return the entry of a shard from an interrupted run, if its recipe is the same and it is whole."""
         entry = read_checkpoint(task.path)
         if entry is None:
             return None
@@ -305,26 +309,29 @@ class _Run:
         return entry
 
     def keep_finished(self) -> str:
-        """Remove what is not finished, and say what is kept; a worker may have finished a shard unheard."""
+        """Remove unfinished shards, and return a sentence on what is kept.
+
+        A worker may have finished a shard without this process having received its message.
+        """
         entries = [(task, read_checkpoint(task.path)) for task in self.tasks]
         kept = [entry for task, entry in entries if entry is not None and entry.recipe == task.recipe]
         shards = counted(len(self.tasks), "shard")
         if not any(entry for _, entry in entries):
             discard_work(self.work)
-            return f"interrupted; none of {shards} was finished, so nothing is kept"
+            return f"interrupted; none of {shards} was finished, and nothing is kept"
         with contextlib.suppress(OSError), Folder.open(self.work / SHARDS_FOLDER, follow=False) as folder:
             for task in self.tasks:
                 folder.remove(partial_name(task.path))
         is_kept = f"{len(kept)} of {shards} {'is' if len(kept) == 1 else 'are'} kept"
-        # The vocabulary is kept, too: what is said is what removing the folder gives back.
+        # The vocabulary is kept, too: the size is the space that removing the folder would free.
         size = bytes_text(sum(file.lstat().st_size for file in self.work.rglob("*") if not file.is_dir()))
         return (
-            f"interrupted; {is_kept} ({size} in {short_path(self.work)}); run the same command again to go "
-            "on, or remove that folder"
+            f"interrupted; {is_kept} ({size} in {short_path(self.work)}); run the same command again to "
+            "continue, or remove that folder"
         )
 
     def _move(self, task: Task, written: int) -> None:
-        """Some more of a shard is written; headers and norms, which are no stored weights, do not count."""
+        """Count `written` more bytes of a shard, up to its stored weights: headers and norms do not count."""
         limit = task.unit.weight_bytes(self.plan)
         self.under_way[task] = min(self.under_way.get(task, 0) + written, limit)
         self.on_bytes(self.done_bytes + sum(self.under_way.values()))
@@ -335,7 +342,7 @@ class _Run:
         self.on_progress(ShardProgress(task.unit.name, reused, self.done_bytes, self.plan.weight_bytes()))
 
     def drop_leftovers(self, manifest: Manifest) -> None:
-        """Remove checkpoints, and shards of an interrupted run with other options."""
+        """Remove checkpoints, and shards that an interrupted run with other options left."""
         wanted = {Path(s.path).name for s in manifest.shards}
         shards = self.work / SHARDS_FOLDER
         with Folder.open(shards, follow=False) as folder:

@@ -1,11 +1,11 @@
-"""A process that builds shard units for a run: `python -P -m anespec.convert.worker`.
+"""The process that builds shard units for a conversion: `python -P -m anespec.convert.worker`.
 
-Its standard input tells it a job and then the tasks; its standard output is for answers. It imports what any
-job needs before it listens. A single worker is this process itself. Several are its child processes: on Linux
-forked, so that they share what is imported and planned; on a Mac, where forking is not safe once system
-frameworks are loaded, each imports and plans for itself. They are the standard library's, which import from
-the current folder and run the main module again: here that folder is nobody's, and the module is this one.
-All end with the run.
+It reads a job and then the tasks from standard input, and writes answers to standard output. It imports what
+every job needs before it reads. With one worker, this process itself builds. With several, its child
+processes do: on Linux they are forked, and share the imports and the plan; on a Mac, where forking is unsafe
+after system frameworks are loaded, each imports and plans for itself. Child processes of `multiprocessing`
+import from the current folder and run the main module again. Here that folder is a neutral one, and the main
+module is this one. All processes end with the conversion.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ from anespec.system.child_python import end_with_parent
 from anespec.system.errors import AnespecError
 from anespec.system.machine import own_peak_memory, peak_memory
 
-STARTING = (
+START_METHOD = (
     multiprocessing.get_context("fork") if sys.platform == "linux" else multiprocessing.get_context("spawn")
 )
 
 
 class Builder:
-    """Builds units of a job's plan. It is pickled for a spawned process, which plans for itself."""
+    """Builds units of a job's plan. Pickled for a spawned process, it plans again there."""
 
     def __init__(self, job: Job, answers: Connection, lock: Lock) -> None:
-        """Plan; raises what the run does where a GGUF is not to be converted."""
+        """Plan the job; raise the same errors as the conversion if the GGUF cannot be converted."""
         self.job = job
         self._answers = answers
         self._lock = lock
@@ -50,40 +50,40 @@ class Builder:
         return Builder, (self.job, self._answers, self._lock)
 
     def build(self, number: int, task: Task) -> None:
-        """Build a unit and leave its entry in a checkpoint, by which it is finished even if nobody hears."""
+        """Build a unit and write its checkpoint, so that it is finished even if the answer is lost."""
         import anespec.convert.worker_imports  # noqa: F401
         from anespec.convert.build import build_unit
 
         def on_written(count: int) -> None:
-            self._say(BytesWritten(number, count))
+            self._answer(BytesWritten(number, count))
 
         try:
             entry = build_unit(self._plan, task.unit, task.path, task.recipe, self.job.threads, on_written)
             write_checkpoint(task.path, entry)
         except Exception as error:
-            self._say(_in_words(error))
+            self._answer(_sendable(error))
         else:
             own = own_peak_memory() if self._shared else peak_memory()
-            self._say(Finished(number, os.getpid(), own, self._shared))
+            self._answer(Finished(number, os.getpid(), own, self._shared))
 
-    def _say(self, answer: Answer) -> None:
+    def _answer(self, answer: Answer) -> None:
         with self._lock, contextlib.suppress(ConnectionError):
             self._answers.send(answer)
 
 
 def main() -> None:
-    """Serve the run until it hangs up."""
+    """Serve the conversion until it closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked, answers = Connection(0, writable=False), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
-    # A process that is ended leaves semaphores for the standard library's own to remove, without a word.
+    # The resource tracker removes semaphores that a killed process left, and should not warn about them.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     with contextlib.suppress(ConnectionError):
         try:
             _serve(asked, answers)
         except Exception as error:
-            answers.send(_in_words(error))
-    # What was imported needs no taking down.
+            answers.send(_sendable(error))
+    # Exit at once: the imported modules need no cleanup.
     os._exit(0)
 
 
@@ -91,9 +91,9 @@ def _serve(asked: Connection, answers: Connection) -> None:
     import anespec.convert.worker_imports  # noqa: F401
 
     job: Job = asked.recv()
-    builder, waiting = Builder(job, answers, STARTING.Lock()), STARTING.SimpleQueue()
+    builder, waiting = Builder(job, answers, START_METHOD.Lock()), START_METHOD.SimpleQueue()
     count = job.workers if job.workers > 1 else 0
-    workers = [STARTING.Process(target=_work, args=(builder, waiting)) for _ in range(count)]
+    workers = [START_METHOD.Process(target=_work, args=(builder, waiting)) for _ in range(count)]
     for worker in workers:
         worker.start()
     tasks: Sequence[Task] = asked.recv()
@@ -103,13 +103,13 @@ def _serve(asked: Connection, answers: Connection) -> None:
     if workers:
         ended = wait([worker.sentinel for worker in workers])
         worker = next(worker for worker in workers if worker.sentinel in ended)
-        # Its files are closed before the system knows how it ended.
+        # Its connection closes before its exit code is known.
         worker.join()
         raise early_end(worker.exitcode or 0)
 
 
 def _work(builder: Builder, waiting: "SimpleQueue[tuple[int, Task]]") -> None:
-    """Build in a process of several, which ends with the one that started it."""
+    """Build tasks in one of several child processes, which ends with its parent."""
     Thread(target=_end_with_starter, daemon=True).start()
     while True:
         builder.build(*waiting.get())
@@ -122,14 +122,14 @@ def _end_with_starter() -> None:
     os._exit(1)
 
 
-def _in_words(error: Exception) -> Exception:
-    """Return an error as the run is to raise it: with a text alone, which can be sent."""
+def _sendable(error: Exception) -> Exception:
+    """Return the error that the conversion raises: one with only a text, so that it can be pickled."""
     match error:
         case AnespecError():
             return error
         case ImportError():
             return AnespecError(
-                f"a process of the conversion could not import what it needs ({error}); install anespec again"
+                f"a process of the conversion could not import a module ({error}); install anespec again"
             )
         case MemoryError():
             return AnespecError(

@@ -1,4 +1,4 @@
-"""Choose the number of processes for a conversion: by its work, the processors and the free memory."""
+"""Choose the number of processes for a conversion by its work, the processors and the free memory."""
 
 import sys
 from collections.abc import Mapping
@@ -22,44 +22,44 @@ SECONDS_PER_GIGAWEIGHT: Mapping[WeightFormat, float] = MappingProxyType(
         WeightFormat.LUT4: 31.0,
     }
 )
-"""What a processor takes to store 10^9 weights: `benchmarks/weight_formats.py` (AVX-512, numpy 2)."""
+"""Seconds in which a processor stores 10^9 weights: `benchmarks/weight_formats.py` (AVX-512, numpy 2)."""
 
 REPACKED_SECONDS_PER_GIGAWEIGHT = 5.0
-"""The same where the GGUF's own integers are repacked, at most."""
+"""The upper limit of these seconds if the GGUF's own integers are repacked."""
 
-WORTH_A_PROCESS = 2.0
-"""Seconds of work for each worker: below that, starting it takes longer than it saves.
+MIN_WORKER_SECONDS = 2.0
+"""The least seconds of work for a worker; for less work, starting it takes longer than it saves.
 
-The imports, 3 s, have to be waited for in any case. Threads of one process save little: pieces are small and
-much of their work holds the interpreter's lock.
+The imports take 3 s in any case. Threads of one process save little: pieces are small, and much of their work
+holds the GIL.
 """
 
 IMPORTS_MEMORY = 300_000_000
-"""Bytes of what workers import, and the process that starts them; forked ones share it."""
+"""Bytes of the imports of a worker, and of the process that starts workers; forked workers share them."""
 
 WORKER_MEMORY = 100_000_000
-"""Bytes of a worker beside its imports and the projection that it reads."""
+"""Bytes of a worker besides its imports and the projection that it reads."""
 
 LARGEST_SHARE = 1.5
-"""All workers together stay below this multiple of the largest shard (docs/DESIGN.md, section 9)."""
+"""The limit of all workers' memory, as a multiple of the largest shard (docs/DESIGN.md, section 9)."""
 
 USUAL_SHARD = 1_000_000_000
-"""Bytes of a large model's shards. Where shards are smaller than that, workers may take as much as there."""
+"""Bytes of a large model's shard. With smaller shards, workers may use as much memory as with this one."""
 
 
 def suitable_workers(plan: ConversionPlan) -> int:
-    """Return the number of processes that pays for a plan on this machine, with the free memory."""
+    """Return the number of processes that is best for a plan on this machine, with its free memory."""
     units = shard_units(plan)
     largest = max(USUAL_SHARD, *(unit.weight_bytes(plan) for unit in units))
     room = min(free_memory(), int(LARGEST_SHARE * largest))
-    # The source of one projection is mapped at a time; of what it becomes, a piece.
+    # A worker maps the source of one projection at a time, and holds one piece of the result.
     own = WORKER_MEMORY + plan.largest_matrix_bytes()
     share = (room - IMPORTS_MEMORY) // (own if sys.platform == "linux" else IMPORTS_MEMORY + own)
-    return max(1, min(processors(), len(units), share, int(storing_seconds(plan) / WORTH_A_PROCESS)))
+    return max(1, min(processors(), len(units), share, int(storing_seconds(plan) / MIN_WORKER_SECONDS)))
 
 
 def storing_seconds(plan: ConversionPlan) -> float:
-    """About what one processor takes to store all weights of a plan."""
+    """Return the approximate seconds in which one processor stores all weights of a plan."""
     return sum(_cost(encoding) * rows * columns for encoding, (rows, columns) in plan.encodings()) / 1e9
 
 

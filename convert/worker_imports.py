@@ -1,25 +1,25 @@
-"""What building shards needs, imported in a process that is anespec's own.
+"""Import what building shards needs, in a process of anespec's own.
 
-coremltools imports every library that it can convert from, where it is installed, and torch and transformers
-alone take three quarters of the time. A graph that is built by hand needs none, so none is found meanwhile.
-coremltools goes on without them for the rest of the process, which a program that uses anespec as a library
-may not want: it imports `convert.build` itself.
+coremltools imports every installed library from which it can convert; torch and transformers take three
+quarters of the time. anespec builds its graphs directly and needs none of them, so they are hidden during the
+import. coremltools then works without them for the rest of the process. A program that uses anespec as a
+library may need them, so it imports `convert.build` itself.
 
-The garbage collector would look through each of coremltools' new objects several times and find nothing.
+The garbage collector is off meanwhile: it would scan coremltools' new objects several times and free nothing.
 """
 
 import gc
 import sys
 
-CONVERTED_FROM = (
+HIDDEN_LIBRARIES = (
     "executorch", "scipy", "sklearn", "tensorflow", "torch", "torchao", "torchaudio", "torchvision",
     "transformers", "xgboost",
 )  # fmt: skip
 
-_hidden = [name for name in CONVERTED_FROM if name not in sys.modules]
+_hidden = [name for name in HIDDEN_LIBRARIES if name not in sys.modules]
 gc.disable()
 for name in _hidden:
-    sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to say that there is none
+    sys.modules[name] = None  # type: ignore[assignment]  # the import system's mark for a missing module
 try:
     import anespec.convert.build  # noqa: F401
 finally:

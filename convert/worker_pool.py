@@ -1,6 +1,6 @@
-"""Builds shard units, several at a time in processes of their own where that pays.
+"""Build shard units, in several processes if that is faster.
 
-The process that builds opens the GGUF and plans for itself, so that only names travel between processes.
+Each process opens the GGUF and plans for itself, so only names are sent between processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,20 +9,20 @@ from functools import partial
 from anespec.convert.messages import BytesWritten, Finished, Job, Task
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.shard_units import Entry, read_checkpoint, write_checkpoint
-from anespec.convert.storage import TAKEN_AWAY
+from anespec.convert.storage import FILE_REMOVED
 from anespec.convert.worker_process import WorkerProcess
 from anespec.system.errors import AnespecError, StorageError
 from anespec.system.machine import peak_memory, processors
 
 OnWritten = Callable[[Task, int], None]
-"""Told of a task and of how many more bytes of its weights are written."""
+"""A callback for progress: a task, and the number of its weight bytes written since the last call."""
 
 
 class ConversionWorkers:
-    """Builds units; with more than one worker, in processes that start working towards it at once."""
+    """Builds units; with more than one worker in other processes, which start and import at once."""
 
     def __init__(self, plan: ConversionPlan, workers: int, early: WorkerProcess | None = None) -> None:
-        """Start the process, unless it is `early`; raises AnespecError where the system refuses."""
+        """Start the process unless `early` is one; raise AnespecError if it cannot be started."""
         self._plan = plan
         self._workers = workers
         self._threads = max(1, processors() // workers)
@@ -41,22 +41,22 @@ class ConversionWorkers:
             self._process.send(Job(plan.model.file.path.absolute(), plan.options, self._threads, workers))
 
     def close(self) -> None:
-        """End workers, even within a shard, where they would go on writing to what the run cleans up."""
+        """End the workers, even within a shard; else they would write to folders that the run removes."""
         if self._process is not None:
             self._process.end()
 
     @property
     def peak_memory_bytes(self) -> int:
-        """The largest memory of this process and of each worker, added up; what workers share counts once."""
+        """The sum of the peak memory of this process and its workers; shared memory counts once."""
         return peak_memory() + self._shared + sum(self._own.values())
 
     def build(self, tasks: Sequence[Task], on_written: OnWritten) -> Iterator[tuple[Task, Entry]]:
-        """Begin to build every task's unit, in the order of `staggered`; they come as they are finished.
+        """Start to build the units of all tasks, in the order of `staggered`; yield each when it is finished.
 
         Raises, from the iterator:
             GGUFError, UnsupportedModelError: a tensor cannot be converted.
-            StorageError: the disk is full or refuses.
-            AnespecError: a worker ended before its time.
+            StorageError: the disk is full, or a package cannot be written.
+            AnespecError: a worker ended early.
         """
         if self._process is None:
             return self._build_here(tasks, on_written)
@@ -85,7 +85,7 @@ class ConversionWorkers:
                 case Finished(number, worker, own, shared):
                     task, self._own[worker], self._shared = tasks[number], own, shared
                     if (entry := read_checkpoint(task.path)) is None:
-                        raise StorageError(f"{task.path}: {TAKEN_AWAY}")
+                        raise StorageError(f"{task.path}: {FILE_REMOVED}")
                     missing -= 1
                     yield task, entry
                 case error:
@@ -93,10 +93,10 @@ class ConversionWorkers:
 
 
 def staggered(tasks: Sequence[Task], workers: int, size: Callable[[Task], int]) -> list[Task]:
-    """Order tasks by size: the largest first, which ends soonest, but a small one for all workers but one.
+    """Order tasks by size, largest first, but give all workers except one a small task to begin with.
 
-    Else shards of one size would all be finished at the same time, and an interruption before that would find
-    nothing to keep.
+    With the largest first, all work ends soonest. If all workers started with shards of one size, these would
+    be finished at the same time, and an interruption before that would leave nothing to keep.
     """
     largest_first = sorted(tasks, key=lambda task: -size(task))
     early = min(workers - 1, len(tasks) - workers)

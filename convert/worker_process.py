@@ -1,7 +1,7 @@
-"""The process that builds the units of a conversion; it may be started before there is a plan.
+"""Start the process that builds the units of a conversion, possibly before the plan is made.
 
-What takes such a process longest is what it imports, and that is the same for every job. A run that knows
-early that it will convert a large file starts it at once, so that it imports while the run plans.
+Such a process needs most time for its imports, which are the same for every job. So a conversion of a large
+file starts it first, and plans while it imports.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 WORKER = "anespec.convert.worker"
 
-WORTH_STARTING_EARLY = 100_000_000
-"""Bytes of a GGUF below which its shards are built by the run's own process."""
+EARLY_START_BYTES = 100_000_000
+"""Bytes of a GGUF; the shards of a smaller one are built in the conversion's own process."""
 
 
 class WorkerProcess:
-    """A process that is one worker or has several of its own. It takes one job, then the job's tasks."""
+    """A process that is a single worker or starts several. It takes one job, then the job's tasks."""
 
     def __init__(self) -> None:
-        """Start it; raises OSError where the system refuses."""
+        """Start the process; raise OSError if that fails."""
         asking, self._asked = Pipe(duplex=False)
         self._answers, answering = Pipe(duplex=False)
-        # Processes started so ignore Ctrl-C, which a terminal sends to all; the run ends them.
+        # The process ignores ^C, which a terminal sends to all processes; the conversion ends it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with asking, answering:
             try:
@@ -48,19 +48,19 @@ class WorkerProcess:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def send(self, request: "Job | Sequence[Task]") -> None:
-        """Give it the job or the tasks. That it has ended is told where it should answer."""
+        """Send the job or the tasks. If the process has ended, `answer` reports it."""
         with contextlib.suppress(OSError):
             self._asked.send(request)
 
     def answer(self) -> "Answer":
-        """Wait for its next answer; an AnespecError where it ended before its time."""
+        """Wait for the next answer; it is an AnespecError if the process ended early."""
         with contextlib.suppress(EOFError, OSError):
             answer: Answer = self._answers.recv()
             return answer
         return early_end(self._started.wait())
 
     def end(self) -> None:
-        """End it and, since they live no longer than it, its workers; nothing writes any more afterwards."""
+        """End the process and its workers; after that none of them writes any more."""
         self._started.kill()
         self._started.wait()
         with self._asked, self._answers:
@@ -70,24 +70,25 @@ class WorkerProcess:
 
 
 def early_end(code: int) -> AnespecError:
-    """Return a sentence for a process that ended early: with an exit code, or a signal as a negative one."""
+    """Return the error for a process that ended early; a negative `code` is a signal's number."""
     how = f"ended with exit code {code} before its work was done"
     if code < 0:
         how = f"was ended by {signal_name(-code)}"
     if code == -signal.SIGKILL:
-        how = "was killed, most likely for want of memory"
+        how = "was killed, most likely for lack of memory"
     return AnespecError(f"a process of the conversion {how}; run the command again with --jobs 1")
 
 
 @contextlib.contextmanager
 def early_process(gguf: Path, jobs: int | None) -> Iterator[WorkerProcess | None]:
-    """A process that gets ready while the block plans a conversion by `jobs` workers; it ends with the block.
+    """Start a process that imports while the block plans a conversion with `jobs` workers; end it afterwards.
 
-    None where the run's own process will do, or where the system refuses one: a run that needs one says so.
+    Yield None if the conversion's own process will build the shards, or if the process cannot be started; a
+    conversion that needs one then reports the failure.
     """
     process: WorkerProcess | None = None
     with contextlib.suppress(OSError):
-        if jobs != 1 and processors() > 1 and gguf.stat().st_size >= WORTH_STARTING_EARLY:
+        if jobs != 1 and processors() > 1 and gguf.stat().st_size >= EARLY_START_BYTES:
             process = WorkerProcess()
     try:
         yield process

@@ -1,4 +1,4 @@
-"""The model families that convert, one small file of data each; no graph code."""
+"""The model families that can be converted. Each is a small file of data without graph code."""
 
 from anespec.convert.families.chatglm import CHATGLM
 from anespec.convert.families.exaone import EXAONE, EXAONE4
@@ -51,10 +51,11 @@ __all__ = ["FAMILIES", "MIXTURE", "family_of"]
 
 
 def family_of(architecture: str) -> Family:
-    """The family that GGUF calls `architecture`.
+    """Return the family whose name in GGUF is `architecture`.
 
     Raises:
-        UnsupportedModelError: no family of that name converts; with the reason where none ever will.
+        UnsupportedModelError: the architecture is not supported; the message has the reason if it never will
+            be.
     """
     try:
         return FAMILIES[architecture]
@@ -64,6 +65,6 @@ def family_of(architecture: str) -> Family:
                 f"the architecture {architecture!r} {REFUSED[architecture]}"
             ) from None
         raise UnsupportedModelError(
-            f"the architecture {quoted(architecture)} is not supported yet; these are: "
+            f"the architecture {quoted(architecture)} is not supported yet; the supported ones are: "
             f"{', '.join(sorted(FAMILIES))}"
         ) from None

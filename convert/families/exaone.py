@@ -1,4 +1,7 @@
-"""`exaone` (a Llama in other order) and `exaone4` (norms after, on q and k; rope in sliding layers only)."""
+"""`exaone`, a Llama with rows in another order, and `exaone4`.
+
+`exaone4` has norms after attention and MLP and on q and k, and rope only in sliding layers.
+"""
 
 from anespec.convert.families.family import (
     Family,

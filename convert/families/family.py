@@ -1,8 +1,8 @@
-"""What distinguishes one model family from another, as data.
+"""Describe how model families differ, as data.
 
-Tensor names are GGUF's own (https://github.com/ggml-org/llama.cpp, gguf-py constants): they are the
-same for every family, so a family only says which of them it has and what they mean. What a number in
-a GGUF means is what llama.cpp computes with it; facts that stand in no GGUF are taken from there.
+Tensor names are GGUF's own (https://github.com/ggml-org/llama.cpp, gguf-py constants). They are the same for
+every family, so a `Family` only says which of them it has and how the graph uses them. llama.cpp defines the
+meaning of every number in a GGUF, and is the source of facts that a GGUF does not contain.
 """
 
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from enum import StrEnum
 
 
 class RopeStyle(StrEnum):
-    """The rows of q and k within a head that rotate together, in the GGUF's order.
+    """Which rows of q and k rotate together within a head, in the GGUF's order.
 
-    `GPTJ`: rows 2i and 2i + 1 (GGML calls it NORM). `NEOX`: rows i and i + rotary_dim / 2. The block graph
-    always uses neox; the converter permutes rows.
+    `GPTJ`: rows 2i and 2i + 1 (GGML's NORM). `NEOX`: rows i and i + rotary_dim / 2. The graph always uses
+    neox; the converter permutes rows.
     """
 
     GPTJ = "gptj"
@@ -21,7 +21,7 @@ class RopeStyle(StrEnum):
 
 
 class Activation(StrEnum):
-    """The function on the MLP's gate."""
+    """The activation function of the MLP's gate."""
 
     SILU = "silu"
     GELU = "gelu"
@@ -29,53 +29,54 @@ class Activation(StrEnum):
 
 
 class HeadNorm(StrEnum):
-    """Where q and k are normalised, if at all."""
+    """Whether and where q and k are normalised."""
 
     NONE = "none"
     BEFORE_ROPE = "before rope"
-    """Each head by itself."""
+    """Each head separately, before rope."""
     AFTER_ROPE = "after rope"
-    """Each head by itself."""
+    """Each head separately, after rope."""
     ALL_HEADS = "all heads"
     """All heads of a token together, before rope."""
 
 
 class WeightlessNorm(StrEnum):
-    """Whether V is normalised, without a weight."""
+    """Whether V is normalised. The norm has no weight."""
 
     NONE = "none"
     EACH_HEAD = "each head"
 
 
 class EmbeddingScale(StrEnum):
-    """The factor of the embedding rows."""
+    """The factor by which embedding rows are multiplied."""
 
     NONE = "none"
     SQRT_WIDTH = "sqrt(d)"
     KEY = "key"
-    """The key `embedding_scale` of the file."""
+    """The value of the key `embedding_scale` in the file."""
 
 
 class SlidingRope(StrEnum):
-    """The rope of sliding-window layers, where a model has layers with and without a window."""
+    """The rope of sliding-window layers, if a model also has layers without a window."""
 
     SAME = "same"
-    """That of the others."""
+    """The same as in the other layers."""
     OWN = "own"
-    """A base of its own, not scaled; the others' factor on cos and sin holds."""
+    """A base of its own without scaling, and the other layers' factor on cos and sin."""
     PLAIN = "plain"
-    """The others' base, and nothing else."""
+    """The other layers' base, without scaling and factor."""
 
 
 @dataclass(frozen=True)
 class SlidingPattern:
-    """Which layers see only the last `attention.sliding_window` positions.
+    """Which layers slide: they see only the last `attention.sliding_window` positions.
 
-    Of every `period` layers all but the last do, unless `attention.sliding_window_pattern` gives another
-    period or says it layer by layer; without a period that key must be there. `window` stands in for a
-    missing key; without either, no layer has a window. `of_layers`: only models of so many layers slide.
-    A base of their own is the key `rope.freq_base_swa`, or else `rope_base`, or else the common one. With
-    `only_sliding_rotate` the layers of such a model that do not slide have no rope.
+    Of every `period` layers all but the last slide. The key `attention.sliding_window_pattern` may give
+    another period, or a flag for each layer; if `period` is None, the file must have that key. `window` is
+    the default for a missing key `attention.sliding_window`; without both, no layer slides. With `of_layers`
+    only models of this number of layers slide. The rope base of sliding layers (`SlidingRope.OWN`) is the key
+    `rope.freq_base_swa`, else `rope_base`, else the model's base. With `only_sliding_rotate` the other layers
+    of a sliding model have no rope.
     """
 
     period: int | None
@@ -88,9 +89,9 @@ class SlidingPattern:
 
 @dataclass(frozen=True)
 class Norms:
-    """The roles of a layer's RMSNorms; None where the layer has no norm at that place.
+    """The GGUF names of a layer's RMSNorms: before attention and MLP, and on their outputs.
 
-    Before attention and MLP, and on what they return, before it is added to the hidden state.
+    The latter are applied before the output is added to the hidden state. None means no norm at that place.
     """
 
     attention: str | None = "attn_norm"
@@ -100,7 +101,7 @@ class Norms:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Those that there are."""
+        """The names of the norms that exist."""
         return tuple(
             role for role in (self.attention, self.after_attention, self.mlp, self.after_mlp) if role
         )
@@ -108,20 +109,23 @@ class Norms:
 
 @dataclass(frozen=True)
 class Family:
-    """One `general.architecture` of GGUF, as far as it differs from a plain Llama layer.
+    """A `general.architecture` of GGUF: its differences from a plain Llama.
 
-    `attention_scale` multiplies the scores instead of 1 / sqrt(head_dim). Models of
-    `wide_scale_layers` layers use 1 / sqrt(d / heads). With `reads_scales` the keys `attention.scale`,
-    `residual_scale` and `logit_scale` hold. Every `rope_free_step`-th layer has no rope.
-    `attention_softcap` and `logit_softcap` hold where the file gives none: cap * tanh(x / cap); 0 caps
-    nothing. Families of None have no cap, whatever the file says. With `tunes_yarn` the keys of YaRN's betas
-    and of its `yarn_log_multiplier` hold. `rope_switch`: the key `rope.scaling.finetuned` may turn rope off.
-    With `sections_mean_neox` files that have `rope.dimension_sections` are of the style neox.
-    With `key_is_value` a layer without V projection uses K's. `layer_scale`: a layer's output may be
-    multiplied by a number of its own. `per_layer_inputs`: embeddings may feed every layer.
+    Attention: `attention_scale` multiplies the scores instead of 1 / sqrt(head_dim); models of
+    `wide_scale_layers` layers use 1 / sqrt(hidden_size / heads). With `key_is_value` a layer without a V
+    projection uses K's. `score_temperature`: scores may grow with the position.
 
-    The graph keeps the hidden state times `hidden_scale`, a power of two, where the model's own would leave
-    fp16's range. That needs norms after attention and MLP, which take in the factor.
+    Rope: every `rope_free_step`-th layer has none. `rope_switch`: the key `rope.scaling.finetuned` may turn
+    rope off. With `sections_mean_neox` files with `rope.dimension_sections` have the style neox. With
+    `tunes_yarn` the keys for YaRN's betas and its `yarn_log_multiplier` are read.
+
+    Scales: with `reads_scales` the keys `attention.scale`, `residual_scale` and `logit_scale` are read.
+    `attention_softcap` and `logit_softcap` are the defaults of the file's caps, cap * tanh(x / cap); 0 means
+    no cap by default, None that the file's keys are ignored, too. `layer_scale`: a layer's output may be
+    multiplied by a number of its own. `per_layer_inputs`: embeddings may be an input of every layer.
+
+    The graph keeps the hidden state times `hidden_scale`, a power of two, if the model's own values would
+    exceed fp16's range. That needs norms after attention and MLP, whose weights include the factor.
     """
 
     architecture: str
@@ -149,9 +153,9 @@ class Family:
     hidden_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        # Every family is made when the package is imported, so what is wrong here meets no user.
-        # K's rows are reordered for its rope; V's must not be.
+        # All families are constructed at import, so a failing assertion shows in every test.
+        # The rows of K are reordered for rope, and those of V must not be.
         assert not self.key_is_value or self.rope_style is RopeStyle.NEOX
         assert self.hidden_scale == 1 or (self.norms.after_attention and self.norms.after_mlp)
-        # Scores grow through the rope rows of queries, which a norm after it would undo.
+        # The rope rows of queries contain the growth of scores; a norm after rope would undo it.
         assert not self.score_temperature or self.head_norm is not HeadNorm.AFTER_ROPE

@@ -1,7 +1,8 @@
 """`gemma`, `gemma2`, `gemma3` and `gemma4` (text).
 
-The 1 that their norms add to the weight is part of the weight in a GGUF. A Gemma 4 without a key for it
-caps no logits, as in transformers, where llama.cpp would cap them at 30; published files have the key.
+Their norms add 1 to the weight; in a GGUF the weight includes that 1. If a file of Gemma 4 lacks the key for
+the logits' cap, logits are not capped, as in transformers; llama.cpp would cap them at 30. Published files
+have the key.
 """
 
 from anespec.convert.families.family import (
@@ -17,7 +18,7 @@ from anespec.convert.families.family import (
 )
 
 HIDDEN_SCALE = 1 / 32
-"""Hidden states of the larger ones are reported to reach 800,000 in fp32; fp16 ends at 65,504."""
+"""Hidden states of the larger models are reported to reach 800,000 in fp32; fp16's maximum is 65,504."""
 
 NORMS = Norms(after_attention="post_attention_norm", after_mlp="post_ffw_norm")
 

@@ -2,7 +2,7 @@
 
 from anespec.convert.families.family import Family, RopeStyle
 
-# `ernie4_5`: the dense ERNIE 4.5, a Llama in all but name.
+# `ernie4_5`: the dense ERNIE 4.5, a Llama under another name.
 
 ERNIE4_5 = Family(
     architecture="ernie4_5",
@@ -11,7 +11,7 @@ ERNIE4_5 = Family(
 )
 
 
-# `xverse`: a Llama in all but name.
+# `xverse`: a Llama under another name.
 
 XVERSE = Family(
     architecture="xverse",
@@ -20,7 +20,7 @@ XVERSE = Family(
 )
 
 
-# `internlm2`: a Llama in all but name.
+# `internlm2`: a Llama under another name.
 
 INTERNLM2 = Family(
     architecture="internlm2",

@@ -1,4 +1,4 @@
-"""`mistral3`: Ministral 3: YaRN, and scores that grow with the position."""
+"""`mistral3`: Ministral 3, with YaRN, and attention scores that grow with the position."""
 
 from anespec.convert.families.family import Family, RopeStyle
 

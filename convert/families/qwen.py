@@ -1,6 +1,6 @@
-"""`qwen2` (biases on q, k and v) and `qwen3` (norms on q and k instead), and the text of both with eyes.
+"""`qwen2` (biases on q, k and v), `qwen3` (norms on q and k instead), and the text parts of their VL models.
 
-Without images every section of a Qwen-VL's rope stands at the same position: its rope is the plain one.
+Without images all sections of a Qwen-VL's rope have the same position, so its rope is the plain one.
 """
 
 from dataclasses import replace

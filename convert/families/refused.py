@@ -1,16 +1,17 @@
-"""Architectures that will not convert, with the reason; others are merely not supported yet."""
+"""Architectures that will never be supported, with the reason. Others are not supported yet."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 MIXTURE = (
-    "is a mixture of experts; only dense models convert, since a pass would stream every expert's weights"
+    "is a mixture of experts; only dense models can be converted, since a pass would stream the weights of "
+    "every expert"
 )
 RECURRENT = (
-    "keeps a recurrent state; a state that is updated token by token cannot take back a rejected draft, "
-    "so only attention with a KV state converts"
+    "keeps a recurrent state; such a state cannot undo a rejected draft, so only models with a KV state can "
+    "be converted"
 )
-NO_DECODER = "is no text decoder that reads from left to right, so there is nothing to speculate on"
+NO_DECODER = "is not a text decoder that reads from left to right, so speculation is impossible"
 
 _MIXTURES = (
     "afmoe arctic bailingmoe bailingmoe2 dbrx deepseek deepseek2 deepseek2-ocr dots1 ernie4_5-moe exaone-moe "
@@ -37,4 +38,4 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         for architecture in names.split()
     }
 )
-"""GGUF's names of architectures (gguf-py, constants.py) by the reason."""
+"""The reasons by GGUF's names of architectures (gguf-py, constants.py)."""

@@ -1,4 +1,4 @@
-"""`seed_oss`: biases on q, k and v; the norm before the MLP goes by another name."""
+"""`seed_oss`: biases on q, k and v; the norm before the MLP has another name."""
 
 from anespec.convert.families.family import Family, Norms, RopeStyle
 

@@ -1,1 +1,1 @@
-"""The block graph in MIL, by primitive."""
+"""Build the graph of a shard in MIL; one module for each primitive."""

@@ -1,4 +1,4 @@
-"""Attention over the KV state, in the two shapes of docs/graph.md."""
+"""Build attention over the KV state, in either of the two shapes of docs/graph.md."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ from anespec.manifests.schema import AttentionShape, KVForm
 
 
 def logit_softcap(x: Var, cap: float) -> Var:
-    """cap * tanh(x / cap), elementwise."""
+    """Return cap * tanh(x / cap), elementwise."""
     bounded = mb.tanh(x=mb.mul(x=x, y=np.float16(1 / cap)))
     return mb.mul(x=bounded, y=np.float16(cap))
 
 
-# Rotary position embedding; neox style, so the pairs of a head are (i, i + rotary_dim / 2).
+# Rotary position embedding in neox style: the pairs of a head are (i, i + rotary_dim / 2).
 
 
 def rotate(x: Var, cos: Var, sin: Var, rotary_dim: int, head_dim: int) -> Var:
-    """Rotate [1, heads, T, head_dim] by cos/sin [T, rotary_dim / 2]; the rest passes through."""
+    """Rotate [1, heads, T, head_dim] by cos and sin [T, rotary_dim / 2]; other dimensions stay unchanged."""
     half, rest = rotary_dim // 2, head_dim - rotary_dim
     sizes = [half, half, rest] if rest else [half, half]
     first, second, *passing = mb.split(x=x, split_sizes=sizes, axis=-1)
@@ -38,7 +38,7 @@ def rotate(x: Var, cos: Var, sin: Var, rotary_dim: int, head_dim: int) -> Var:
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """Heads of one layer; `scale` multiplies the scores. `rotary_dim` is 0 where nothing rotates."""
+    """The sizes of one layer's attention. `scale` multiplies the scores; `rotary_dim` is 0 without rope."""
 
     heads: int
     kv_heads: int
@@ -53,13 +53,13 @@ class AttentionSizes:
 
     @property
     def group(self) -> int:
-        """Query heads per KV head."""
+        """The number of query heads per KV head."""
         return self.heads // self.kv_heads
 
 
 @dataclass(frozen=True)
 class KeyWeights:
-    """The weights of a layer's keys and values; without `v`, values are made from the output of `k`."""
+    """The weights of a layer's keys and values. Without `v` the values are the output of `k`."""
 
     k: Projection
     v: Projection | None
@@ -68,7 +68,7 @@ class KeyWeights:
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """The projections of one layer; without `keys` it attends to another layer's keys and values."""
+    """The projections of one layer. Without `keys` it attends to another layer's keys and values."""
 
     q: Projection
     output: Projection
@@ -86,9 +86,9 @@ class Rotation:
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The inputs of a layer beside the hidden state: rope rows, its pool's mask and the rows' slots.
+    """The inputs of a layer besides the hidden state: rope rows, its pool's mask, and the slots to write.
 
-    `layout` is that of channel tensors in the function.
+    `layout` is the layout of channel tensors in the function.
     """
 
     query_rope: Rotation | None
@@ -100,7 +100,7 @@ class LayerInputs:
 
 @dataclass(frozen=True)
 class WrittenKV:
-    """K and V of one layer once the pass's rows are in."""
+    """K and V of one layer after the pass's rows have been written."""
 
     k: UpdatedSlots
     v: UpdatedSlots
@@ -115,7 +115,7 @@ def write_keys_values(
     form: KVForm,
     name: str,
 ) -> WrittenKV:
-    """Make keys and values of a channel tensor and put them into their slots."""
+    """Compute keys and values from a channel tensor and write them into their slots."""
     projected = project(x, weights.k, f"{name}_k")
     k = _heads(projected, sizes.kv_heads, weights.k_norm, inputs.key_rope, sizes, f"{name}_k")
     v = projected if weights.v is None else project(x, weights.v, f"{name}_v")
@@ -136,7 +136,7 @@ def attention(
     written: WrittenKV,
     name: str,
 ) -> Var:
-    """Project queries of a channel tensor, attend over what was written, project back."""
+    """Compute queries from a channel tensor, attend to the written K/V, and apply the output projection."""
     projected = project(x, weights.q, f"{name}_q")
     q = _heads(projected, sizes.heads, weights.q_norm, inputs.query_rope, sizes, f"{name}_q")
     if sizes.scale != 1:
@@ -154,7 +154,7 @@ def _heads(
     sizes: AttentionSizes,
     name: str,
 ) -> Var:
-    """Split heads * head_dim channels into [1, heads, T, head_dim], normalised and rotated."""
+    """Split heads * head_dim channels into [1, heads, T, head_dim]; normalise and rotate them."""
     if norm is not None and sizes.head_norm is HeadNorm.ALL_HEADS:
         projected = rms_norm(projected, norm, sizes.epsilon, f"{name}_norm")
     x = _split_heads(projected, heads, sizes.head_dim)
@@ -175,8 +175,7 @@ def _split_heads(x: Var, heads: int, head_dim: int) -> Var:
 def merge_heads(x: Var, sizes: AttentionSizes, layout: ChannelLayout) -> Var:
     """Merge [1, heads, T, head_dim] into a channel tensor of heads * head_dim channels.
 
-    The transpose to [heads, head_dim, T] is what makes this right for T > 1; for T = 1 a plain
-    reshape gives the same.
+    For T > 1 this needs a transpose to [heads, head_dim, T] first; for T = 1 a reshape alone would do.
     """
     channels = mb.transpose(x=x, perm=[0, 1, 3, 2])
     return mb.reshape(x=channels, shape=channel_shape(sizes.heads * sizes.head_dim, -1, layout))
@@ -188,7 +187,7 @@ def _masked(scores: Var, mask: Var, sizes: AttentionSizes) -> Var:
 
 
 def _attend_per_kv_head(q: Var, keys: Var, values: Var, mask: Var, sizes: AttentionSizes) -> Var:
-    """One broadcast matmul per KV head over slices of q, K and V."""
+    """Attend with one broadcast matmul for each KV head, over slices of q, K and V."""
     queries = mb.split(x=q, num_splits=sizes.kv_heads, axis=1) if sizes.kv_heads > 1 else [q]
     keys_of = mb.split(x=keys, num_splits=sizes.kv_heads, axis=1) if sizes.kv_heads > 1 else [keys]
     values_of = mb.split(x=values, num_splits=sizes.kv_heads, axis=1) if sizes.kv_heads > 1 else [values]
@@ -200,7 +199,7 @@ def _attend_per_kv_head(q: Var, keys: Var, values: Var, mask: Var, sizes: Attent
 
 
 def _attend_grouped(q: Var, keys: Var, values: Var, mask: Var, sizes: AttentionSizes) -> Var:
-    """One matmul for all heads: a group's query heads stand beside each other as rows."""
+    """Attend with one matmul for all heads: the query heads of a group are rows of the same matrix."""
     slots = keys.shape[2]
     rows = mb.reshape(x=q, shape=(1, sizes.kv_heads, -1, sizes.head_dim))
     scores = mb.matmul(x=rows, y=keys, transpose_y=True)

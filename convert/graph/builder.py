@@ -1,4 +1,4 @@
-"""coremltools, imported with its expected Linux warnings silenced, and without losing a Ctrl-C."""
+"""Import coremltools without its warnings on Linux, and without losing a ^C."""
 
 import logging
 import warnings
@@ -8,7 +8,7 @@ from anespec.system.interrupts import interrupts_held_back
 
 _LOGGER = logging.getLogger("coremltools")
 _LEVEL = _LOGGER.level
-_LOGGER.setLevel(logging.CRITICAL)  # libcoremlpython is absent outside macOS; only the import is hushed
+_LOGGER.setLevel(logging.CRITICAL)  # during the import only: libcoremlpython is missing outside macOS
 with interrupts_held_back(), warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import coremltools as ct
@@ -23,7 +23,7 @@ _LOGGER.setLevel(_LEVEL)
 
 
 def file_value(var: Var, offset: int, path: str) -> Any:
-    """The protobuf value of a constant that stands at `offset` in the weight file `path`."""
+    """Return the protobuf value of a constant at `offset` in the weight file `path`."""
     kind = types_to_proto_primitive(var.sym_type.get_primitive())
     return create_file_value_tensor(path, offset, var.val.shape, kind)
 

@@ -1,4 +1,4 @@
-"""A shard's MIL functions: the same graph once for each that the shard has, over the same constants."""
+"""Build the MIL functions of a shard: the same graph for each function, over shared constants."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,22 @@ from anespec.manifests.channel_layout import ChannelLayout, shape_in
 from anespec.manifests.schema import MAIN, ShardFunction, StateSpec, TensorSpec
 
 Build = Callable[[Mapping[str, Var], ChannelLayout], Sequence[Var]]
-"""From inputs and states by name to outputs, in a function of this layout."""
+"""A callback that builds a graph: from inputs and states by name, and the function's layout, to outputs."""
 
 
 @dataclass(frozen=True)
 class ShardProgram:
-    """A program; its functions know the Core ML types of their inputs and outputs."""
+    """A MIL program whose functions have the Core ML types of their inputs and outputs."""
 
     program: Program
 
 
 @dataclass(frozen=True)
 class OtherBody:
-    """What a package's functions whose names begin with `prefix` make of the same inputs: their outputs."""
+    """Another graph over the same inputs, with its own `outputs`.
+
+    A package has it in additional functions, whose names begin with `prefix`.
+    """
 
     prefix: str
     build: Build
@@ -31,9 +34,9 @@ class OtherBody:
 
 @dataclass(frozen=True)
 class ProgramScope:
-    """Return T for each of a shard's functions; the first is the default.
+    """The functions of a shard with their T; the first is the default function.
 
-    A function of any T has one symbol, 1..t_max with `default_rows` as its default.
+    A function for any T has one symbolic dimension, 1..t_max, with `default_rows` as its default.
     """
 
     default_rows: int
@@ -48,10 +51,10 @@ class ProgramScope:
         states: Sequence[StateSpec] = (),
         others: Sequence[OtherBody] = (),
     ) -> ShardProgram:
-        """The program whose functions have these inputs and states, and return what `build` makes of them.
+        """Return the program whose functions have these inputs and states, and the outputs of `build`.
 
-        The operations that make the outputs take their names. Each of the `others` has a function beside each
-        of these, over the same constants.
+        The operations that compute the outputs get the outputs' names. For each function there is also one of
+        each of the `others`, over the same constants.
         """
         program = Program()
         for body in (OtherBody("", build, outputs), *others):
@@ -74,7 +77,7 @@ def _function(
     rows: int | ct.RangeDim,
     layout: ChannelLayout,
 ) -> Function:
-    """One function of so many rows, its types noted on it."""
+    """Build one function with `rows` as T, and set the types of its inputs and outputs."""
     symbol = getattr(rows, "symbol", rows)
     placeholders = {
         spec.name: mb.TensorSpec(
@@ -82,13 +85,14 @@ def _function(
         )
         for spec in inputs
     } | {spec.name: mb.StateTensorSpec(spec.shape, dtype=types.fp16) for spec in states}
-    # Operations without a name are numbered over a whole process: neither what it built before may show, nor
-    # may one function's names differ from another's, by which the writer knows what they share.
+    # coremltools numbers operations without a name over the whole process. The numbers are reset, so that the
+    # result does not depend on earlier builds, and constants of all functions have the same names, by which
+    # the writer finds those that they share.
     mb.name_count.clear()
     with Function(placeholders, ct.target.iOS18) as function:
         made = list(build(function.inputs, layout))
         for value, name in zip(made, outputs, strict=True):
-            # A last `identity` for the name alone was seen on a device unknown to Core ML's plan.
+            # A final `identity` to set the name would not do: Core ML's plan had an unknown device for one.
             value.name = value.op.name = name
         function.set_outputs(made)
     function.set_input_types(

@@ -1,9 +1,8 @@
-"""K/V in their slots: written by a mask blend or side by side, never by a scatter, which leaves the Neural
-Engine.
+"""Write K/V into their slots by a mask blend or a slice update; a scatter would leave the Neural Engine.
 
-The forms (manifests.schema.KVForm) differ in where the slots are kept, in what is written back and in what
-attention reads. All but AT_POSITION compute the same blend over all slots; AT_POSITION replaces the slots
-of the pass's rows alone. What attention reads is the same in all of them but for the sign of a zero (a
+The forms (manifests.schema.KVForm) differ in where the slots are kept, what is written back, and what
+attention reads. All but AT_POSITION compute the same blend over all slots. AT_POSITION replaces only the
+slots of the pass's rows. In all forms attention reads the same numbers, except for the sign of a zero (a
 blend adds +0), so all give the same results.
 """
 
@@ -28,7 +27,7 @@ class LayerKV:
 
 @dataclass(frozen=True)
 class Cell:
-    """The place of a layer's K or V: entry `entry` of a state or an input [n, n_kv, S, head_dim]."""
+    """The location of a layer's K or V: index `entry` of a state or an input [n, n_kv, S, head_dim]."""
 
     store: Var
     entry: int
@@ -36,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class LayerCells:
-    """The places of a layer's K and V."""
+    """The locations of a layer's K and V."""
 
     k: Cell
     v: Cell
@@ -44,7 +43,7 @@ class LayerCells:
 
 @dataclass(frozen=True)
 class MaskedHomes:
-    """The slots of a pass's rows: a mask [1, 1, S, T], and 1 for each slot that none writes [1, 1, S, 1]."""
+    """The slots of a pass's rows as a mask [1, 1, S, T]; `kept` [1, 1, S, 1] is 1 for all other slots."""
 
     mask: Var
     kept: Var
@@ -52,7 +51,7 @@ class MaskedHomes:
 
 @dataclass(frozen=True)
 class SideBySideHomes:
-    """The slots of a pass's rows, from `begin` to before `end`: bounds int32 [4] of a slice of a state."""
+    """The consecutive slots of a pass's rows, as bounds int32 [4] of a state's slice; `end` is exclusive."""
 
     begin: Var
     end: Var
@@ -63,17 +62,17 @@ Homes = MaskedHomes | SideBySideHomes
 
 @dataclass(frozen=True)
 class UpdatedSlots:
-    """K or V of a layer once the pass's rows are in: all `slots` [1, n_kv, S, head_dim], and those rows."""
+    """K or V of a layer after a write: all `slots` [1, n_kv, S, head_dim], and the pass's `rows`."""
 
     slots: Var
     rows: Var
 
 
 def state_specs(layers: Iterable[LayerKV], form: KVForm) -> tuple[StateSpec, ...]:
-    """The states of a shard whose `layers` have K/V of their own.
+    """Return the states of a shard whose `layers` have K/V of their own.
 
-    Packed, those of one pool and size share a state, K and V of each layer beside each other; it is named
-    after its first layer.
+    In the packed form, layers of the same pool and size share one state, with K and V of each layer as
+    neighbouring entries; the state has its first layer's name.
     """
     if form is KVForm.PACKED:
         groups: dict[tuple[str, int, int], list[LayerKV]] = {}
@@ -98,7 +97,7 @@ def _spec(name: str, layers: Sequence[LayerKV], form: KVForm) -> StateSpec:
 
 
 def layer_cells(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Mapping[int, LayerCells]:
-    """Return the places of each layer's K and V in all states of a shard."""
+    """Return the locations of each layer's K and V in the states of a shard, by layer."""
     cells: dict[int, list[Cell]] = {}
     for spec in specs:
         for entry, layer in enumerate(spec.layers):
@@ -107,7 +106,7 @@ def layer_cells(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Mappi
 
 
 def homes_of(written: Var, form: KVForm) -> Homes:
-    """The slots that a pass's rows write, as the pool's input has them (see KVCacheGroup.write_spec)."""
+    """Return the slots that a pass's rows write, from the pool's input (see KVCacheGroup.write_spec)."""
     if form is KVForm.AT_POSITION:
         return _side_by_side(written)
     kept = mb.sub(x=np.float16(1), y=mb.reduce_sum(x=written, axes=[3], keep_dims=True))
@@ -115,7 +114,7 @@ def homes_of(written: Var, form: KVForm) -> Homes:
 
 
 def _side_by_side(slots: Var) -> SideBySideHomes:
-    """The bounds from the first to behind the last of the slots [T], which T does not change."""
+    """Return the bounds of the consecutive slots [T], by operations that do not depend on T."""
     first = mb.slice_by_index(x=slots, begin=[0], end=[1])
     last = mb.slice_by_index(x=slots, begin=[-1], end=[0], end_mask=[True])
     none = np.zeros(1, np.int32)
@@ -125,10 +124,10 @@ def _side_by_side(slots: Var) -> SideBySideHomes:
 
 
 def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> UpdatedSlots:
-    """Put row t of `new` [1, n_kv, T, head_dim] into its slot.
+    """Write row t of `new` [1, n_kv, T, head_dim] into its slot.
 
-    A column of a mask that is all zero writes nowhere; side by side, every row writes. Every value must be
-    finite: 0 x infinity is not a number.
+    With a mask, a column of zeros writes no slot; with consecutive slots every row writes one. All values
+    must be finite, since 0 * infinity is NaN.
     """
     whole = cell.store if form is KVForm.OUTSIDE else mb.read_state(input=cell.store)
     if isinstance(homes, SideBySideHomes):
@@ -148,12 +147,12 @@ def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> Update
             updated = mb.slice_update(x=whole, update=blended, **_bounds(cell.entry))
             mb.coreml_update_state(state=cell.store, value=updated, name=name)
         case _:
-            pass  # the new rows are outputs
+            pass  # the host writes the new rows, which are outputs
     return UpdatedSlots(blended, new)
 
 
 def _bounds(entry: int) -> dict[str, list[int] | list[bool]]:
-    """One entry of the first axis and all of the others, as `state[entry : entry + 1] = ...` is converted."""
+    """Return the bounds of `state[entry : entry + 1]`, in the form to which coremltools converts it."""
     whole = [False, True, True, True]
     return {
         "begin": [entry, 0, 0, 0],

@@ -1,4 +1,4 @@
-"""The gated MLP."""
+"""Build the gated MLP."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from anespec.convert.graph.projection import Projection, project
 
 @dataclass(frozen=True)
 class MLPWeights:
-    """The three projections of one layer."""
+    """The three projections of one layer's MLP."""
 
     gate: Projection
     up: Projection
@@ -17,7 +17,7 @@ class MLPWeights:
 
 
 def activate(x: Var, activation: Activation) -> Var:
-    """The function, elementwise."""
+    """Apply the activation function, elementwise."""
     match activation:
         case Activation.SILU:
             return mb.silu(x=x)
@@ -26,7 +26,7 @@ def activate(x: Var, activation: Activation) -> Var:
 
 
 def gated_mlp(x: Var, weights: MLPWeights, activation: Activation, name: str) -> Var:
-    """down(activation(gate(x)) * up(x)) over a channel tensor."""
+    """Return down(activation(gate(x)) * up(x)) of a channel tensor."""
     gate = activate(project(x, weights.gate, f"{name}_gate"), activation)
     up = project(x, weights.up, f"{name}_up")
     return project(mb.mul(x=gate, y=up), weights.down, f"{name}_down")

@@ -1,4 +1,4 @@
-"""RMSNorm that neither overflows fp16 nor passes through its subnormal numbers, which may count as zero."""
+"""Build an RMSNorm that neither overflows fp16 nor depends on subnormals, which may be flushed to zero."""
 
 import math
 
@@ -12,33 +12,37 @@ HEAD = 3
 """The axis of a head's dimensions in [1, heads, T, head_dim]."""
 
 PEAK = 4.0
-"""What the largest magnitude of a row becomes: its divisor, up to 2^14, then has no subnormal reciprocal."""
+"""The largest magnitude of a row after the first division.
+
+The divisor is then 2^14 at most, so its reciprocal is not subnormal.
+"""
 
 LARGEST_SUM = 2.0**15
-"""What squares may add up to."""
+"""The largest sum of squares that is allowed."""
 
 SMALLEST_DIVISOR = 2.0**-12
-"""The least that a row is divided by, times PEAK: divided by PEAK it is fp16's smallest normal number."""
+"""The smallest divisor of a row, times PEAK. Divided by PEAK it is fp16's smallest normal number."""
 
 SMALLEST_NORMAL = 2.0**-14
 SMALLEST_ROOT = 2.0**-20
-"""A smaller square root of epsilon counts as this one, so that a row of zeros is never divided by zero."""
+"""The smallest square root of epsilon; a smaller one is replaced, so that zeros are never divided by zero."""
 
 LARGEST_ROOT = 2.0**5
-"""What the root of epsilon may become in a row's own units, where it is squared."""
+"""The largest square root of epsilon in a row's own units, in which it is squared."""
 
 
 def rms_norm(
     x: Var, weight: NDArray[np.float16] | None, epsilon: float, name: str, axis: int = CHANNELS_AXIS
 ) -> Var:
-    """x / sqrt(mean(x^2) + epsilon) * weight over one axis, the channels by default; without a weight, 1.
+    """Return x / sqrt(mean(x^2) + epsilon) * weight over one axis; without a weight it is 1.
 
-    Squares of fp16 numbers leave its range at both ends, and what is below 2^-14 may be flushed to zero. So a
-    row is divided twice before its squares count: by its largest magnitude, over PEAK, and then by
-    sqrt(mean(|x|) + epsilon), as good as its root mean square up to a factor. Now squares add up to PEAK * d
-    at most, and their mean is at least 2 * PEAK / sqrt(d). Those that are flushed, below 2^-14 each, are less
-    than 0.07 % of that for d = 8192, and cost half as much. Epsilon goes the same way, as `root`, so that a
-    row of zeros stays one. docs/graph.md has what other formulas lose.
+    Squares of fp16 numbers exceed its range at both ends, and numbers below 2^-14 may be flushed to zero. So
+    a row is divided twice before it is squared: by its largest magnitude over PEAK, and then by
+    sqrt(mean(|x|) + epsilon), which differs from its root mean square by a factor only. With d channels the
+    squares then add up to PEAK * d at most, and their mean is at least 2 * PEAK / sqrt(d). Squares that are
+    flushed, below 2^-14 each, are less than 0.07 % of that for d = 8192, and change the result by half as
+    much. Epsilon is divided in the same way, as `root`, so that a row of zeros stays zero. docs/graph.md has
+    the errors of other formulas.
     """
     length = int(x.shape[axis])
     root_epsilon = max(math.sqrt(epsilon), SMALLEST_ROOT)
@@ -46,7 +50,7 @@ def rms_norm(
     peak = mb.reduce_max(x=mb.abs(x=x), axes=[axis], keep_dims=True)
     peak = mb.maximum(x=peak, y=np.float16(divisor))
     unit = mb.real_div(x=x, y=mb.mul(x=peak, y=np.float16(1 / PEAK)))
-    # A power of two keeps the constant a normal number.
+    # A factor that is a power of two keeps the constant a normal number.
     lift = max(0, math.ceil(math.log2(SMALLEST_NORMAL / (root_epsilon * PEAK))))
     root = mb.real_div(x=np.float16(root_epsilon * PEAK * 2**lift), y=peak)
     shrink = 0.5 ** max(0, math.ceil(math.log2(PEAK * length / LARGEST_SUM)))

@@ -1,4 +1,4 @@
-"""Embeddings of their own for every layer (Gemma 4's small models): mixed once, added layer by layer."""
+"""Build per-layer inputs (Gemma 4's small models): each layer adds embeddings of its own."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from anespec.manifests.channel_layout import CHANNELS_AXIS
 
 @dataclass(frozen=True)
 class PerLayerMix:
-    """The weights that make a run of layers' own inputs: its rows of the model's projection, and the norm."""
+    """The weights that mix a shard's per-layer inputs: its rows of the model's projection, and the norm."""
 
     projection: Projection
     norm: NDArray[np.float16]
@@ -26,7 +26,7 @@ class PerLayerMix:
 
 @dataclass(frozen=True)
 class PerLayerWeights:
-    """The weights by which one layer adds its own input."""
+    """The weights with which a layer adds its own input."""
 
     gate: Projection
     projection: Projection
@@ -34,10 +34,10 @@ class PerLayerWeights:
 
 
 def mix_per_layer(embedded: Var, rows: Var, mix: PerLayerMix, epsilon: float) -> list[Var]:
-    """One channel tensor of `width` per layer: (norm(projection(embedded) / sqrt(d)) + rows) / sqrt(2).
+    """Return each layer's input: (norm(projection(embedded) / sqrt(hidden_size)) + rows) / sqrt(2).
 
-    `embedded` is the first hidden state as the graph keeps it, `rows` are the looked-up rows,
-    layers x width channels.
+    `embedded` is the first hidden state times the graph's factor, `rows` are the looked-up embeddings of all
+    layers, layers * width channels. The result is a channel tensor of `width` channels for each layer.
     """
     width = len(mix.norm)
     layers = rows.shape[CHANNELS_AXIS] // width
@@ -68,7 +68,7 @@ def add_per_layer(
     hidden_scale: float,
     name: str,
 ) -> Var:
-    """x + norm(projection(activation(gate(x / hidden_scale)) * own)) over channel tensors."""
+    """Return x + norm(projection(activation(gate(x / hidden_scale)) * own)), a channel tensor."""
     gate = project(x, weights.gate, f"{name}_input_gate")
     if hidden_scale != 1:
         gate = mb.mul(x=gate, y=np.float16(1 / hidden_scale))

@@ -1,7 +1,7 @@
-"""Constants whose values come later: the graph is built without a single weight in memory.
+"""Stand-ins for constants, so that the graph is built without any weight in memory.
 
-A placeholder is an array of the right shape and type whose strides are all zero, so it takes no
-memory; coremltools passes it through to the writer, which asks it for the values.
+A placeholder is an array of the right shape and type whose strides are all zero, so it takes no memory.
+coremltools passes it to the writer, which requests the values.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +20,10 @@ Values = NDArray[Any]
 
 
 class Placeholder(np.ndarray[Any, np.dtype[Any]]):
-    """Stands for a constant of `element`s; `chunks` gives the values, once (see weight_file.Chunks).
+    """An array in place of a constant of type `element`; `chunks` returns the values, once (package.Chunks).
 
-    Two with the same `values`, a weight and the name of one of its parts, stand for the same numbers.
+    `values` identifies them: a weight and the name of its part. Two placeholders with the same `values` have
+    the same numbers.
     """
 
     values: tuple[DeferredWeight, str]
@@ -31,10 +32,10 @@ class Placeholder(np.ndarray[Any, np.dtype[Any]]):
 
 
 def placeholders(weight: DeferredWeight, projection: str) -> dict[str, Placeholder]:
-    """The parts of a weight, by the names of the inputs that take them.
+    """Return placeholders for the parts of a weight, by the names of the inputs that take them.
 
-    The part that is asked for first is given as it is made. The others, which come with it, are kept until
-    they are asked for; so the large one should be the first.
+    All parts are computed together. The values of the part that is requested first are returned at once,
+    those of the others are kept in memory until they are requested. So the largest should be the first.
     """
     waiting: dict[str, list[Values]] = {}
 

@@ -1,4 +1,4 @@
-"""Projections: every one is a 1x1 convolution over a channel tensor (manifests.channel_layout)."""
+"""Build projections, each as a 1x1 convolution over a channel tensor (manifests.channel_layout)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from anespec.convert.weights.stored import DeferredWeight
 
 @dataclass(frozen=True)
 class Projection:
-    """A weight (out, in) that is made when the shard is written, and an optional fp16 bias (out,)."""
+    """A weight (out, in), which is computed when the shard is written, and an optional fp16 bias (out,)."""
 
     weight: DeferredWeight
     bias: NDArray[np.float16] | None = None
@@ -27,7 +27,7 @@ def _constant(weight: DeferredWeight, name: str) -> Var | Placeholder:
 
 
 def project(x: Var, projection: Projection, name: str) -> Var:
-    """Project a channel tensor of `in` channels to one of `out` channels."""
+    """Apply a projection to a channel tensor of `in` channels; return one of `out` channels."""
     weight = _constant(projection.weight, name)
     if projection.bias is None:
         return mb.conv(x=x, weight=weight, name=name)

@@ -1,4 +1,4 @@
-"""Whole shards: a run of layers, or a slice of the vocabulary, as one MIL program."""
+"""Build the MIL program of a whole shard: consecutive layers, or a part of the vocabulary."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,14 +48,15 @@ from anespec.manifests.schema import (
     TensorSpec,
 )
 
-# Core ML's reduce_argmax promises nothing on ties, which fp16 logits have often, and its numbers are int32.
-# So the lowest of equal tokens is found by formula, with fp16 numbers alone: the largest logit, the least
-# first digit of the tokens that have it, and the least second digit of those (see schema.BestHead). Digits
-# are counted from above, so that a product with 0 leaves out every other token.
+# Core ML's reduce_argmax does not define the result of ties, which are frequent among fp16 logits, and
+# returns int32. So the lowest of equal tokens is computed in fp16: the largest logit, the smallest first
+# digit of the tokens with that logit, and the smallest second digit of those (see schema.BestHead). The
+# digits are counted down from a maximum: then the best is a maximum, and a product with 0 excludes other
+# tokens.
 
 
 def best_tokens(slices: Sequence[Var]) -> Var:
-    """Slices of logits, each a channel tensor, to the channels of schema.BestHead in the same layout."""
+    """Return the channels of schema.BestHead for slices of logits; all are channel tensors of one layout."""
     digits = {tokens: _digits(tokens) for tokens in dict.fromkeys(map(_tokens, slices))}
     found = [part for logits in slices for part in _best(logits, *digits[_tokens(logits)])]
     return mb.concat(values=found, axis=CHANNELS_AXIS)
@@ -71,7 +72,7 @@ def _best(logits: Var, first_digits: Var, second_digits: Var) -> tuple[Var, Var,
     first = _over_tokens(mb.reduce_max, firsts)
     seconds = mb.mul(x=_as_number(mb.equal(x=firsts, y=first)), y=second_digits)
     second = _over_tokens(mb.reduce_max, seconds)
-    # A largest number hides an infinity below it, and what is no number where that is left out of maxima.
+    # The maximum hides minus infinity, and NaN too if the library ignores NaN in a maximum.
     is_finite = mb.less_equal(x=mb.abs(x=logits), y=np.float16(LARGEST_FACTOR))
     return largest, first, second, _over_tokens(mb.reduce_min, _as_number(is_finite))
 
@@ -85,7 +86,7 @@ def _as_number(truth: Var) -> Var:
 
 
 def _digits(tokens: int) -> tuple[Var, Var]:
-    """Both digits of each token's number in a slice of so many, from above, as channel tensors of one row."""
+    """Return both digits of the numbers of `tokens` tokens, counted down, as channel tensors of one row."""
     first, second = np.divmod(np.arange(tokens), BEST_DIGIT)
     return _constant(BEST_FIRST - first), _constant(BEST_DIGIT - second)
 
@@ -99,9 +100,9 @@ Norm = NDArray[np.float16]
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """Everything one layer needs, already stored. A norm of None is not there.
+    """The weights of one layer, in their stored formats. None means that there is no such norm.
 
-    The norms after attention and MLP are on what these return, before it is added to the hidden state.
+    The norms after attention and MLP apply to their outputs, before these are added to the hidden state.
     """
 
     attention_norm: Norm | None
@@ -129,7 +130,7 @@ class LayerPlan:
 
     @property
     def own_kv(self) -> LayerKV | None:
-        """The sizes of its own K and V; None where it attends to another layer's."""
+        """The sizes of its own K and V; None if it attends to another layer's."""
         if self.kv_layer != self.index:
             return None
         return LayerKV(self.index, self.sizes.kv_heads, self.sizes.head_dim, self.pool)
@@ -137,9 +138,9 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class LayerShardPlan:
-    """Consecutive layers in one program; d is the width of the hidden state.
+    """The plan of consecutive layers in one program.
 
-    The hidden state is the model's own times `hidden_scale`.
+    The graph's hidden state is the model's times `hidden_scale`.
     """
 
     layers: tuple[LayerPlan, ...]
@@ -151,35 +152,35 @@ class LayerShardPlan:
 
     @property
     def hidden_epsilon(self) -> float:
-        """The epsilon of norms of the hidden state."""
+        """The epsilon of norms over the hidden state."""
         return self.epsilon * self.hidden_scale**2
 
     @property
     def pools(self) -> tuple[KVCacheGroup, ...]:
-        """The pools in use, each once."""
+        """The pools of these layers, without duplicates."""
         return tuple({layer.pool.name: layer.pool for layer in self.layers}.values())
 
     @property
     def ropes(self) -> tuple[RopeTable, ...]:
-        """The rope tables in use, each once."""
+        """The rope tables of these layers, without duplicates."""
         tables = (table for layer in self.layers for table in (layer.key_rope, layer.query_rope))
         return tuple({table.cos_input: table for table in tables if table is not None}.values())
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """The places of K and V for every layer that has its own."""
+        """The K/V states of the layers that have their own."""
         own = [layer.own_kv for layer in self.layers]
         return kv.state_specs([sizes for sizes in own if sizes is not None], self.kv_form)
 
     @property
     def per_layer_input(self) -> str | None:
-        """The input that takes these layers' own embeddings, if they have any."""
+        """The name of the input for these layers' own embeddings; None if they have none."""
         first, last = self.layers[0].index, self.layers[-1].index
         return f"per_layer_{first:02d}_{last:02d}" if self.per_layer_width else None
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The shard's inputs, states left out wherever they are held; a None dimension is T."""
+        """The shard's inputs except K/V, wherever that is held; a dimension of None is T."""
         specs = [TensorSpec(name=HIDDEN_IN, shape=channel_shape(self.hidden_size))]
         for table in self.ropes:
             shape = (None, len(table.frequencies))
@@ -204,10 +205,10 @@ def decoder_layer(
     written: Mapping[int, WrittenKV],
     name: str,
 ) -> tuple[Var, WrittenKV]:
-    """Attention, then the MLP, each added to the hidden state.
+    """Build attention and the MLP, each added to the hidden state.
 
-    `cells` are where this layer's own K and V are kept, `written` those of earlier layers. Returns the
-    hidden state and what this layer attended to.
+    `cells` are the locations of this layer's own K and V, `written` has the K and V of earlier layers. Return
+    the hidden state, and the K and V to which this layer attended.
     """
 
     def before(hidden: Var, norm: Norm | None, place: str) -> Var:
@@ -238,9 +239,9 @@ def decoder_layer(
 def layer_shard(
     plan: LayerShardPlan, weights: list[LayerWeights], scope: ProgramScope, mix: PerLayerMix | None = None
 ) -> ShardProgram:
-    """The program of consecutive layers; inputs and states as `plan` says, output `hidden`.
+    """Build the program of consecutive layers, with the inputs and states of `plan` and the output `hidden`.
 
-    Where the host holds the states, they are inputs, and each one's new rows an output.
+    If the host holds the states, they are inputs, and the new rows of each are an output.
     """
     hosted = tuple(spec for spec in plan.states if spec.held == "host")
 
@@ -282,13 +283,13 @@ def _rotation(table: RopeTable | None, by_name: Mapping[str, Var]) -> Rotation |
 
 
 def head_inputs(hidden_size: int) -> tuple[TensorSpec, ...]:
-    """A head shard takes the hidden state alone."""
+    """Return the only input of a head shard, the hidden state."""
     return (TensorSpec(name=HIDDEN_IN, shape=channel_shape(hidden_size)),)
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """The plan of the logits: their scale and softcap are those of the whole vocabulary."""
+    """The plan of the output layer, which all head shards share."""
 
     hidden_size: int
     epsilon: float
@@ -300,9 +301,9 @@ class HeadPlan:
 def head_shard(
     plan: HeadPlan, norm: Norm, slices: Mapping[str, Projection], scope: ProgramScope
 ) -> ShardProgram:
-    """Final norm, then slices of the output projection by the names of their logits.
+    """Build the final norm and slices of the output projection, which are by the names of their logits.
 
-    Where the plan says so, further functions find the best token of each slice (see schema.BestHead).
+    If the plan says so, additional functions find the best token of each slice (see schema.BestHead).
     """
 
     def build(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var, ...]:

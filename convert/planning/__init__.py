@@ -1,1 +1,1 @@
-"""Plan a conversion before any weight is read: shapes, shards and their limits."""
+"""Plan a conversion before any weight is read: its shapes, its shards and their limits."""

@@ -1,8 +1,8 @@
-"""What K/V cost a pass, by form and context: the bytes that its graph writes, and all that it touches.
+"""Compute the memory traffic of K/V in a pass, by form and context: the bytes written, and all bytes touched.
 
-Counted from the graph; nothing of it is measured. A blend reads every slot and makes every slot anew; then
-attention reads them all. What a compiler keeps on its chip in between is unknown, and so is whether it
-updates a state in place, which these numbers take for granted.
+The numbers are counted from the graph, not measured. A blend reads every slot and writes every slot; then
+attention reads all of them. It is unknown which values a compiler keeps on the chip in between, and whether
+it updates a state in place, which these numbers assume.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.facts import LayerFacts
 from anespec.manifests.schema import KVForm, aligned, spare_slots
 
-BYTES = 2
-"""Of an fp16 number."""
+FP16_BYTES = 2
+"""The size of an fp16 number."""
 
-LEAST_CONTEXT = 256
-"""Shorter contexts are of no use to anybody."""
+MIN_CONTEXT = 256
+"""The shortest context that is suggested."""
 
 
 @dataclass(frozen=True)
 class KVTraffic:
-    """K and V of all layers in a decoding pass of one form at one context, in bytes.
+    """The traffic of all layers' K and V in a decoding pass, in bytes, for one form and context.
 
-    `written` reach a state, or the host's cache. `touched` are all that the pass reads or writes of K/V, and
-    of blends as large as them; `share` is their part of these and the weights.
+    `written` bytes go to a state, or to the host's cache. `touched` counts everything that the pass reads or
+    writes of K/V, including blends of their size; `share` is its fraction of `touched` plus the weights.
     """
 
     form: KVForm
@@ -35,20 +35,20 @@ class KVTraffic:
 
 
 def kv_traffic(plan: ConversionPlan, context: int | None = None) -> tuple[KVTraffic, ...]:
-    """Every form, in the order of KVForm, at the plan's context or another."""
+    """Return the traffic of every form, in the order of KVForm; a context of None is the plan's."""
     return tuple(_of(plan, form, plan.context if context is None else context) for form in KVForm)
 
 
 def contexts_beside(plan: ConversionPlan) -> Sequence[int]:
-    """The plan's context, and shorter ones that a person may choose in its place; longest first."""
+    """Return the plan's context and shorter ones that the user may choose instead, longest first."""
     shorter = (aligned(plan.context // part) for part in (2, 4))
-    return (plan.context, *(each for each in shorter if LEAST_CONTEXT <= each < plan.context))
+    return (plan.context, *(each for each in shorter if MIN_CONTEXT <= each < plan.context))
 
 
 def _of(plan: ConversionPlan, form: KVForm, context: int) -> KVTraffic:
     whole, new, read = 0, 0, 0
     for layer in plan.model.facts.layers:
-        slot = 2 * BYTES * layer.kv_heads * layer.head_dim
+        slot = 2 * FP16_BYTES * layer.kv_heads * layer.head_dim
         slots = _slots(plan, layer, form, context)
         read += slot * slots
         if layer.owns_kv:
@@ -65,7 +65,7 @@ def _of(plan: ConversionPlan, form: KVForm, context: int) -> KVTraffic:
 
 
 def _slots(plan: ConversionPlan, layer: LayerFacts, form: KVForm, context: int) -> int:
-    """The slots of a layer's K and V in all sequences."""
+    """Return the number of slots of a layer's K and V in all sequences."""
     widest = plan.passes.t_max
     of_tokens = context if layer.window is None else min(context, aligned(layer.window + widest))
     return (of_tokens + spare_slots(form, widest)) * plan.options.sequences

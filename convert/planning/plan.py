@@ -1,4 +1,4 @@
-"""The plan of a conversion: the options checked against the model, before any weight is read."""
+"""Plan a conversion: check the options against the model before any weight is read."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,14 +42,17 @@ from anespec.system.errors import RequestError, UnsupportedModelError
 from anespec.system.formatting import printable
 
 WIDEST_CPU_PASS = 128
-"""The portable backend's prefill uses wide passes where the exactness gate proves them equal."""
+"""The widest pass for processors; prefill uses it if the exactness gate proves it equal."""
 
 PREFILL_BLOCK = 64
-"""Rows of a prefill pass for shapes of functions, by default."""
+"""The default rows of a prefill pass with --shapes functions."""
 
 WIDE_LAYOUT = ChannelLayout.ROWS_LAST
-"""The layout of a function for prefill: an activation of 64 rows and 8192 channels takes 1 MB so, and 33 MB
-where a Neural Engine pads a last axis of one element."""
+"""The layout of a function for prefill.
+
+An activation of 64 rows and 8192 channels then takes 1 MB. In the other layout it takes 33 MB if a Neural
+Engine pads a last axis of one element.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,11 @@ class PassesPlan:
 
 
 def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
-    """Return the shapes that the options select; a range that would hold a single width is static.
+    """Return the shapes that the options select; a range with a single width becomes static.
 
     Raises:
-        RequestError: a prefill block is asked for where there is none, or it is no wider than the block, or
-            wider than the context; or a default T or a hint for shapes that are no range.
+        RequestError: a prefill block is given without --shapes functions, is not larger than the block, or is
+            larger than the context; or a default T or a hint is given without --shapes range.
     """
     block, shapes, layout = options.block, options.shapes or Shapes.RANGE, options.layout or DECLARED
     if shapes is not Shapes.RANGE and (options.range_default or options.reshape_hint):
@@ -89,7 +92,7 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
             ShardFunction(name=f"rows_{rows}", rows=rows, layout=own)
             for rows, own in ((block, layout), (prefill, WIDE_LAYOUT))
         )
-        # A prompt's pass needs one row of logits, or none.
+        # A prompt's pass needs one row of logits at most, so heads need only the block's function.
         heads = (ShardFunction(name=MAIN, rows=block, layout=layout),)
         return PassesPlan(shapes, functions, block, prefill, (block, prefill), heads)
     if options.prefill_block is not None:
@@ -110,28 +113,28 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
     )
 
 
-# The options of a conversion, completed with what was measured on a machine (`--tuned`).
+# With `--tuned` the options are completed with choices that were measured on a machine.
 
-OF_ONE_MODEL = ("topology", "head_shards")
-"""Choices that hold for the model alone that they were measured with."""
+MODEL_CHOICES = ("topology", "head_shards")
+"""Choices that are valid only for the model with which they were measured."""
 
-OF_RANGES = ("range_default", "reshape_hint")
-"""Choices that are for shapes of a range alone."""
+RANGE_CHOICES = ("range_default", "reshape_hint")
+"""Choices that apply only to --shapes range."""
 
 
 @dataclass(frozen=True)
 class TunedOptions:
-    """Options without `tuned`, and what was taken from there or left, in sentences."""
+    """Options completed from `tuned`, and notes on the choices that were used or left out."""
 
     options: ConvertOptions
     notes: tuple[str, ...] = ()
 
 
 def with_tuned(options: ConvertOptions, model: MatchedModel) -> TunedOptions:
-    """The options, with the measured choices in place of those that nobody gave.
+    """Return the options with measured choices in place of options that were not given.
 
     Raises:
-        RequestError: the file holds no choices, or they are for another target.
+        RequestError: the file has no choices, or they are for another target.
         StorageError: the file cannot be read.
     """
     if options.tuned is None:
@@ -141,19 +144,19 @@ def with_tuned(options: ConvertOptions, model: MatchedModel) -> TunedOptions:
     if "target" in given and options.target is not choices.target:
         raise RequestError(
             f"{options.tuned}: was measured for --target {choices.target}, not {options.target}; "
-            "leave --tuned or --target out"
+            "leave out --tuned or --target"
         )
     wanted: dict[str, Any] = {
         name: value for name in CHOICES if (value := getattr(choices, name)) is not None
     }
-    left_out = () if choices.model == model else OF_ONE_MODEL
+    left_out = () if choices.model == model else MODEL_CHOICES
     taken = {name: wanted[name] for name in wanted if name not in given and name not in left_out}
     block, prefill = taken.get("block", options.block), taken.get("prefill_block")
     narrow = prefill is not None and prefill <= block
     shapes = taken.get("shapes", options.shapes) or Shapes.RANGE
     if narrow or shapes is not Shapes.FUNCTIONS:
         taken.pop("prefill_block", None)
-    for name in OF_RANGES if shapes is not Shapes.RANGE else ():
+    for name in RANGE_CHOICES if shapes is not Shapes.RANGE else ():
         taken.pop(name, None)
     return TunedOptions(
         options.with_changes(tuned=None, target=choices.target, **taken),
@@ -169,10 +172,10 @@ def _notes(
     notes = [f"from {name}, measured on {printable(choices.machine)}: {flags}"] if flags else []
     overruled = [choice for choice in wanted if choice in options.model_fields_set]
     if overruled:
-        notes.append(f"{name} recommends {_listed(overruled, wanted)}, but the command line says otherwise")
-    foreign = [choice for choice in OF_ONE_MODEL if choice in wanted and choice not in {*taken, *overruled}]
+        notes.append(f"{name} recommends {_listed(overruled, wanted)}, but the command line overrides it")
+    foreign = [choice for choice in MODEL_CHOICES if choice in wanted and choice not in {*taken, *overruled}]
     if foreign:
-        notes.append(f"{name}: {_listed(foreign, wanted)} is for another model, and is left out")
+        notes.append(f"{name}: {_listed(foreign, wanted)} is for another model, so it is left out")
     return notes or [f"{name} recommends nothing for this conversion"]
 
 
@@ -183,19 +186,19 @@ def _listed(choices: list[str], values: dict[str, object]) -> str:
 KV_FORMS: Mapping[Target, KVForm] = MappingProxyType(
     {Target.MAC: KVForm.SLICE_UPDATE, Target.IPHONE: KVForm.PACKED, Target.CPU: KVForm.REREAD}
 )
-"""The default forms; docs/graph.md gives the reasons."""
+"""The default K/V forms by target; docs/graph.md gives the reasons."""
 
 
 class ConversionPlan:
-    """A model and the options, checked against each other: everything but the bytes.
+    """A model and the options, checked against each other.
 
-    `options` are complete: what `--tuned` names is taken over, and `tuning_notes` say what of it.
-    `has_usual_context` tells whether the context is the one that options without any would have.
+    `options` are completed from `--tuned`, and `tuning_notes` say how. `has_usual_context` is true if the
+    context is the default one.
 
     Raises from the constructor:
-        RequestError: the options do not fit the model, or name a report that holds no choices.
-        StorageError: that report cannot be read.
-        UnsupportedModelError: the model cannot be built at this context.
+        RequestError: the options do not fit the model, or the file of --tuned has no choices.
+        StorageError: the file of --tuned cannot be read.
+        UnsupportedModelError: the model cannot be built with this context.
     """
 
     def __init__(self, model: SourceModel, options: ConvertOptions) -> None:
@@ -220,8 +223,8 @@ class ConversionPlan:
         self.passes: PassesPlan = plan_passes(options, self.context)
         if (self.context + spare_slots(self.kv_form, self.passes.t_max)) * options.sequences > MOST_SLOTS:
             raise RequestError(
-                f"--context {context} times --sequences {options.sequences} asks for more than the "
-                f"{MOST_SLOTS} slots that a state can have"
+                f"--context {context} times --sequences {options.sequences} needs more than the "
+                f"{MOST_SLOTS} slots that a state can have; reduce one of them"
             )
         layers = model.facts.layers
         self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
@@ -248,7 +251,7 @@ class ConversionPlan:
         )
 
     def _stack(self) -> StackSizes:
-        """Return the parts that the topology divides."""
+        """Return the layers and the head, which the topology divides into shards."""
         layers = self.model.facts.layers
         return StackSizes(
             layer_bytes=tuple(self.layer_bytes(layer) for layer in layers),
@@ -260,7 +263,7 @@ class ConversionPlan:
 
     @property
     def topology(self) -> Topology:
-        """The division of layers and vocabulary; `sharding` gives the reasons."""
+        """The division of layers and vocabulary into shards; `sharding` has the reasons."""
         return self.sharding.topology
 
     @property
@@ -270,32 +273,32 @@ class ConversionPlan:
 
     @property
     def pools(self) -> tuple[KVCacheGroup, ...]:
-        """Every pool, `global` first."""
+        """All pools, `global` first."""
         return tuple(sorted(self._pools.values(), key=lambda pool: (pool.window is not None, pool.name)))
 
     def pool_of(self, layer: LayerFacts) -> KVCacheGroup:
-        """The pool that holds a layer's K/V."""
+        """Return the pool that holds a layer's K/V."""
         return self._pools[layer.window]
 
     @property
     def ropes(self) -> tuple[RopeTable, ...]:
-        """Every rope table, each once."""
+        """All rope tables, without duplicates."""
         tables = (table for pair in self._ropes.values() for table in pair if table is not None)
         return tuple({table.cos_input: table for table in tables}.values())
 
     def ropes_of(self, layer: LayerFacts) -> tuple[RopeTable | None, RopeTable | None]:
-        """A layer's tables for queries and for keys; None where nothing rotates."""
+        """Return a layer's rope tables for queries and for keys; None without rope."""
         return self._ropes[layer.index]
 
     def _pool(self, window: int | None) -> KVCacheGroup:
-        """The slots of layers that see `window` positions: a ring where that is less than the context.
+        """Return the pool of layers that see `window` positions: a ring if that is shorter than the context.
 
-        Behind the slots of tokens stand the spare ones that the form needs.
+        The spare slots that the K/V form needs come after the slots of tokens.
         """
         if window is None:
             region, ending = self.context, ""
         else:
-            # A pass writes all its rows before any is read: the first row's window must survive them.
+            # A pass writes all its rows before it reads any, and must not overwrite the first row's window.
             region, ending = min(self.context, aligned(window + self.passes.t_max)), "_local"
         region += spare_slots(self.kv_form, self.passes.t_max)
         written = "kv_position" if self.kv_form is KVForm.AT_POSITION else "kv_write_mask"
@@ -323,28 +326,28 @@ class ConversionPlan:
         if temperature is None:
             return key, key
         if layer.rotary_dim != layer.head_dim:
-            # The rope rows of queries carry the growth, and what does not rotate would miss it.
+            # The growth is in the rope rows of queries, so dimensions without rope would not get it.
             raise UnsupportedModelError(
-                f"{self.model.file.path}: scores that grow with the position need heads that rotate whole, "
-                f"not {layer.rotary_dim} of {layer.head_dim} dimensions"
+                f"{self.model.file.path}: scores that grow with the position need rope on whole heads, "
+                f"not on {layer.rotary_dim} of {layer.head_dim} dimensions"
             )
         names = {"cos_input": f"rope_cos_query{ending}", "sin_input": f"rope_sin_query{ending}"}
         grown = {"temperature": temperature.scale, "temperature_step": temperature.step}
         return key.model_copy(update=names | grown), key
 
     def layer_bytes(self, layer: LayerFacts) -> int:
-        """Stored bytes of a layer's projections in the chosen weight formats."""
+        """Return the stored bytes of a layer's projections in the chosen weight formats."""
         return sum(self._layer_matrix_bytes(layer))
 
     def _layer_matrix_bytes(self, layer: LayerFacts) -> list[int]:
         return [stored_bytes(encoding, shape) for encoding, shape in self._layer_encodings(layer)]
 
     def head_bytes(self) -> int:
-        """Stored bytes of the whole output projection."""
+        """Return the stored bytes of the whole output projection."""
         return stored_bytes(*self._head_encoding())
 
     def weight_bytes(self) -> int:
-        """Stored bytes of all shards: what a run has to write."""
+        """Return the stored bytes of all shards."""
         return sum(self.layer_bytes(layer) for layer in self.model.facts.layers) + self.head_bytes()
 
     def encodings(self) -> Iterator[tuple[Encoding, tuple[int, int]]]:
@@ -367,7 +370,7 @@ class ConversionPlan:
         return self._encoding(self.model.head_tensor, HEAD, facts.hidden_size), shape
 
     def largest_matrix_bytes(self) -> int:
-        """Stored bytes of the largest projection: what a conversion holds at once."""
+        """Return the stored bytes of the largest projection."""
         slices = [len(part) for tokens in self.topology.heads for part in head_slices(tokens)]
         layers = (self._layer_matrix_bytes(layer) for layer in self.model.facts.layers)
         widest = self.head_bytes() * max(slices) // self.model.facts.vocabulary
@@ -379,16 +382,16 @@ class ConversionPlan:
         return choose(asked, width, kind_there, self.options.target).encoding
 
     def tokens_bytes(self) -> int:
-        """Bytes of the embedding tables as the source stores them."""
+        """Return the bytes of the embedding tables, as the GGUF stores them."""
         tensors = self.model.file.tensors
         return sum(tensors[name].nbytes for name in (EMBEDDING, PER_LAYER_EMBEDDING) if name in tensors)
 
     def estimated_bytes(self) -> int:
-        """Bytes of the artifact, vocabulary and graph text left out."""
+        """Return the estimated bytes of the artifact, without the vocabulary and the graph."""
         return self.weight_bytes() + self.tokens_bytes()
 
     def state_bytes(self) -> int:
-        """Bytes of the KV state in memory."""
+        """Return the bytes of the KV states in memory."""
         return sum(
             2 * 2 * layer.kv_heads * layer.head_dim * self.pool_of(layer).slots
             for layer in self.model.facts.layers

@@ -1,4 +1,4 @@
-"""Describe a topology plan for a person: each shard with the evidence on its size, and possible fixes."""
+"""Describe a topology plan to the user: each shard with the evidence on its size, and warnings with fixes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from anespec.convert.planning.topology import Origin, TopologyPlan, describe_kin
 from anespec.manifests.schema import Shapes, Target
 from anespec.system.formatting import bytes_text, listed
 
-# What is known of the first use of an artifact on a Neural Engine, by its shapes.
+# The first use of an artifact on a Neural Engine depends on its shapes.
 
 RANGE_EVIDENCE = "B: ane-book Exp. 26"
 
 
 def first_use(target: Target, shapes: Shapes, widths: Sequence[int]) -> str | None:
-    """Return a sentence on the first use; None where there is no Neural Engine to prepare."""
+    """Return a sentence on the first use; None if the target has no Neural Engine."""
     if target is Target.CPU:
         return None
     if shapes is Shapes.RANGE:
@@ -32,14 +32,14 @@ def first_use(target: Target, shapes: Shapes, widths: Sequence[int]) -> str | No
             "or functions start faster."
         )
     return (
-        "First use: Core ML prepares each function; no measurement is known for shapes that are fixed, and "
-        "`anespec selftest` makes one here."
+        "First use: Core ML prepares each function. No measurement is known for fixed shapes; "
+        "`anespec selftest` measures it here."
     )
 
 
 @dataclass(frozen=True)
 class ShardRow:
-    """Consecutive layers, or tokens of a head shard: their stored bytes and what is known of that size."""
+    """A row of the report: a shard's layers or tokens, its stored bytes, and the evidence on that size."""
 
     part: range
     kinds: str
@@ -49,10 +49,10 @@ class ShardRow:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """A plan's shards, reasons and warnings.
+    """The shards of a plan, its reasons and its warnings.
 
-    `total_bytes` are weights, which the functions of a shard share; `process_bytes` is about what one process
-    can hold of them on the Neural Engine, None where that is no limit.
+    `total_bytes` counts weights, which the functions of a shard share. `process_bytes` is about the most that
+    one process can hold of them on the Neural Engine, None if there is no such limit.
     """
 
     layer_shards: tuple[ShardRow, ...]
@@ -64,7 +64,7 @@ class PlanReport:
 
 
 def explain(plan: TopologyPlan) -> PlanReport:
-    """Return the content of `plan`, its reasons, and its risks."""
+    """Return the report on `plan`: its shards, reasons and warnings."""
     limits, topology = SHARD_LIMITS[plan.target], plan.topology
     layer_rows = tuple(
         ShardRow(part, describe_kinds(plan.stack.kinds[part.start : part.stop]), size, limits.range_of(size))
@@ -102,30 +102,30 @@ def _preset_warnings(plan: TopologyPlan) -> list[str]:
 
 
 def _layer_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
-    """Return one sentence for each unfavourable outlook: its shards, the finding, the fix."""
+    """Return a sentence for each size range without a good outlook: its shards, the finding, the fix."""
     warnings: list[str] = []
     for known in SHARD_LIMITS[plan.target].ranges:
         inside = [row for row in rows if row.size_range == known]
-        # A preset was measured at its very sizes, which says more than a range.
+        # A preset was measured at exactly these sizes, which is better evidence than a range.
         measured = plan.origin is Origin.PRESET and plan.preset is not None and not plan.preset.differences
         if known.outlook is Outlook.GOOD or not inside or (measured and known.outlook is Outlook.UNSURE):
             continue
         names = ", ".join(_layers_text(row.part) for row in inside[:4]) + (" …" if len(inside) > 4 else "")
         size = max(row.bytes for row in inside)
         warnings.append(
-            f"Layers {names} (up to {bytes_text(size)} in a shard): {known}; {_layer_mend(plan, inside)}."
+            f"Layers {names} (up to {bytes_text(size)} in a shard): {known}; {_layer_fix(plan, inside)}."
         )
     return warnings
 
 
-def _layer_mend(plan: TopologyPlan, rows: list[ShardRow]) -> str:
+def _layer_fix(plan: TopologyPlan, rows: list[ShardRow]) -> str:
     limits = SHARD_LIMITS[plan.target]
     if rows[0].bytes < limits.smallest:
         if sum(plan.stack.layer_bytes) < limits.smallest:
-            return "the whole model is that small, so --target cpu suits it better"
-        return "give them to a neighbour with --topology, or leave the topology to the planner"
+            return "the whole model is that small, so --target cpu is better"
+        return "merge them with a neighbour by --topology, or leave the topology to the planner"
     if any(len(row.part) == 1 for row in rows):
-        return "one layer alone is that large, so choose a smaller weight format with --weights"
+        return "a single layer is that large, so choose a smaller weight format with --weights"
     limit = bytes_text(limits.planned_bytes)
     return (
         f"give --topology with fewer layers in a shard, or leave the topology to the planner (up to {limit})"
@@ -137,26 +137,26 @@ def _head_warnings(plan: TopologyPlan, rows: tuple[ShardRow, ...]) -> list[str]:
     smallest = min(row.bytes for row in rows)
     if smallest >= limits.smallest:
         return []
-    mend = (
+    fix = (
         "give fewer --head-shards"
         if len(rows) > 1
         else "there is nothing to merge it with, so the head may run on the CPU"
     )
-    return [f"Head shards of {bytes_text(smallest)}: {limits.range_of(smallest)}; {mend}."]
+    return [f"Head shards of {bytes_text(smallest)}: {limits.range_of(smallest)}; {fix}."]
 
 
 def _process_warnings(plan: TopologyPlan) -> list[str]:
     held = plan.stack.total_bytes
     if held <= PROCESS_BYTES:
         return []
-    mend = (
+    fix = (
         "a phone app is one process, so choose a smaller weight format with --weights or a smaller model"
         if plan.target is Target.IPHONE
         else "run the shards in several processes, or choose a smaller weight format with --weights"
     )
     return [
         f"The shards hold {bytes_text(held)} of weights{_several(plan)}, and one process holds about "
-        f"{bytes_text(PROCESS_BYTES)} on the Neural Engine ({PROCESS_EVIDENCE}); {mend}."
+        f"{bytes_text(PROCESS_BYTES)} on the Neural Engine ({PROCESS_EVIDENCE}); {fix}."
     ]
 
 

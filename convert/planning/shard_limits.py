@@ -1,8 +1,7 @@
-"""The evidence on shard sizes for each target: ranges with their grade, source and consequence.
+"""List the evidence on shard sizes for each target: ranges with their grade, source and outlook.
 
-Grades: A said by Apple, B measured by one or two projects, C an anecdote. Nothing about the Neural
-Engine was measured by this project, so a range predicts and never proves; only a compute plan tells
-where a shard runs.
+Grades: A documented by Apple, B measured by one or two projects, C an anecdote. This project measured nothing
+on a Neural Engine, so a range is a prediction and no proof; only a compute plan shows where a shard runs.
 """
 
 from collections.abc import Mapping
@@ -13,30 +12,34 @@ from types import MappingProxyType
 from anespec.manifests.schema import Target
 
 HEAD_CHANNELS = 16384
-"""Output channels of one convolution that every Neural Engine measured so far takes: the limit of M1 and
-M2 Pro. An M4 Max ran convolutions of 25,008, 50,016 and 66,688 channels in the same 5.1 ms (B: ane-book
-048, 073), and chips from A16 on take 65,536 (B: ANEForge#183)."""
+"""The most output channels of a convolution that every Neural Engine measured so far accepts.
+
+This is the limit of M1 and M2 Pro. An M4 Max ran convolutions of 25,008, 50,016 and 66,688 channels in the
+same 5.1 ms (B: ane-book 048, 073), and chips from A16 on accept 65,536 (B: ANEForge#183).
+"""
 HEAD_EVIDENCE = "B: ANEForge#152, #183"
 
 PROCESS_BYTES = 3_000_000_000
-"""About what one process holds of weights on the Neural Engine. The functions of a package share one weight
-file; one project saw a copy for each in the Neural Engine's memory (B: anemll-forge)."""
+"""About the most bytes of weights that one process can hold on the Neural Engine.
+
+The functions of a package share one weight file, but one project saw a copy for each function in the Neural
+Engine's memory (B: anemll-forge).
+"""
 FUNCTIONS_EVIDENCE = "B: anemll-forge"
 PROCESS_EVIDENCE = "B: ane-book Exp. 26, smpanaro"
 
 STATED_FLOOR_BYTES = 14_000_000
-"""Below it the planner is said to prefer the CPU (B: ane-book Exp. 26, 27)."""
+"""The size below which Core ML's planner is reported to prefer the CPU (B: ane-book Exp. 26, 27)."""
 LARGEST_UNDISPUTED_BYTES = 1_000_000_000
-"""The largest shard at which no failure is known, and what is known of iPhones (A / B: coremltools docs,
-ane-book)."""
+"""The largest shard size without a known failure, also on iPhones (A / B: coremltools docs, ane-book)."""
 LARGEST_RESIDENT_BYTES = 2_015_800_000
-"""20 layers of Phi-4-mini, resident (B: ane-book 053-055)."""
+"""20 layers of Phi-4-mini, which were resident (B: ane-book 053-055)."""
 SMALLEST_TOO_LARGE_BYTES = 2_300_000_000
-"""24 layers of Phi-4-mini, wholly on the CPU (B: ane-book 053-055)."""
+"""24 layers of Phi-4-mini, which ran wholly on the CPU (B: ane-book 053-055)."""
 
 
 class Outlook(StrEnum):
-    """The expected outcome in a range."""
+    """The expected result of a shard in a size range."""
 
     GOOD = "good"
     UNSURE = "unsure"
@@ -45,7 +48,7 @@ class Outlook(StrEnum):
 
 @dataclass(frozen=True)
 class SizeRange:
-    """Shards of `at_least` bytes of weights and more, up to the next range: what happened to them."""
+    """The evidence on shards of at least `at_least` bytes of weights, up to the next range."""
 
     at_least: int
     outlook: Outlook
@@ -59,9 +62,9 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class ShardLimits:
-    """The shard sizes of a target: `planned_bytes` is what the planner fills a shard up to, and `reason` why.
+    """The shard sizes of a target. The planner fills shards up to `planned_bytes`, for the given `reason`.
 
-    `context` is the default number of slots for a sequence.
+    `context` is the default number of tokens of a sequence.
     """
 
     planned_bytes: int
@@ -70,12 +73,12 @@ class ShardLimits:
     ranges: tuple[SizeRange, ...]
 
     def range_of(self, weight_bytes: int) -> SizeRange:
-        """The range of a shard of so many bytes."""
+        """Return the range to which a shard of this size belongs."""
         return [known for known in self.ranges if known.at_least <= weight_bytes][-1]
 
     @property
     def smallest(self) -> int:
-        """The fewest bytes that are not too few for this target."""
+        """The smallest size that is not too small for this target."""
         return next(known.at_least for known in self.ranges if known.outlook is Outlook.GOOD)
 
 
@@ -130,7 +133,7 @@ MAC_LIMITS = ShardLimits(
 IPHONE_LIMITS = ShardLimits(
     planned_bytes=LARGEST_UNDISPUTED_BYTES,
     reason="the limit known of iPhones (A / B: coremltools docs, ane-book)",
-    # A phone's memory is shared with everything else on it, and the KV states grow with the context.
+    # All apps share a phone's memory, and the KV states grow with the context.
     context=1024,
     ranges=(
         _SMALL,
@@ -153,8 +156,8 @@ IPHONE_LIMITS = ShardLimits(
 
 CPU_LIMITS = ShardLimits(
     planned_bytes=512_000_000,
-    reason="which lets processors build shards side by side, and bounds what a conversion holds in memory "
-    "and what an interrupted one has to do again; any size runs, as the portable backend chains all shards",
+    reason="so that processors build shards in parallel, and to limit a conversion's memory and the work "
+    "that an interruption loses; any size runs, since the portable backend joins all shards",
     context=2048,
     ranges=(SizeRange(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
 )

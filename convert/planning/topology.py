@@ -1,4 +1,4 @@
-"""Group layers into shards, and the vocabulary into head shards."""
+"""Divide the layers into shards, and the vocabulary into head shards."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,14 +19,14 @@ from anespec.manifests.schema import Target
 from anespec.system.errors import RequestError
 from anespec.system.formatting import bytes_text, counted, printable
 
-# Choose the preset, if any, that gives a conversion its topology.
+# A preset may determine the topology of a conversion.
 
 
 @dataclass(frozen=True)
 class PresetChoice:
-    """A preset and how it was chosen. `differences`: in what it was measured otherwise.
+    """A preset, and whether it was requested by name.
 
-    `other_form`: in what the graph that was measured was another.
+    `differences` are between the measured conversion and this one, `other_form` between the two graphs.
     """
 
     preset: Preset
@@ -36,10 +36,10 @@ class PresetChoice:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the preset is taken and what it rests on."""
+        """Why the preset is used, and the measurement behind it."""
         preset, provenance = self.preset, self.preset.provenance
         why = (
-            f"asked for by name, and differs from this conversion: {'; '.join(self.differences)}"
+            f"requested by name, and differs from this conversion: {'; '.join(self.differences)}"
             if self.differences
             else f"it was measured for this model ({preset.model}), target and weight format"
         )
@@ -54,10 +54,12 @@ class PresetChoice:
 def choose_preset(
     asked: str | None, model: MatchedModel, target: Target, weights: str, graph: GraphForm
 ) -> PresetChoice | None:
-    """The preset called `asked`; without a name the one that matches, if there is one; `none` for none.
+    """Return the preset with the name `asked`; without a name the preset that matches, if there is one.
+
+    The name `none` means no preset.
 
     Raises:
-        RequestError: there is no preset of that name.
+        RequestError: no preset has this name.
     """
     if asked == NO_PRESET:
         return None
@@ -70,12 +72,12 @@ def choose_preset(
 
 
 LONGEST_PATTERN = 32
-"""Layers in a repeating pattern of kinds; families have 2 to 8."""
+"""The most layers in a repeating pattern of kinds; families have 2 to 8."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Layers per shard, and the tokens of each head shard, which are cut into slices in turn."""
+    """Layers per shard, and the tokens of each head shard (which `head_slices` divides further)."""
 
     layers: tuple[int, ...]
     heads: tuple[range, ...]
@@ -92,11 +94,11 @@ class Topology:
 
 @dataclass(frozen=True)
 class StackSizes:
-    """What a topology divides: stored bytes and kind of every layer, and the head's tokens and bytes.
+    """The layers and the head that a topology divides, with their stored bytes.
 
-    A kind is a label such as `sliding`; layers of one kind have the same graph. `kv_layers` are the layers
-    whose K/V each layer attends to; without them, its own. A state lives in one shard, so no shard may end
-    between the two.
+    A kind is a label such as `sliding`; layers of one kind have the same graph. `kv_layers` has, for each
+    layer, the layer to whose K/V it attends; empty means its own. A state is in one shard, so both layers
+    must be in the same shard.
     """
 
     layer_bytes: tuple[int, ...]
@@ -118,7 +120,7 @@ class StackSizes:
 
 
 class Origin(StrEnum):
-    """The origin of the division of layers."""
+    """The origin of the division into layer shards."""
 
     PLANNED = "planned"
     PRESET = "preset"
@@ -127,10 +129,10 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """A topology, what it divides, and why it is as it is.
+    """A topology, the stack that it divides, and the reasons.
 
-    `preset` is the one that was taken, or that an override took the place of. `heads_asked`: the number
-    of head shards does not come from the rule. `functions` is the number in each layer shard.
+    `preset` is the one that was used, or that an override replaced. `heads_asked`: the user gave the number
+    of head shards. `functions` is the number of functions in each layer shard.
     """
 
     topology: Topology
@@ -165,13 +167,13 @@ def plan_topology(
     shard_bytes: int | None = None,
     functions: int = 1,
 ) -> TopologyPlan:
-    """Divide a stack of layers: as the override says, else as the preset does, else by the target's sizes.
+    """Divide a stack into shards: by the override, else by the preset, else by the target's shard sizes.
 
-    Where `shard_bytes` is given, shards are filled up to that, and no preset is taken unless by name.
+    With `shard_bytes`, shards are filled up to that size, and a preset is used only if requested by name.
 
     Raises:
-        RequestError: the override or the preset does not add up to the layers, or the head shards are
-            impossible.
+        RequestError: the layers of the override or the preset do not add up to the model's, a shard would end
+            between layers that share K/V, or the number of head shards is impossible.
     """
     layers = len(stack.layer_bytes)
     if shard_bytes is not None and preset is not None and not preset.asked:
@@ -184,9 +186,9 @@ def plan_topology(
                 "every shard needs at least one"
             )
         counts, origin = override, Origin.OVERRIDE
-        reasons = [f"--topology asks for {'+'.join(map(str, override))} layers."]
+        reasons = [f"--topology requests {'+'.join(map(str, override))} layers."]
         if preset is not None:
-            reasons.append(f"It takes the place of the preset {preset.preset.name}.")
+            reasons.append(f"It replaces the preset {preset.preset.name}.")
     elif preset is not None:
         if sum(preset.preset.topology) != layers:
             raise RequestError(
@@ -197,7 +199,7 @@ def plan_topology(
     else:
         limits = SHARD_LIMITS[target]
         if shard_bytes is not None:
-            limits = replace(limits, planned_bytes=shard_bytes, reason="as --shard-bytes asks")
+            limits = replace(limits, planned_bytes=shard_bytes, reason="as --shard-bytes says")
         counts = group_layers(stack.layer_bytes, stack.kinds, limits, stack.joined)
         origin = Origin.PLANNED
         reasons = _planning_reasons(stack, counts, limits)
@@ -224,12 +226,12 @@ def plan_topology(
 
 
 def head_slices(tokens: range) -> tuple[range, ...]:
-    """The tokens of each convolution of a head shard: even, and none wider than HEAD_CHANNELS."""
+    """Return the tokens of each convolution of a head shard: equal parts of at most HEAD_CHANNELS tokens."""
     return _cut(tokens, -(-len(tokens) // HEAD_CHANNELS))
 
 
 def _plan_heads(stack: StackSizes, asked: int | None, planned_bytes: int) -> tuple[tuple[range, ...], str]:
-    """The tokens of each head shard, and the sentence that says why."""
+    """Return the tokens of each head shard, and the reason as a sentence."""
     vocabulary = stack.vocabulary
     shards = asked if asked is not None else max(1, min(vocabulary, -(-stack.head_bytes // planned_bytes)))
     if not 1 <= shards <= vocabulary:
@@ -237,11 +239,11 @@ def _plan_heads(stack: StackSizes, asked: int | None, planned_bytes: int) -> tup
     heads = _cut(range(vocabulary), shards)
     slices = sum(len(head_slices(tokens)) for tokens in heads)
     if asked is not None:
-        why = ", as asked"
+        why = ", as requested"
     elif shards > 1:
         why = f" of at most {bytes_text(planned_bytes)}"
     else:
-        why = ", since every shard more is a dispatch more in each pass"
+        why = ", since each additional shard is another dispatch in every pass"
     return heads, (
         f"The head's {vocabulary} tokens are in {counted(shards, 'shard')}{why}. "
         f"{'Its' if shards == 1 else 'Their'} {counted(slices, 'convolution')} "
@@ -251,7 +253,7 @@ def _plan_heads(stack: StackSizes, asked: int | None, planned_bytes: int) -> tup
 
 
 def _cut(tokens: range, parts: int) -> tuple[range, ...]:
-    """So many consecutive parts whose sizes differ by at most one, larger ones first."""
+    """Divide `tokens` into `parts` consecutive parts whose sizes differ by at most one, larger ones first."""
     ends = accumulate(_even(len(tokens), parts))
     return tuple(range(a, b) for a, b in pairwise((tokens.start, *(tokens.start + end for end in ends))))
 
@@ -262,16 +264,16 @@ def group_layers(
     limits: ShardLimits,
     joined: frozenset[int] = frozenset(),
 ) -> tuple[int, ...]:
-    """Layers per shard, in order. A shard is one layer, or as many as fit below the target's limit.
+    """Return the layers per shard, in order. A shard is a single layer, or fits the target's limit.
 
-    No shard ends before a layer in `joined`, however large it grows.
+    No shard ends before a layer in `joined`, even if it exceeds the limit.
 
-    Of all such groupings the one with the fewest shards that are too small; of those the one with the
-    fewest shards; then with the fewest that end within a repeating pattern of kinds; then the evenest.
+    Groupings are ranked by these criteria, in this order: the fewest shards that are too small, the fewest
+    shards, the fewest that end within a repeating pattern of kinds, the most even sizes.
     """
     ends = pattern_ends(kinds)
     layers = len(layer_bytes)
-    # One number for the four criteria: what one costs is more than all that the later ones can.
+    # One cost for the four criteria: one unit of a criterion outweighs all later criteria together.
     broken_cost = sum(layer_bytes) ** 2 + 1
     shard_cost = broken_cost * (layers + 1)
     small_cost = shard_cost * (layers + 1)
@@ -286,7 +288,7 @@ def group_layers(
             if size > limits.planned_bytes and chosen[0] >= 0:
                 break
             cost = best[start][0] + size * size + (small_cost if size < limits.smallest else 0)
-            # Of equals the smallest last shard stays, so that larger ones come first.
+            # Of equal costs the smallest last shard is kept, so that larger shards come first.
             if chosen[0] < 0 or cost < chosen[0]:
                 chosen = cost, start
         best.append((chosen[0] + fixed_cost, chosen[1]))
@@ -300,10 +302,10 @@ def group_layers(
 
 
 def pattern_ends(kinds: Sequence[str]) -> frozenset[int]:
-    """Before which layers a repeating pattern of kinds is complete: natural places to end a shard.
+    """Return the layers before which a repeating pattern of kinds is complete, so that a shard may end there.
 
-    At each place the pattern is taken whose whole repetitions, two at least, reach furthest; the
-    shortest of those. A layer where nothing repeats is a pattern of its own.
+    At each layer the pattern is the one whose whole repetitions, two at least, reach furthest, and the
+    shortest of these. If no pattern repeats from a layer on, the layer is a pattern of its own.
     """
     ends: set[int] = set()
     place = 0
@@ -318,7 +320,7 @@ def pattern_ends(kinds: Sequence[str]) -> frozenset[int]:
 
 
 def _repetitions(kinds: Sequence[str], place: int, length: int) -> int:
-    """How often the `length` kinds from `place` on stand there in a row, themselves counted."""
+    """Return how many times the `length` kinds from `place` on occur there in succession."""
     count = 1
     pattern = kinds[place : place + length]
     while kinds[place + count * length : place + (count + 1) * length] == pattern:
@@ -334,20 +336,20 @@ def _planning_reasons(stack: StackSizes, counts: Sequence[int], limits: ShardLim
     if len(set(stack.kinds)) > 1:
         inside = [end for end in accumulate(counts) if end not in ends and end < len(stack.kinds)]
         reasons.append(
-            "Every shard ends where a repeating pattern of layer kinds is complete."
+            "Every shard ends at the end of a repeating pattern of layer kinds."
             if not inside
             else f"Of the shards, {len(inside)} {'ends' if len(inside) == 1 else 'end'} within a repeating "
-            "pattern of layer kinds, since ending with it would take more shards."
+            "pattern of layer kinds, since ending with the pattern would need more shards."
         )
     return reasons
 
 
 def describe_kinds(kinds: Iterable[str]) -> str:
-    """How many layers there are of each kind, e.g. `15 sliding, 3 full`."""
+    """Return the number of layers of each kind, such as `15 sliding, 3 full`."""
     return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).items())
 
 
 def _even(total: int, parts: int) -> tuple[int, ...]:
-    """`total` in `parts` pieces whose sizes differ by at most one, larger ones first."""
+    """Divide `total` into `parts` numbers that differ by at most one, larger ones first."""
     size, extra = divmod(total, parts)
     return tuple(size + (i < extra) for i in range(parts))

@@ -1,1 +1,1 @@
-"""Read a GGUF model: hyperparameters, tensors (memory-mapped, one at a time), vocabulary."""
+"""Read a GGUF model: its facts, its tensors (memory-mapped, one at a time) and its vocabulary."""

@@ -1,4 +1,4 @@
-"""Read a model's facts from a GGUF's metadata: checked numbers, layer by layer."""
+"""Read a model's sizes and scales from a GGUF's metadata, layer by layer, and check them."""
 
 import math
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ EMBEDDING = "token_embd.weight"
 
 LARGEST_EPSILON = 1.0
 SMALLEST_FACTOR = 2.0**-14
-"""What the graph multiplies by is one of fp16's normal numbers, of which this is the smallest."""
+"""The smallest factor in the graph; factors must be normal numbers in fp16."""
 
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """One layer's sizes. `window` is None where every earlier position is visible.
+    """The sizes of one layer. `window` is None if every earlier position is visible.
 
-    `rotary_dim` is 0 where the layer has no rope. `scale` multiplies the scores. `kv_layer` is the layer
-    whose keys and values it attends to: its own, or an earlier one's.
+    `rotary_dim` is 0 if the layer has no rope. `scale` multiplies the scores. `kv_layer` is the layer to
+    whose keys and values it attends: itself, or an earlier one.
     """
 
     index: int
@@ -38,25 +38,25 @@ class LayerFacts:
 
     @property
     def slides(self) -> bool:
-        """Whether it has a window."""
+        """Whether the layer has a window."""
         return self.window is not None
 
     @property
     def kind(self) -> str:
-        """Layers of one kind have the same graph, sizes aside."""
+        """A label for layers whose graphs are the same apart from sizes."""
         sees = "sliding" if self.slides else "full"
         rope = "" if self.rotary_dim else ", no rope"
         return sees + rope + ("" if self.owns_kv else ", shared K/V")
 
     @property
     def owns_kv(self) -> bool:
-        """Whether it computes keys and values of its own."""
+        """Whether the layer computes keys and values of its own."""
         return self.kv_layer == self.index
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's sizes and scales. A softcap of None means that there is none."""
+    """The sizes and scales of a model. A softcap of None means that there is none."""
 
     family: Family
     hidden_size: int
@@ -74,16 +74,16 @@ class ModelFacts:
 
     @property
     def widest(self) -> LayerFacts:
-        """The first layer with full attention, or else the first: it gives the model's sizes."""
+        """The first layer with full attention, else the first layer; its sizes count as the model's."""
         return next((layer for layer in self.layers if not layer.slides), self.layers[0])
 
 
 def read_facts(file: GGUFFile) -> ModelFacts:
-    """The facts of an open GGUF.
+    """Read the facts of an open GGUF.
 
     Raises:
-        GGUFError: a key is missing or senseless.
-        UnsupportedModelError: the architecture, or something that the file asks for, does not convert.
+        GGUFError: a key is missing or has an invalid value.
+        UnsupportedModelError: the architecture, or a feature that the file requests, is not supported.
     """
     return _Reader(file).facts()
 
@@ -107,14 +107,14 @@ class _Reader:
         if not 0 < count <= MOST_LAYERS:
             raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MOST_LAYERS} are sensible")
         if not 0 < epsilon < LARGEST_EPSILON or not hidden_size or not context:
-            raise self.corrupt(f"a size is zero or the norm's epsilon {epsilon:g} senseless")
+            raise self.corrupt(f"a size is zero, or the norm's epsilon {epsilon:g} is invalid")
         layers, vocabulary = self.layers(hidden_size, count), file.info(EMBEDDING).shape[0]
         widest = max(
             hidden_size, *(max(layer.intermediate_size, layer.heads * layer.head_dim) for layer in layers)
         )
         if widest > WIDEST or vocabulary > MOST_TOKENS:
             raise GGUFError(
-                f"{file.path}: claims layers {widest} wide and {vocabulary} tokens; at most {WIDEST} and "
+                f"{file.path}: claims layers of width {widest} and {vocabulary} tokens; at most {WIDEST} and "
                 f"{MOST_TOKENS} are sensible"
             )
         scales = family.reads_scales
@@ -158,21 +158,21 @@ class _Reader:
                 return self.factor("embedding_scale", scale)
 
     def softcap(self, suffix: str, default: float | None) -> float | None:
-        """A softcap, of families that have it; 0 in the file means none, as in llama.cpp."""
+        """Return a softcap; None if the family has none, or the file says 0, as in llama.cpp."""
         cap = 0.0 if default is None else self.file.number(self.key(suffix), default)
         if cap < 0:
             raise self.corrupt(f"the softcap {self.key(suffix)!r} is {cap:g}")
         if cap:
-            # The graph multiplies by both.
+            # The graph multiplies by the cap and by its reciprocal.
             self.factor(suffix, 1.0 / cap)
             self.factor(suffix, cap)
         return cap or None
 
     def factor(self, suffix: str, value: float) -> float:
-        """Return the key's value as a factor in the graph."""
+        """Return a factor of the graph that the key determines; refuse it if fp16 cannot hold it."""
         if not SMALLEST_FACTOR <= abs(value) <= LARGEST_FACTOR:
             raise UnsupportedModelError(
-                f"{self.file.path}: {self.key(suffix)!r} makes a factor of {value:.3g}, which fp16 cannot "
+                f"{self.file.path}: {self.key(suffix)!r} gives a factor of {value:.3g}, which fp16 cannot "
                 "hold; the metadata is corrupt"
             )
         return value
@@ -188,8 +188,8 @@ class _Reader:
             head_dim, rotary_dim = self.head_sizes(hidden_size, heads[index], windows[index] is not None)
             if not kv_heads[index] or heads[index] % kv_heads[index] or not widths[index]:
                 raise self.corrupt(
-                    f"{heads[index]} query heads over {kv_heads[index]} KV heads at width {hidden_size} and "
-                    f"an MLP of {widths[index]} make no layer"
+                    f"{heads[index]} query heads, {kv_heads[index]} KV heads, width {hidden_size} and an "
+                    f"MLP of {widths[index]} are impossible for a layer"
                 )
             layers.append(
                 LayerFacts(
@@ -230,7 +230,7 @@ class _Reader:
         return family.rope_free_step is None or (index + 1) % family.rope_free_step != 0
 
     def head_sizes(self, hidden_size: int, heads: int, slides: bool) -> tuple[int, int]:
-        """A head's dimensions, and how many of them rotate; sliding layers may have keys of their own."""
+        """Return a head's dimensions, and how many of them rotate; sliding layers may have other ones."""
         file = self.file
         head_dim = file.integer(self.key("attention.key_length"), hidden_size // heads if heads else 0)
         value_dim = file.integer(self.key("attention.value_length"), head_dim)
@@ -274,7 +274,7 @@ class _Reader:
         return shared
 
     def kv_layer(self, index: int, own: int, windows: list[int | None]) -> int:
-        """The last layer with K/V of its own that sees as far as this one."""
+        """Return the last layer with K/V of its own that sees as many positions as this one."""
         if index < own:
             return index
         like = [i for i in range(own) if windows[i] == windows[index]]
@@ -283,7 +283,7 @@ class _Reader:
         return like[-1]
 
     def per_layer(self, suffix: str, count: int, default: list[int] | None = None) -> list[int]:
-        """A number that GGUF gives once for all layers, or layer by layer."""
+        """Return a number for each layer, which GGUF gives once for all layers or layer by layer."""
         key = self.key(suffix)
         values = self.file.metadata.get(key)
         if values is None and default is not None:

@@ -1,4 +1,4 @@
-"""A GGUF seen as a model: its facts, and its tensors by role."""
+"""Read a GGUF as a model: its facts, and its tensors by role."""
 
 import math
 from collections import Counter
@@ -39,12 +39,12 @@ Q_NORM, K_NORM = "attn_q_norm", "attn_k_norm"
 FUSED_QKV = "attn_qkv"
 LAYER_SCALE = "layer_output_scale"
 INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "inp_gate", "proj", "post_norm"
-"""Roles of a layer's tensors, as GGUF names them."""
+"""Roles of a layer's tensors, by their names in GGUF."""
 
 
 @dataclass(frozen=True)
 class TensorRows:
-    """The place of a projection: some rows of the tensor `name`."""
+    """The rows of the tensor `name` that hold a projection."""
 
     name: str
     rows: range
@@ -52,7 +52,7 @@ class TensorRows:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A projection whose rows are read when they are asked for; `order` are its rows in the file."""
+    """A projection whose rows are read when needed; `order` has the indices of its rows in the file."""
 
     model: "SourceModel"
     name: str
@@ -61,35 +61,35 @@ class Matrix:
 
     @property
     def kind(self) -> GGMLQuantizationType:
-        """The type in the file."""
+        """The GGML type in the file."""
         return self.model.file.info(self.name).kind
 
     def rows(self, wanted: slice) -> NDArray[np.float32]:
-        """float32 (rows, in); raises GGUFError where a value is not finite."""
+        """Return rows as float32 (rows, in); raise GGUFError if a value is not finite."""
         return self.model.finite_rows(self.name, self.order[wanted])
 
     def blocks(self, wanted: slice) -> NDArray[np.uint8]:
-        """The same rows as the file stores them, (rows, bytes of a row); blocks run along a row."""
+        """Return rows as the file stores them, (rows, bytes of a row); blocks are along a row."""
         return self.model.file.raw(self.name)[self.order[wanted]]
 
     def forget(self) -> None:
-        """Let the system drop the tensor's pages from memory."""
+        """Release the tensor's pages of the mapped file from memory."""
         self.model.file.forget(self.name)
 
 
 class SourceModel:
     """A GGUF whose metadata and tensor shapes have been checked against its family.
 
-    Tensors are read one at a time, by the graph builder, through `matrix` and `vector`.
+    Tensors are read one at a time, with `matrix` and `vector`, when the shards are built.
     """
 
     def __init__(self, file: GGUFFile) -> None:
         """Check the header of an open GGUF.
 
         Raises:
-            GGUFError: a key or tensor is missing or senseless, has another shape than the metadata says,
-                or a type that cannot be dequantised.
-            UnsupportedModelError: the model needs something that is not converted.
+            GGUFError: a key or tensor is missing or invalid, or a tensor has another shape than the metadata
+                says, or a type that cannot be dequantised.
+            UnsupportedModelError: the model has a feature that is not supported.
         """
         self.file = file
         self.facts: ModelFacts = read_facts(file)
@@ -100,7 +100,7 @@ class SourceModel:
 
     @cached_property
     def sizes(self) -> Hyperparameters:
-        """The manifest's account of the sizes."""
+        """The sizes as the manifest records them."""
         facts, layer = self.facts, self.facts.widest
         return Hyperparameters(
             d=facts.hidden_size,
@@ -115,14 +115,14 @@ class SourceModel:
         )
 
     def angles(self, layer: LayerFacts, context: int) -> Angles | None:
-        """The rope of a layer, for a context of so many slots; None where it has none.
+        """Return the rope of a layer for a context of `context` tokens; None if it has none.
 
         Raises GGUFError and UnsupportedModelError (see ropes.read_angles).
         """
         return read_angles(self.file, self.facts, layer, context) if layer.rotary_dim else None
 
     def temperature(self, context: int) -> Temperature | None:
-        """How scores grow with the position within `context`; raises like `angles`."""
+        """Return how scores grow with the position within `context`, if they do; raises like `angles`."""
         return read_temperature(self.file, self.facts, context)
 
     def _check_tensors(self) -> None:
@@ -133,24 +133,24 @@ class SourceModel:
             found = self.file.info(name).shape
             if found != shape:
                 raise GGUFError(
-                    f"{self.file.path}: tensor {name!r} has shape {found}, but the metadata asks for {shape}"
+                    f"{self.file.path}: tensor {name!r} has shape {found}, but the metadata says {shape}"
                 )
             self.file.rows(name, slice(0, 1))
         unknown = sorted(set(self.file.tensors) - set(expected))
         if unknown:
             raise UnsupportedModelError(
-                f"{self.file.path}: holds tensors that the {self.facts.family.architecture} graph has no "
-                f"place for: {', '.join(unknown[:4])}{' …' if len(unknown) > 4 else ''}"
+                f"{self.file.path}: has tensors that the graph of {self.facts.family.architecture} does not "
+                f"use: {', '.join(unknown[:4])}{' …' if len(unknown) > 4 else ''}"
             )
         tokens = self.file.metadata.get("tokenizer.ggml.tokens")
         if isinstance(tokens, list) and len(tokens) != self.facts.vocabulary:
             raise GGUFError(
-                f"{self.file.path}: the vocabulary has {len(tokens)} tokens, but {EMBEDDING} "
-                f"{self.facts.vocabulary} rows"
+                f"{self.file.path}: the vocabulary has {len(tokens)} tokens, but {EMBEDDING} has "
+                f"{self.facts.vocabulary} rows; the file is corrupt"
             )
 
     def _expected_shapes(self) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
-        """Every tensor that the graph has a place for: its shape, and whether it may be absent."""
+        """Yield every tensor that the graph uses: its name, its shape, and whether it may be missing."""
         facts = self.facts
         yield EMBEDDING, ((facts.vocabulary, facts.hidden_size), False)
         yield OUTPUT, ((facts.vocabulary, facts.hidden_size), True)
@@ -178,7 +178,7 @@ class SourceModel:
             yield name, ((rows, columns[name]), False)
             yield bias_name(name), ((rows,), True)
         if not layer.owns_kv:
-            # Converters may leave in what an attention to another layer's K/V does not use.
+            # A layer that attends to another layer's K/V may still have K/V tensors, which are not used.
             kv = layer.kv_heads * layer.head_dim
             for role in (K, V):
                 yield tensor_name(layer, role), ((kv, facts.hidden_size), True)
@@ -194,7 +194,7 @@ class SourceModel:
             yield tensor_name(layer, INPUT_NORM), ((facts.hidden_size,), False)
 
     def matrices(self, layer: LayerFacts) -> dict[str, tuple[int, int]]:
-        """Every projection of a layer by its role, as (out, in)."""
+        """Return the shapes (out, in) of a layer's projections by role."""
         hidden_size, width = self.facts.hidden_size, self.facts.per_layer_width
         q, kv = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
         own = {K: (kv, hidden_size), V: (kv, hidden_size)} if layer.owns_kv else {}
@@ -212,19 +212,19 @@ class SourceModel:
         }
 
     def head_norms(self, layer: LayerFacts) -> dict[str, int]:
-        """The norms on q and k by role, and the heads that they are for."""
+        """Return the norms on q and k by role, with their numbers of heads."""
         if self.facts.family.head_norm is HeadNorm.NONE:
             return {}
         own = {K_NORM: layer.kv_heads} if layer.owns_kv else {}
         return {Q_NORM: layer.heads, **own}
 
     def value_is_key(self, layer: LayerFacts) -> bool:
-        """Whether the layer's V is what its K projection gives, before norm and rope."""
+        """Return whether the layer's V is the output of its K projection, before norm and rope."""
         absent = tensor_name(layer, V) not in self.file.tensors
         return self.facts.family.key_is_value and layer.owns_kv and absent
 
     def tensor_rows(self, layer: LayerFacts, role: str) -> TensorRows:
-        """Return the place of the projection of that role; q, k, v and gate, up may share a tensor."""
+        """Return the rows that hold the projection of a role; q, k, v and gate, up may share a tensor."""
         matrices, tensors = self.matrices(layer), self.file.tensors
         parts: tuple[str, ...]
         whole = TensorRows(tensor_name(layer, role), range(matrices[role][0]))
@@ -241,7 +241,7 @@ class SourceModel:
 
     @property
     def head_tensor(self) -> str:
-        """The output projection; the embedding table itself where the two are tied."""
+        """The name of the output projection; that of the embedding table if the two are tied."""
         return OUTPUT if OUTPUT in self.file.tensors else EMBEDDING
 
     @property
@@ -251,17 +251,17 @@ class SourceModel:
 
     @cached_property
     def quantisation(self) -> str:
-        """The ggml type that holds most of the weights, e.g. `Q8_0`."""
+        """The GGML type of the most bytes of weights, such as `Q8_0`."""
         bytes_by_kind: Counter[GGMLQuantizationType] = Counter()
         for info in self.file:
             bytes_by_kind[info.kind] += info.nbytes
         return str(bytes_by_kind.most_common(1)[0][0].name)
 
     def source(self) -> SourceFile:
-        """The manifest's description of the file; reads all of it once, for the hash.
+        """Return the manifest's description of the file; reads the whole file once for the hash.
 
         Raises:
-            RequestError: its path cannot stand in a manifest.
+            RequestError: the path is not UTF-8, so a manifest cannot hold it.
         """
         path = str(self.file.path.resolve())
         try:
@@ -278,23 +278,23 @@ class SourceModel:
         )
 
     def vector(self, name: str) -> NDArray[np.float32]:
-        """A norm weight or factor list as float32; raises GGUFError where it is not finite."""
+        """Return a norm's weight or a list of factors as float32; raise GGUFError if it is not finite."""
         return self._finite(name, self.file.rows(name).reshape(-1))
 
     def matrix(self, name: str, rows: range | None = None) -> Matrix:
-        """A tensor (out, in), or some of its rows."""
+        """Return a tensor (out, in), or some of its rows."""
         count, width = self.file.info(name).shape
         chosen = np.arange(count) if rows is None else np.arange(rows.start, rows.stop)
         return Matrix(self, name, chosen, (len(chosen), width))
 
     def layer_matrix(self, layer: LayerFacts, role: str) -> Matrix:
-        """A layer's projection; q and k rows come in neox order."""
+        """Return a layer's projection; the rows of q and k are in neox order."""
         found = self.tensor_rows(layer, role)
         matrix = self.matrix(found.name, found.rows)
         return Matrix(self, found.name, matrix.order[self._order(layer, role)], matrix.shape)
 
     def layer_bias(self, layer: LayerFacts, role: str) -> NDArray[np.float32] | None:
-        """The bias of a layer's projection, ordered like its rows, or None where there is none."""
+        """Return the bias of a layer's projection, ordered like its rows; None if there is none."""
         found = self.tensor_rows(layer, role)
         name = bias_name(found.name)
         if name not in self.file.tensors:
@@ -302,7 +302,7 @@ class SourceModel:
         return self.vector(name)[found.rows.start : found.rows.stop][self._order(layer, role)]
 
     def head_norm(self, layer: LayerFacts, role: str) -> NDArray[np.float32]:
-        """The weight of the norm on q or k, ordered like the rows of the projection."""
+        """Return the weight of the norm on q or k, ordered like the rows of the projection."""
         values = self.vector(tensor_name(layer, role))
         return values[self._neox_order(layer, len(values) // layer.head_dim)]
 
@@ -313,7 +313,7 @@ class SourceModel:
         return self._neox_order(layer, heads)
 
     def _neox_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
-        """Row numbers that bring every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
+        """Return the order of rows that moves every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
         within = np.arange(layer.head_dim)
         if self.facts.rope_style is RopeStyle.GPTJ:
             turning = within[: layer.rotary_dim]
@@ -321,12 +321,12 @@ class SourceModel:
         return (np.arange(heads)[:, None] * layer.head_dim + within).reshape(-1)
 
     def finite_rows(self, name: str, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Some rows of a tensor as float32, in the order asked; raises GGUFError where one is not finite."""
+        """Return rows of a tensor as float32, in the given order; raise GGUFError if one is not finite."""
         return self._finite(name, self.file.rows(name, rows))
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(all="ignore"):
-            # The quick sum of squares also overflows where all is finite but huge.
+            # The fast sum of squares may overflow even if all values are finite.
             finite = math.isfinite(np.add.reduce(np.vecdot(values, values), axis=None)) or bool(
                 np.isfinite(values).all()
             )
@@ -336,10 +336,10 @@ class SourceModel:
 
 
 def tensor_name(layer: LayerFacts, role: str) -> str:
-    """The GGUF name of a layer's tensor, e.g. of role `attn_q`."""
+    """Return the GGUF name of a layer's tensor with a role such as `attn_q`."""
     return f"blk.{layer.index}.{role}.weight"
 
 
 def bias_name(weight: str) -> str:
-    """The GGUF name of the bias that belongs to a weight."""
+    """Return the GGUF name of the bias that belongs to a weight."""
     return weight.removesuffix("weight") + "bias"

@@ -1,4 +1,4 @@
-"""Rope angles as GGML computes them, from a GGUF's keys and factor tensors."""
+"""Compute rope angles as GGML does, from a GGUF's keys and factor tensors."""
 
 import math
 from dataclasses import dataclass
@@ -18,14 +18,17 @@ LONG_FACTORS = "rope_factors_long.weight"
 SHORT_FACTORS = "rope_factors_short.weight"
 
 MOST_TURNS = 1e9
-"""Turns within the trained context that a beta of YaRN may mean, or one by so many; 32 and 1 are usual."""
+"""The largest beta of YaRN, in turns within the trained context; its reciprocal is the smallest.
+
+Usual betas are 32 and 1.
+"""
 
 SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 @dataclass(frozen=True)
 class Angles:
-    """Radians per token of every pair that rotates, and the factor on cos and sin."""
+    """The radians per token of every pair that rotates, and the factor on cos and sin."""
 
     frequencies: tuple[float, ...]
     magnitude: float
@@ -33,27 +36,27 @@ class Angles:
 
 @dataclass(frozen=True)
 class Temperature:
-    """The scores of a query at position p are multiplied by 1 + scale * ln(1 + floor(p / step))."""
+    """The growth of scores: for a query at position p the factor is 1 + scale * ln(1 + floor(p / step))."""
 
     scale: float
     step: int
 
 
 def read_angles(file: GGUFFile, facts: ModelFacts, layer: LayerFacts, context: int) -> Angles:
-    """The rope of a layer that has one, in an artifact whose sequences have `context` slots.
+    """Return the rope of a layer that has one, in an artifact for sequences of `context` tokens.
 
-    base^(-2i / rotary_dim) / factor_i, then scaled. Which of two factor tensors of LongRoPE counts is
-    decided by the context, as llama.cpp does: it must not change while a sequence grows.
+    The frequencies are base^(-2i / rotary_dim) / factor_i, then scaled. The context decides which of
+    LongRoPE's two factor tensors is used, as in llama.cpp: they must not change while a sequence grows.
 
     Raises:
-        GGUFError: a base, factor or size is senseless, or a factor tensor misshapen.
-        UnsupportedModelError: the type of scaling is not known.
+        GGUFError: a base, factor or size is invalid, or a factor tensor has a wrong shape.
+        UnsupportedModelError: the type of scaling is not supported.
     """
     return _Ropes(file, facts).angles(layer, context)
 
 
 def read_temperature(file: GGUFFile, facts: ModelFacts, context: int) -> Temperature | None:
-    """How scores grow with the position, or None where they do not within `context` positions.
+    """Return how scores grow with the position; None if they do not within `context` positions.
 
     Raises like `read_angles`.
     """
@@ -73,7 +76,7 @@ class _Ropes:
     def key(self, suffix: str) -> str:
         return f"{self.facts.family.architecture}.{suffix}"
 
-    @np.errstate(all="ignore")  # What comes of senseless numbers is refused at the end.
+    @np.errstate(all="ignore")  # invalid results are refused at the end
     def angles(self, layer: LayerFacts, context: int) -> Angles:
         pairs = layer.rotary_dim // 2
         base = self.base(layer)
@@ -88,7 +91,8 @@ class _Ropes:
             if factors is not None:
                 if len(factors) != pairs:
                     raise GGUFError(
-                        f"{self.file.path}: {len(factors)} rope factors stand for {pairs} pairs that rotate"
+                        f"{self.file.path}: there are {len(factors)} rope factors for {pairs} pairs that "
+                        "rotate; the file is corrupt"
                     )
                 frequencies = frequencies / factors
             if scaling == "yarn":
@@ -99,19 +103,19 @@ class _Ropes:
                 frequencies = frequencies / factor
         if not frequencies.max() <= LARGEST_FREQUENCY:
             raise GGUFError(
-                f"{self.file.path}: the rope turns by {frequencies.max():.3g} radians a token, so its base "
+                f"{self.file.path}: rope rotates by {frequencies.max():.3g} radians per token, so its base "
                 "or a factor is corrupt"
             )
         largest = abs(magnitude) * self.largest_growth(context)
         if not largest <= LARGEST_FACTOR:
             raise UnsupportedModelError(
-                f"{self.file.path}: rope scaling and temperature make factors up to {largest:.3g}, which "
+                f"{self.file.path}: rope scaling and temperature give factors up to {largest:.3g}, which "
                 "fp16 cannot hold; the metadata is corrupt"
             )
         return Angles(tuple(float(f) for f in frequencies), magnitude)
 
     def largest_growth(self, context: int) -> float:
-        """The largest factor of a Temperature within `context`, or 1."""
+        """Return the largest factor of the model's Temperature within `context`, at least 1."""
         temperature = read_temperature(self.file, self.facts, context)
         if temperature is None:
             return 1.0
@@ -119,7 +123,7 @@ class _Ropes:
         return max(1.0, abs(last))
 
     def kind(self, layer: LayerFacts) -> SlidingRope:
-        """How the layer's rope differs from that of layers without a window."""
+        """Return how the layer's rope differs from that of layers without a window."""
         sliding = self.facts.family.sliding
         return sliding.rope if sliding is not None and layer.slides else SlidingRope.SAME
 
@@ -132,10 +136,10 @@ class _Ropes:
         return base
 
     def scaling(self) -> tuple[str, float]:
-        """The type and the factor by which positions are squeezed.
+        """Return the type of scaling, and the factor by which positions are divided.
 
-        As in llama.cpp's load_hparams a scaling without a type is linear, `rope.scale_linear` is the
-        factor's old key, and a factor of 0 means none.
+        As in llama.cpp's load_hparams, a scaling without a type is linear, `rope.scale_linear` is the old key
+        of the factor, and a factor of 0 means no scaling.
         """
         scaling = self.file.text(self.key("rope.scaling.type"), "linear")
         if scaling not in SCALINGS:
@@ -149,7 +153,7 @@ class _Ropes:
         return scaling, factor
 
     def factors(self, context: int) -> NDArray[np.float64] | None:
-        """What each pair's frequency is divided by."""
+        """Return the divisor of each pair's frequency; None if the file has none."""
         name = ROPE_FACTORS
         if name not in self.file.tensors:
             name = LONG_FACTORS if context > self.trained_positions() else SHORT_FACTORS
@@ -161,18 +165,18 @@ class _Ropes:
         return factors
 
     def trained_positions(self) -> int:
-        """The context before any stretching; the whole trained context where the file does not tell."""
+        """Return the context before scaling; if the file does not say, the trained context."""
         key = self.key("rope.scaling.original_context_length")
         return self.file.integer(key, self.facts.trained_context) or self.facts.trained_context
 
     def yarn_ramp(self, base: float, rotary_dim: int) -> NDArray[np.float64]:
-        """The share of each pair that keeps its frequency (Peng et al., "YaRN", 2023, as in ggml_rope)."""
+        """Return the fraction of each pair that keeps its frequency (Peng et al., "YaRN", 2023)."""
         fast = self.tuned("rope.scaling.yarn_beta_fast", 32.0)
         slow = self.tuned("rope.scaling.yarn_beta_slow", 1.0)
         sensible = all(1 / MOST_TURNS <= beta <= MOST_TURNS for beta in (fast, slow))
         if not sensible or base <= 1:
             raise GGUFError(
-                f"{self.file.path}: YaRN with rope base {base:g} and betas {fast:g} and {slow:g} is senseless"
+                f"{self.file.path}: YaRN with rope base {base:g} and betas {fast:g} and {slow:g} is invalid"
             )
 
         def pair_of(turns: float) -> float:
@@ -186,11 +190,11 @@ class _Ropes:
         return ramp
 
     def tuned(self, suffix: str, default: float) -> float:
-        """A number of YaRN's that only some families take from the file, as in llama.cpp."""
+        """Return a parameter of YaRN; only some families read it from the file, as in llama.cpp."""
         return self.file.number(self.key(suffix), default) if self.facts.family.tunes_yarn else default
 
     def yarn_magnitude(self, factor: float) -> float:
-        """mscale of YaRN; a model with `yarn_log_multiplier` divides it by that multiple's own."""
+        """Return YaRN's mscale; with `yarn_log_multiplier` it is divided by the mscale of the multiplier."""
 
         def mscale(multiplier: float) -> float:
             return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
@@ -199,6 +203,6 @@ class _Ropes:
         if mscale(multiplier) <= 0:
             raise GGUFError(
                 f"{self.file.path}: YaRN with a factor of {factor:g} and a log multiplier of {multiplier:g} "
-                "is senseless"
+                "is invalid"
             )
         return mscale(1.0) / mscale(multiplier) if multiplier else mscale(1.0)

@@ -1,4 +1,4 @@
-"""tokens.gguf: the vocabulary, the chat template and the embedding tables, as the source has them."""
+"""Write tokens.gguf: the source's vocabulary, chat template and embedding tables, unchanged."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -25,15 +25,15 @@ COPIED_PREFIXES = (
 
 
 def write_tokens(source: GGUFFile, path: Path) -> None:
-    """Copy the keys of tokenizer and sampling, and the embedding tables' stored bytes, into a new GGUF.
+    """Copy the tokenizer's and sampling keys, and the stored bytes of embedding tables, into a new GGUF.
 
     Raises:
         GGUFError: the source has no vocabulary.
-        OSError: the file system refuses.
-        StorageError: a link is in the way.
+        OSError: the file cannot be written.
+        StorageError: `path` is a link.
     """
     if "tokenizer.ggml.tokens" not in source.metadata:
-        raise GGUFError(f"{source.path}: has no vocabulary (tokenizer.ggml.tokens), so it cannot be prompted")
+        raise GGUFError(f"{source.path}: has no vocabulary (tokenizer.ggml.tokens); use a GGUF that has one")
     with Folder.open(path.parent, follow=False) as folder:
         folder.remove(path.name)
         with folder.create(path.name) as stream:
@@ -65,7 +65,7 @@ def _write(source: GGUFFile, stream: BinaryIO) -> None:
     for name in tables:
         raw = source.raw(name)
         writer.add_tensor_info(name, raw.shape, raw.dtype, raw.nbytes, source.info(name).kind)
-    # The writer would open a path, and follow a link that lies there.
+    # The writer would open the path itself, and follow a link there.
     writer.fout, writer.state = [stream], WriterState.EMPTY
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -77,7 +77,7 @@ def _write(source: GGUFFile, stream: BinaryIO) -> None:
 
 
 def _copy(source: GGUFFile, name: str, stream: BinaryIO) -> None:
-    """A tensor's stored bytes, some rows at a time: mapped as a whole, tables would be most of the memory."""
+    """Copy a tensor's stored bytes in pieces: mapped as a whole, tables would take most of the memory."""
     raw = source.raw(name)
     step = max(1, PIECE_BYTES // raw.shape[1])
     for first in range(0, len(raw), step):

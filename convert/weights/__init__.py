@@ -1,1 +1,1 @@
-"""GGUF block formats -> Core ML constexpr weights."""
+"""Store a GGUF's weights as Core ML constexpr weights."""

@@ -1,4 +1,4 @@
-"""The protocol of a weight format: the constants of a matrix, and how rows of numbers are stored in them."""
+"""The protocol of a weight format: the constants for a matrix, and how its rows are stored in them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from anespec.system.errors import UnsupportedModelError
 FP16_MAX = float(np.finfo(np.float16).max)
 FP16_TINY = np.float16(np.finfo(np.float16).smallest_subnormal)
 FP16_NORMAL = np.float16(np.finfo(np.float16).smallest_normal)
-"""2^-14, about 6.1e-5: a Neural Engine may take what is smaller for zero."""
+"""2^-14, about 6.1e-5; a Neural Engine may flush smaller numbers to zero."""
 BLOCK = 32
-"""Weights along a row that share a scale, as in GGML's block formats."""
+"""The number of weights along a row that share a scale, as in GGML's block formats."""
 
-COLUMNS_AT_ONCE = 8192
+SUMMED_COLUMNS = 8192
 
 Floats = NDArray[np.float32]
 Parts = Mapping[str, NDArray[Any]]
@@ -27,7 +27,7 @@ Parts = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Part:
-    """One constant of a stored matrix; `name` is the input of the MIL operation that takes it."""
+    """A constant of a stored matrix; `name` is the input of the MIL operation that takes it."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the weight file."""
+        """The bytes in the weight file."""
         return self.element.nbytes(self.shape)
 
 
@@ -54,32 +54,33 @@ class SourceMatrix(Protocol):
 
     @property
     def kind(self) -> GGMLQuantizationType:
-        """The GGUF's type."""
+        """The GGML type in the GGUF."""
         ...
 
     @property
     def order(self) -> NDArray[np.intp]:
-        """The rows of the tensor."""
+        """The indices of the matrix's rows in the tensor."""
         ...
 
     def rows(self, wanted: slice) -> Floats:
-        """Rows as float32 (rows, in), an array that may be overwritten."""
+        """Return rows as float32 (rows, in); the caller may overwrite the array."""
         ...
 
     def blocks(self, wanted: slice) -> NDArray[np.uint8]:
-        """Rows as the GGUF stores them, (rows, bytes of a row)."""
+        """Return rows as the GGUF stores them, (rows, bytes of a row)."""
         ...
 
     def forget(self) -> None:
-        """Said when it is not read again soon."""
+        """Release its pages from memory; called when it is not read again soon."""
         ...
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of a matrix: float32 (rows, in), and how to get them as the GGUF stores them.
+    """Consecutive rows of a matrix, float32 (rows, in).
 
-    `extremes` (rows,) are the rows' numbers of largest magnitude.
+    `extremes` (rows,) are the numbers of largest magnitude in each row. `blocks` returns the rows as the GGUF
+    stores them.
     """
 
     values: Floats
@@ -88,16 +89,16 @@ class Piece:
 
 
 class Encoding(Protocol):
-    """One way to store a matrix: what a weight format makes of a tensor of a certain type and shape."""
+    """A way to store a matrix. A weight format has one or several, for tensors of different types."""
 
     @property
     def weight_format(self) -> WeightFormat:
-        """The format that it belongs to."""
+        """The weight format to which the encoding belongs."""
         ...
 
     @property
     def operation(self) -> str | None:
-        """The MIL operation that makes the weight from the parts; None where the one part is the weight."""
+        """The MIL operation that computes the weight from the parts; None if the only part is the weight."""
         ...
 
     @property
@@ -106,48 +107,48 @@ class Encoding(Protocol):
         ...
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """The constants of an (out, in) matrix, in the order in which they are written."""
+        """Return the constants for an (out, in) matrix, in the order in which they are written."""
         ...
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
-        """Rows that must be stored together."""
+        """Return the number of rows that must be stored together."""
         ...
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """Fill the parts' arrays of some rows; returns the numbers that they now stand for.
+        """Store a piece's rows in the arrays `into`; return the numbers that are then stored, float32.
 
-        Every array in `into` is the part's share of those rows, its axes of length one dropped.
+        Each array in `into` is the section of a part for these rows, without axes of length one.
         """
         ...
 
 
 def stored_bytes(encoding: Encoding, shape: tuple[int, int]) -> int:
-    """Bytes that an (out, in) matrix takes, scales and palettes included."""
+    """Return the bytes of a stored (out, in) matrix, including scales and palettes."""
     return sum(part.nbytes for part in encoding.parts(shape))
 
 
 def extremes_of(values: Floats) -> Floats:
-    """Each row's number of largest magnitude."""
+    """Return the number of largest magnitude in each row."""
     highest, lowest = values.max(axis=1), values.min(axis=1)
     extremes: Floats = np.where(highest >= -lowest, highest, lowest)
     return extremes
 
 
 def squares_of_rows(values: Floats) -> Floats:
-    """Each row's sum of squares, added up in an order that does not depend on the number of cores.
+    """Return each row's sum of squares, in an order that does not depend on the number of cores.
 
-    OpenBLAS adds up more than 10,000 numbers with several threads.
+    OpenBLAS uses several threads for more than 10,000 numbers, so rows are summed in shorter parts.
     """
-    columns = range(0, values.shape[1], COLUMNS_AT_ONCE)
-    parts = (values[:, first : first + COLUMNS_AT_ONCE] for first in columns)
+    columns = range(0, values.shape[1], SUMMED_COLUMNS)
+    parts = (values[:, first : first + SUMMED_COLUMNS] for first in columns)
     squares: Floats = np.add.reduce([np.vecdot(part, part) for part in parts])
     return squares
 
 
 def without_subnormals(values: Floats) -> Floats:
-    """The values, those below FP16_NORMAL brought to the nearest of it, its negative and zero.
+    """Return the values with those of magnitude below FP16_NORMAL rounded to zero or +-FP16_NORMAL.
 
-    No value moves by more than half of FP16_NORMAL, about 3.1e-5.
+    No value changes by more than half of FP16_NORMAL, about 3.1e-5.
     """
     least = np.float32(FP16_NORMAL)
     rounded: Floats = np.where(np.abs(values) < least, np.rint(values / least) * least, values)
@@ -155,11 +156,11 @@ def without_subnormals(values: Floats) -> Floats:
 
 
 def require_fp16_range(values: Floats, name: str) -> None:
-    """Raise UnsupportedModelError where a value is beyond fp16's range."""
+    """Raise UnsupportedModelError if a value is beyond fp16's range."""
     if values.size and float(np.abs(values).max()) > FP16_MAX:
         raise UnsupportedModelError(
-            f"tensor {name!r} has values beyond fp16's range, in which shards compute; "
-            "the file is corrupt, or the model does not convert"
+            f"tensor {name!r} has values beyond the range of fp16, in which shards compute; "
+            "the file is corrupt, or the model cannot be converted"
         )
 
 

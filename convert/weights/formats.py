@@ -1,4 +1,4 @@
-"""Choose the encoding of a weight format for a given tensor: the only module that knows all of them."""
+"""Choose the encoding of a weight format for a given tensor. This module lists all encodings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,36 +30,40 @@ from anespec.convert.weights.linear import (
 from anespec.gguf.element_types import ElementType
 from anespec.manifests.schema import Target, WeightFormat
 
-# A palette is found by k-means in one dimension. There, clusters are runs of the sorted numbers, so with
-# their prefix sums a step of Lloyd's algorithm costs as much as finding the runs' borders, whatever the
-# count of numbers (S. P. Lloyd, "Least squares quantization in PCM", 1982).
+# A palette is found by k-means in one dimension. There clusters are ranges of the sorted numbers, so with
+# prefix sums a step of Lloyd's algorithm only has to find the borders of the ranges, for any count of numbers
+# (S. P. Lloyd, "Least squares quantization in PCM", 1982).
 
 GROUP_ROWS = 16
-"""Output channels that share a palette: in rows of 3072 a palette of 64 is then 0.4 % of its indices."""
+"""The number of output channels that share a palette.
+
+With rows of 3072 numbers the size of a palette of 64 is then 0.4 % of that of its indices.
+"""
 STEPS = 10
-"""Steps of Lloyd's algorithm at most; on trained and random weights 20 more take 0.3 % off the error."""
+"""The most steps of Lloyd's algorithm; on trained and random weights 20 more reduce the error by 0.3 %."""
 RANGES = 2048
-"""Ranges of equally many values between which their density is found."""
+"""The number of ranges with equally many values in which their density is estimated."""
 
 _CODES = np.arange(1 << 16, dtype=np.uint16)
 _FINITE = _CODES[np.isfinite(_CODES.view(np.float16))]
 _FP16_CODES = _FINITE[np.argsort(_FINITE.view(np.float16), kind="stable")]
 _FP16_ASCENDING = _FP16_CODES.view(np.float16).astype(np.float32)
-"""All finite fp16 numbers, and how each is written as an integer."""
+"""All finite fp16 numbers in ascending order; _FP16_CODES has their bits as integers."""
 
 Exact = NDArray[np.float64]
 
 
 def group_rows(rows: int) -> int:
-    """How many of a matrix's rows share a palette: the most up to GROUP_ROWS that divide them all."""
+    """Return how many of a matrix's rows share a palette: the largest divisor up to GROUP_ROWS."""
     return next(size for size in range(min(GROUP_ROWS, rows), 0, -1) if rows % size == 0)
 
 
 @dataclass(frozen=True)
 class Palettes:
-    """Indices of `element` (out, in, 1, 1) into palettes (groups, 1, 1, 1, 2^bits, 1).
+    """Indices of type `element` (out, in, 1, 1) into palettes (groups, 1, 1, 1, 2^bits, 1).
 
-    Palettes without `subnormals` hold none: what would be flushed to zero is the nearest number that is not.
+    Without `subnormals` subnormal entries, which could be flushed to zero, are rounded to the nearest number
+    that is not subnormal.
     """
 
     weight_format: WeightFormat
@@ -69,16 +73,16 @@ class Palettes:
     lossless: bool = False
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """Indices and palettes."""
+        """Return the indices and the palettes."""
         palettes = (shape[0] // group_rows(shape[0]), 1, 1, 1, 1 << self.element.bits, 1)
         return (Part("indices", (*shape, 1, 1), self.element), Part("lut", palettes, ElementType.FP16))
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
-        """A group's rows."""
+        """Return the number of rows in a group."""
         return group_rows(shape[0])
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         palettes = into["lut"]
         groups = piece.values.reshape(len(palettes), -1)
         indices = into["indices"].reshape(groups.shape)
@@ -99,12 +103,12 @@ LUT4 = Palettes(WeightFormat.LUT4, ElementType.UINT4)
 
 
 def fp16_palette(values: Floats, size: int) -> NDArray[np.float16]:
-    """`size` numbers, ascending, that stand for `values` with a small squared error.
+    """Return `size` numbers in ascending order that approximate `values` with a small squared error.
 
-    Where there are no more different values than that, they are the values. Else k-means from numbers that
-    are dense where the values are, as the cube root of their density: the best spacing for many levels (P.
-    F. Panter and W. Dite, "Quantization distortion in pulse-count modulation", 1951); or from evenly spaced
-    numbers, where those are better. So it is never worse than evenly spaced numbers.
+    If there are no more distinct values than that, the result has these. Otherwise k-means starts from
+    numbers whose density is the cube root of the values' density, the best spacing for many levels (P. F.
+    Panter and W. Dite, "Quantization distortion in pulse-count modulation", 1951), or from evenly spaced
+    numbers, if these are better. So the result is never worse than evenly spaced numbers.
     """
     ordered = _Ordered(np.sort(values))
     different = ordered.different(size)
@@ -115,10 +119,10 @@ def fp16_palette(values: Floats, size: int) -> NDArray[np.float16]:
 
 
 def nearest(values: Floats, entries: Floats) -> NDArray[np.uint8]:
-    """Which of the `entries`, up to 256 fp16 numbers in ascending order, each of the `values` is nearest to.
+    """Return for each value the index of the nearest entry; `entries` are up to 256 ascending fp16 numbers.
 
-    A table finds the entry for a value as rounded to fp16, which lies at most one border away from the
-    value's own: many times as fast as to search for every value.
+    A table gives the entry for the value rounded to fp16, which is at most one entry away from the nearest.
+    That is many times faster than a search for every value.
     """
     borders = (entries[1:] + entries[:-1]) / 2
     starts = np.searchsorted(_FP16_ASCENDING, borders, side="right")
@@ -134,20 +138,20 @@ def nearest(values: Floats, entries: Floats) -> NDArray[np.uint8]:
 
 
 class _Ordered:
-    """Sorted numbers with their prefix sums."""
+    """Sorted numbers with prefix sums."""
 
     def __init__(self, values: Floats) -> None:
         self.values = values
         self.sums: Exact = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
 
     def evenly(self, size: int) -> Exact:
-        """`size` evenly spaced numbers, from the smallest value to the largest."""
+        """Return `size` evenly spaced numbers, from the smallest value to the largest."""
         return np.linspace(self.values[0], self.values[-1], size, dtype=np.float64)
 
     def by_density(self, size: int) -> Exact:
-        """`size` numbers whose density follows the cube root of the values' own.
+        """Return `size` numbers whose density follows the cube root of the values' density.
 
-        That is found between quantiles, which are as fine as need be wherever the values are.
+        The density is estimated between quantiles, which are close where there are many values.
         """
         ranges = min(RANGES, len(self.values) - 1)
         places = np.arange(ranges + 1) * (len(self.values) - 1) // ranges
@@ -158,12 +162,12 @@ class _Ordered:
         return numbers
 
     def different(self, most: int) -> Floats | None:
-        """The different values; None where there are more than so many."""
+        """Return the distinct values; None if there are more than `most`."""
         firsts = np.flatnonzero(np.diff(self.values)) + 1
         return self.values[np.concatenate([[0], firsts])] if len(firsts) < most else None
 
     def settle(self, palette: Exact) -> Exact:
-        """Lloyd's algorithm from `palette`; a number that no value is nearest to stays where it is."""
+        """Run Lloyd's algorithm from `palette`; a number to which no value is nearest stays the same."""
         borders = None
         for _ in range(STEPS):
             previous, borders = borders, self._borders(palette)
@@ -175,13 +179,13 @@ class _Ordered:
         return palette
 
     def squared_error(self, palette: Exact) -> float:
-        """The sum of squared differences from the nearest numbers, up to what all palettes share."""
+        """Return the sum of squared differences from the nearest numbers, less a common constant."""
         borders = self._borders(palette)
         sums, counts = np.diff(self.sums[borders]), np.diff(borders)
         return float((counts * palette**2 - 2 * palette * sums).sum())
 
     def _borders(self, palette: Exact) -> NDArray[np.intp]:
-        """Where each number's run of nearest values begins, and the end."""
+        """Return the index of the first value that is nearest to each number, and the number of values."""
         middles = ((palette[1:] + palette[:-1]) / 2).astype(np.float32)
         inner = np.searchsorted(self.values, middles)
         return np.concatenate([[0], inner, [len(self.values)]])
@@ -189,7 +193,7 @@ class _Ordered:
 
 @dataclass(frozen=True)
 class Dense:
-    """fp16 (out, in, 1, 1), rounded to nearest; where `subnormals` would be flushed, to one that is none."""
+    """The weight itself as fp16 (out, in, 1, 1), rounded to nearest; subnormals only with `subnormals`."""
 
     subnormals: bool = True
     weight_format = WeightFormat.FP16
@@ -197,15 +201,15 @@ class Dense:
     lossless = False
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """The weight itself."""
+        """Return the weight as the only part."""
         return (Part("weight", (*shape, 1, 1), ElementType.FP16),)
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
-        """Every row stands alone."""
+        """Return 1: rows are independent."""
         return 1
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         into["weight"][:] = piece.values if self.subnormals else without_subnormals(piece.values)
         return into["weight"].astype(np.float32)
 
@@ -221,7 +225,7 @@ ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
         WeightFormat.LUT4: LUT4,
     }
 )
-"""The encoding of each format for any tensor."""
+"""The encoding of each format for tensors of any type."""
 
 ENGINE_ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
     {
@@ -232,7 +236,7 @@ ENGINE_ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
         WeightFormat.LUT4: replace(LUT4, subnormals=False),
     }
 )
-"""The same for a Neural Engine, which may flush subnormal numbers to zero: nothing that is stored is one."""
+"""The encodings for a Neural Engine, which may flush subnormal numbers to zero, so none are stored."""
 
 REPACKED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = MappingProxyType(
     {
@@ -242,14 +246,14 @@ REPACKED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = Mapping
         (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_K): RepackedQ4K(),
     }
 )
-"""The encodings that take over the GGUF's own integers."""
+"""The encodings that keep the GGUF's own integers."""
 
 BLOCKWISE = (WeightFormat.INT8_BLOCK32, WeightFormat.INT4_BLOCK32)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The encoding of a tensor; `fallback` is the reason if it is not the requested one, else None."""
+    """The encoding of a tensor; `fallback` is the reason if its format is not the requested one."""
 
     encoding: Encoding
     fallback: str | None = None
@@ -258,14 +262,15 @@ class Choice:
 def choose(
     asked: WeightFormat, width: int, kind: GGMLQuantizationType, target: Target = Target.CPU
 ) -> Choice:
-    """How a matrix with rows of `width` numbers, a tensor of type `kind`, is stored where `asked` is wanted.
+    """Return the encoding of a matrix with rows of `width` numbers, from a tensor of type `kind`.
 
-    The one case that does not fit: rows that are no whole number of blocks become int8-channel. What
-    `target` does not take (see targets.fits) is stored as for processors, so that it can be compared.
+    It has the format `asked`, with one exception: if the rows are not a whole number of blocks, it is
+    int8-channel. A format that `target` does not accept (see targets.fits) is stored as for processors, so
+    that it can be compared.
     """
     if target is not Target.CPU and asked in ENGINE_ENCODINGS:
         return Choice(ENGINE_ENCODINGS[asked])
     if asked in BLOCKWISE and width % BLOCK:
-        reason = f"rows of {width} are no whole number of blocks of {BLOCK}"
+        reason = f"rows of {width} are not a whole number of blocks of {BLOCK}"
         return Choice(ENCODINGS[WeightFormat.INT8_CHANNEL], reason)
     return Choice(REPACKED.get((asked, kind), ENCODINGS[asked]))

@@ -1,4 +1,4 @@
-"""Weights as integers times scales: one scale per output channel, or per block of 32 along a row."""
+"""Store weights as integers times scales, with a scale for each output channel or for 32 weights of a row."""
 
 from dataclasses import dataclass
 
@@ -26,10 +26,10 @@ SHIFT_SCALE = "constexpr_blockwise_shift_scale"
 
 @dataclass(frozen=True)
 class Grid:
-    """Integers low..high, and where a scale may put a row's number of largest magnitude.
+    """Integers low..high, and the positions on them at which a row's number of largest magnitude is tried.
 
-    Each of `tops` divides that number to give a scale that is tried; the first is the plain choice,
-    which reaches it exactly.
+    That number divided by each of `tops` is a scale that is tried. The first is the usual choice, for which
+    the largest number is on the grid.
     """
 
     low: int
@@ -37,18 +37,19 @@ class Grid:
     tops: tuple[float, ...]
 
     def tops_for(self, width: int) -> tuple[float, ...]:
-        """The tops to try for rows of `width` numbers: `tops`, and one that cuts the largest number short.
+        """Return the tops to try for rows of `width` numbers: `tops`, and one that clips the largest number.
 
-        Rounding costs width / 12 squared steps. A step that is smaller by the share e lowers that by 2e of
-        itself, and costs the square of e * high, by which a single largest number is then cut; so the best
-        e is width / (12 * high^2), up to a half. Wide rows gain by it, narrow ones by the other tops.
+        The error of rounding is width / 12 squared steps. A step that is smaller by a fraction e reduces it
+        by a fraction 2e, and adds the square of e * high, by which the single largest number is clipped. So
+        the best e is width / (12 * high^2), up to a half. This top is best for wide rows, the others for
+        narrow ones.
         """
         share = min(width / (12 * self.high**2), 0.5)
         return (*self.tops, self.tops[0] / (1 - share))
 
     @property
     def symmetric(self) -> bool:
-        """Whether every number's negative is on the grid too."""
+        """Whether the grid is symmetric about zero."""
         return self.low == -self.high
 
     @property
@@ -60,19 +61,20 @@ class Grid:
 
 
 INT8 = Grid(-127, 127, (127, 127.4))
-"""Symmetric, so that a channel's scale means the same for either sign."""
+"""The grid of int8, symmetric so that the sign of a channel's scale does not matter."""
 INT4 = Grid(-8, 7, (-8, -7.45, 7, 7.45))
-"""As in GGML's Q4_0 the largest number comes to stand at -8, which has no counterpart, unless 7 is better."""
+"""The grid of int4. As in GGML's Q4_0 the largest number is mapped to -8, unless 7 is better."""
 
 
 def quantise_rows(
     values: Floats, extremes: Floats, grid: Grid, least: np.float16 = FP16_TINY
 ) -> tuple[Floats, NDArray[np.float16]]:
-    """The integers (as floats) and one fp16 scale, of magnitude `least` or more, for each row of `values`.
+    """Return the integers (as floats) and the fp16 scale of each row of `values`.
 
-    `values` are (n, width); `extremes` (n,) the rows' numbers of largest magnitude. Of the scales that the
-    grid tries, the one with the least squared error over the row is taken; the plain one where none is
-    better. Integers are chosen for the scale as rounded to fp16, so its rounding costs nothing.
+    `values` are (n, width), `extremes` (n,) the numbers of largest magnitude in each row. Scales have a
+    magnitude of at least `least`. Of the scales that the grid tries, the one with the least squared error
+    over the row is used, or the usual one if none is better. The integers are computed for the scale rounded
+    to fp16, so its rounding causes no error.
     """
     if grid.symmetric:
         extremes = np.abs(extremes)
@@ -89,15 +91,15 @@ def quantise_rows(
 
 
 def _overflows(top: float, grid: Grid) -> bool:
-    """Whether numbers may fall off the grid where the largest one is put at `top`."""
+    """Return whether numbers may exceed the grid if the largest one is mapped to `top`."""
     return not grid.symmetric or top >= grid.high + 0.5
 
 
 def _scales(extremes: Floats, tops: tuple[float, ...], grid: Grid, least: np.float16) -> NDArray[np.float16]:
-    """The fp16 scales (tops, rows) that put `extremes` at `tops`; none is below `least` or too large."""
+    """Return the fp16 scales (tops, rows) that map `extremes` to `tops`, limited to the valid range."""
     exact = extremes / np.array(tops, np.float32)[:, None]
     size = np.abs(exact).astype(np.float16)
-    # A scale among fp16's subnormal numbers may be rounded so far down that the grid falls short.
+    # A subnormal scale may be rounded down so far that the largest number exceeds the grid.
     reach = [(abs(top) if _overflows(top, grid) else grid.high) + 0.5 for top in tops]
     short = np.abs(extremes) > np.array(reach, np.float32)[:, None] * size.astype(np.float32)
     size = np.where(short, np.nextafter(size, np.float16(np.inf)), size)
@@ -108,7 +110,7 @@ def _scales(extremes: Floats, tops: tuple[float, ...], grid: Grid, least: np.flo
 def _round_to_grid(
     values: Floats, scales: NDArray[np.float16], overflows: bool, grid: Grid, steps: Floats, whole: Floats
 ) -> None:
-    """`steps` becomes the values over their scales, `whole` the nearest integers, of the grid where asked."""
+    """Set `steps` to values over scales, and `whole` to the nearest integers, clipped if one `overflows`."""
     np.multiply(values, (1.0 / scales.astype(np.float32))[:, None], out=steps)
     np.rint(steps, out=whole)
     if overflows:
@@ -126,11 +128,11 @@ def _squared_errors(
 
 @dataclass(frozen=True)
 class Int8Channel:
-    """int8 (out, in, 1, 1) times one fp16 scale per output channel (out, 1, 1, 1), `least` or more.
+    """int8 (out, in, 1, 1) times an fp16 scale per output channel (out, 1, 1, 1), at least `least`.
 
-    With FP16_NORMAL for `least` no scale is flushed to zero, and with it a whole channel. The steps of
-    channels that stay below 127 of it, 0.0078, are then longer than they could be: no weight of theirs is
-    off by more than half a step, 3.1e-5.
+    With FP16_NORMAL as `least`, no scale is flushed to zero, which would make its whole channel zero. The
+    steps of channels whose weights are all below 127 times FP16_NORMAL, 0.0078, are then longer than
+    necessary: the error of their weights is up to half a step, 3.1e-5.
     """
 
     least: np.float16 = FP16_TINY
@@ -139,15 +141,15 @@ class Int8Channel:
     lossless = False
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """Integers and scales."""
+        """Return the integers and the scales."""
         return scaled_parts(shape, ElementType.INT8, shape[1])
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
-        """Every row stands alone."""
+        """Return 1: rows are independent."""
         return 1
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         whole, scales = quantise_rows(piece.values, piece.extremes, INT8, self.least)
         into["data"][:], into["scale"][:] = whole, scales[:, None]
         whole *= scales.astype(np.float32)[:, None]
@@ -156,7 +158,7 @@ class Int8Channel:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Integers times one fp16 scale per 32 weights of a row, quantised here from any source."""
+    """Integers times an fp16 scale for each 32 weights of a row, quantised from any GGML type."""
 
     weight_format: WeightFormat
     element: ElementType
@@ -165,15 +167,15 @@ class _Blocks:
     lossless: bool = False
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """Integers and scales."""
+        """Return the integers and the scales."""
         return scaled_parts(shape, self.element, BLOCK)
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
-        """Every row stands alone."""
+        """Return 1: rows are independent."""
         return 1
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         shape = piece.values.shape
         blocks = piece.values.reshape(-1, BLOCK)
         whole, scales = quantise_rows(blocks, extremes_of(blocks), self.grid)
@@ -187,7 +189,7 @@ INT4_BLOCKS = _Blocks(WeightFormat.INT4_BLOCK32, ElementType.INT4, INT4)
 
 
 def scaled_parts(shape: tuple[int, int], element: ElementType, width: int) -> tuple[Part, ...]:
-    """Integers (out, in, 1, 1) with a scale for every `width` of them along a row."""
+    """Return the parts for integers (out, in, 1, 1) with a scale for each `width` of them along a row."""
     rows, columns = shape
     return (
         Part("data", (rows, columns, 1, 1), element),
@@ -195,16 +197,16 @@ def scaled_parts(shape: tuple[int, int], element: ElementType, width: int) -> tu
     )
 
 
-# GGUF blocks whose integers and scales are repacked as they are.
+# GGUF blocks whose integers and scales are repacked without requantising.
 #
 # Layouts: https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h. A Core ML weight is
 # scale * (data - offset) with a scale and an offset per block of 32, where
 #
 # - Q8_0 (d * q) and Q4_0 (d * (q - 8)) need no offset;
-# - Q4_1 (d * q + m) needs the offset -m / d. In fp16 that would be rounded by up to 0.4 % of a step; as
-#   fp32, which the operation allows whatever the scale's type, it gives m back bit for bit;
+# - Q4_1 (d * q + m) needs the offset -m / d. In fp16 it would be rounded by up to 0.4 % of a step. In fp32,
+#   which the operation allows for any type of the scale, it gives m back bit for bit;
 # - Q4_K (d * s * q - dmin * t, with 6-bit s and t) keeps its integers too, but d * s has 17 bits: the scale
-#   is rounded to fp16's 11, by up to 0.05 %, which is 0.02 % of the weights in the mean.
+#   is rounded to fp16's 11 bits, by up to 0.05 %, which changes the weights by 0.02 % on average.
 
 Q4_0_BLOCK = np.dtype([("d", "<f2"), ("q", "u1", (16,))])
 Q4_1_BLOCK = np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", (16,))])
@@ -213,28 +215,28 @@ Q4_K_BLOCK = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "u1", (12,)), (
 
 @dataclass(frozen=True)
 class _Repacked:
-    """The common base of repacked formats."""
+    """The base class of repacked encodings."""
 
     operation = SHIFT_SCALE
 
     def row_multiple(self, shape: tuple[int, int]) -> int:
-        """Every row stands alone."""
+        """Return 1: rows are independent."""
         return 1
 
 
 @dataclass(frozen=True)
 class RepackedQ8(_Repacked):
-    """Q8_0: int8, and its own scale per block."""
+    """Q8_0 as int8, with its own scales of blocks."""
 
     weight_format = WeightFormat.INT8_BLOCK32
     lossless = True
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """Integers and scales."""
+        """Return the integers and the scales."""
         return scaled_parts(shape, ElementType.INT8, BLOCK)
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         blocks = piece.blocks().view(Q8_0_BLOCK)
         into["data"].reshape(blocks["q"].shape)[:] = blocks["q"]
         into["scale"][:] = blocks["d"]
@@ -243,17 +245,17 @@ class RepackedQ8(_Repacked):
 
 @dataclass(frozen=True)
 class RepackedQ4(_Repacked):
-    """Q4_0: int4 after 8 is taken off, and its own scale per block."""
+    """Q4_0 as int4, its numbers minus 8, with its own scales of blocks."""
 
     weight_format = WeightFormat.INT4_BLOCK32
     lossless = True
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """Integers and scales."""
+        """Return the integers and the scales."""
         return scaled_parts(shape, ElementType.INT4, BLOCK)
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         blocks = piece.blocks().view(Q4_0_BLOCK)
         data = into["data"].reshape(*blocks.shape, BLOCK)
         np.subtract(_halves(blocks["q"]).view(np.int8), np.int8(8), out=data)
@@ -263,24 +265,24 @@ class RepackedQ4(_Repacked):
 
 @dataclass(frozen=True)
 class _RepackedAffine(_Repacked):
-    """uint4 with an fp16 scale and an fp32 offset per block."""
+    """uint4 with an fp16 scale and an fp32 offset for each block."""
 
     weight_format = WeightFormat.INT4_BLOCK32
 
     def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
-        """Integers, scales and offsets."""
+        """Return the integers, the scales and the offsets."""
         data, scale = scaled_parts(shape, ElementType.UINT4, BLOCK)
         return (data, scale, Part("offset", scale.shape, ElementType.FP32))
 
 
 @dataclass(frozen=True)
 class RepackedQ4WithMinimum(_RepackedAffine):
-    """Q4_1."""
+    """Q4_1, whose blocks have a scale and a minimum."""
 
     lossless = True
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         blocks = piece.blocks().view(Q4_1_BLOCK)
         return _affine(_halves(blocks["q"]), blocks["d"].astype(np.float32), blocks["m"], into)
 
@@ -292,7 +294,7 @@ class RepackedQ4K(_RepackedAffine):
     lossless = False
 
     def encode(self, piece: Piece, into: Parts) -> Floats:
-        """See Encoding."""
+        """Store a piece's rows; see Encoding."""
         blocks = piece.blocks().view(Q4_K_BLOCK)
         scales, minimums = Q4_K.get_scale_min(blocks["scales"].reshape(-1, 12))
         count = len(blocks)
@@ -303,14 +305,14 @@ class RepackedQ4K(_RepackedAffine):
 
 
 def _halves(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(…, 16) bytes -> (…, 32) numbers of four bits: the low halves first, then the high ones."""
+    """Unpack (…, 16) bytes to (…, 32) numbers of four bits: first the low halves, then the high halves."""
     return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
 def _affine(q: NDArray[np.uint8], d: Floats, m: NDArray[np.floating], into: Parts) -> Floats:
     """Store d * q + m: `q` (rows, blocks, 32), `d` and `m` (rows, blocks).
 
-    A block without a scale is m everywhere: m * (0 - -1).
+    A block whose scale is 0 has the value m everywhere, which is stored as m * (0 - -1).
     """
     minimum = m.astype(np.float32)
     scale = d.astype(np.float16)
@@ -326,7 +328,7 @@ def _affine(q: NDArray[np.uint8], d: Floats, m: NDArray[np.floating], into: Part
 
 
 def _products(into: Parts) -> Floats:
-    """scale * (data - offset) in fp32: what the parts of a blockwise weight stand for."""
+    """Return scale * (data - offset) in fp32, the weights that the parts of a blockwise encoding mean."""
     data = into["data"]
     values = data.astype(np.float32).reshape(len(data), -1, BLOCK)
     if "offset" in into:

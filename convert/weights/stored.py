@@ -1,4 +1,4 @@
-"""A projection on its way into a shard: stored piece by piece, with what storing it added."""
+"""Store a projection piece by piece, and measure the error that storing adds."""
 
 import math
 from collections import deque
@@ -26,14 +26,14 @@ from anespec.convert.weights.formats import Choice, choose
 from anespec.manifests.schema import StoredTensor, Target, WeightFormat
 
 PIECE_ELEMENTS = 1 << 18
-"""1 MB of float32: a piece stays in a core's cache."""
+"""Elements of a piece, 1 MB of float32, so that it stays in a core's cache."""
 ROWS_OF_WHOLE_BYTES = 8
-"""So many rows of numbers fill whole bytes, whatever the width and the bits of each."""
+"""A number of rows that fills whole bytes for any width and any bits per number."""
 
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """The constants of a matrix, or of some of its rows, by the names of their parts; what storing added."""
+    """The constants of a matrix, or of some of its rows, by part, and the error that storing added."""
 
     parts: Parts
     added: "AddedError"
@@ -41,7 +41,7 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class AddedError:
-    """Sums over a matrix: the source's numbers squared, the errors of storing squared, the largest error."""
+    """The error that storing added: the sums of squared weights and squared errors, and the largest error."""
 
     squares: float
     squared_error: float
@@ -49,7 +49,7 @@ class AddedError:
 
     @classmethod
     def between(cls, values: Floats, stored: Floats) -> "AddedError":
-        """The error of `stored`, whose memory is used for the differences."""
+        """Return the error of `stored`; the array is overwritten with the differences."""
         stored -= values
         return cls(
             squares=float(squares_of_rows(values).sum(dtype=np.float64)),
@@ -59,7 +59,7 @@ class AddedError:
 
     @classmethod
     def over(cls, pieces: Sequence["AddedError"]) -> "AddedError":
-        """The sum over all pieces of a matrix."""
+        """Return the error over all pieces of a matrix."""
         return cls(
             squares=math.fsum(piece.squares for piece in pieces),
             squared_error=math.fsum(piece.squared_error for piece in pieces),
@@ -69,9 +69,9 @@ class AddedError:
 
 @dataclass(frozen=True, eq=False)
 class DeferredWeight:
-    """A projection that is read and stored only when its shard is written. It is equal to itself alone.
+    """A projection that is read and stored only when its shard is written. It is compared by identity.
 
-    `on_stored` is told what became of it, once it is.
+    `on_stored` gets the manifest's entry for it afterwards.
     """
 
     source: SourceMatrix
@@ -81,16 +81,16 @@ class DeferredWeight:
 
     @cached_property
     def choice(self) -> Choice:
-        """Its encoding."""
+        """The encoding of the projection."""
         return choose(self.asked, self.source.shape[1], self.source.kind, self.target)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The constants that it becomes."""
+        """The constants of the stored projection."""
         return self.choice.encoding.parts(self.source.shape)
 
     def pieces(self, projection: str, threads: int) -> Iterator[Parts]:
-        """Read and store it for the convolution called `projection`: its parts, some rows at a time.
+        """Read and store the weight of the convolution `projection`; yield its parts, some rows at a time.
 
         Raises:
             GGUFError: a value is not finite or cannot be read.
@@ -124,10 +124,10 @@ class DeferredWeight:
 
 
 def stored_pieces(source: SourceMatrix, choice: Choice, threads: int = 1) -> Iterator[StoredWeight]:
-    """Bring a matrix into the parts of its encoding, a few rows at a time, in order.
+    """Encode a matrix, and yield the parts of a few rows at a time, in order.
 
-    A piece stays in a core's cache from the source's blocks to the stored bytes. Of each part it has the
-    share of its rows, which fills whole bytes but at the end.
+    A piece stays in a core's cache from the source's blocks to the stored bytes. Its sections of the parts
+    fill whole bytes, except for the last piece.
 
     Raises:
         UnsupportedModelError: a value is beyond fp16's range.
@@ -151,7 +151,7 @@ def stored_pieces(source: SourceMatrix, choice: Choice, threads: int = 1) -> Ite
 
 
 def store(source: SourceMatrix, choice: Choice) -> StoredWeight:
-    """The same at once."""
+    """Encode a whole matrix at once; see `stored_pieces`."""
     pieces = list(stored_pieces(source, choice))
     names = pieces[0].parts
     parts = {name: np.concatenate([piece.parts[name] for piece in pieces]) for name in names}
@@ -159,7 +159,7 @@ def store(source: SourceMatrix, choice: Choice) -> StoredWeight:
 
 
 def _share(part: Part, rows: int, count: int) -> NDArray[Any]:
-    """Room for what belongs to some of a matrix's `count` rows."""
+    """Return an empty array for the section of a part that belongs to `rows` of the matrix's `count` rows."""
     held, *rest = part.shape
     return np.empty((held * rows // count, *rest), part.element.dtype)
 
@@ -167,7 +167,7 @@ def _share(part: Part, rows: int, count: int) -> NDArray[Any]:
 def _in_order(
     convert: Callable[[int], StoredWeight], firsts: Sequence[int], threads: int
 ) -> Iterator[StoredWeight]:
-    """Convert with the given number of threads, never far ahead of the consumer of the results."""
+    """Convert with the given number of threads, only a few results ahead of the consumer."""
     if threads == 1:
         yield from map(convert, firsts)
         return

@@ -1,8 +1,8 @@
-"""Which weight formats a target's artifacts may hold: decided here, and nowhere else.
+"""Define which weight formats the artifacts for a target may have.
 
-Grades as in `convert/planning/shard_limits.py`. What the Neural Engine takes has one scale per output
-channel, which is never negative, and no offset; or one palette per group of output channels; or it is plain
-fp16. A test holds every format that is left here to that.
+Grades as in `convert/planning/shard_limits.py`. A Neural Engine accepts weights with one scale per output
+channel, which is never negative, and without an offset; weights with a palette per group of output channels;
+and plain fp16. A test checks that every format allowed here is one of these.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from anespec.system.grades import Grade
 
 @dataclass(frozen=True)
 class Unfit:
-    """Why a format is not for a device, how well that is known and from where, and what is for it."""
+    """Why a format is unfit for a device, with the grade and source, and the formats to use instead."""
 
     reason: str
     grade: Grade
@@ -50,15 +50,15 @@ UNFIT: Mapping[Target, Mapping[WeightFormat, Unfit]] = MappingProxyType(
 
 
 def fits(weight_format: WeightFormat, target: Target) -> bool:
-    """Return whether artifacts for `target` may hold weights in that format."""
+    """Return whether artifacts for `target` may have weights in this format."""
     return weight_format not in UNFIT[target]
 
 
 def require_fit(weights: WeightChoice, target: Target) -> None:
-    """Do nothing where every format in `weights` is for `target`.
+    """Check that `target` accepts every format in `weights`.
 
     Raises:
-        RequestError: one is not; the sentence says why, and what to choose instead.
+        RequestError: it does not accept one; the message says why, and what to choose instead.
     """
     for kind, chosen in (("", weights.default), *weights.named):
         unfit = UNFIT[target].get(chosen)
@@ -69,6 +69,6 @@ def require_fit(weights: WeightChoice, target: Target) -> None:
             )
             raise RequestError(
                 f"{f'{kind}={chosen.value}' if kind else chosen.value} is not for --target {target.value}, "
-                f"whose Neural Engine does not take it: {unfit.reason} "
+                f"whose Neural Engine does not accept it: {unfit.reason} "
                 f"({unfit.grade}: {unfit.source}); choose {others}, or --target cpu"
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-KEPT = "interrupted; 2 of 5 shards are kept (2 MB in .m.partial); run the same command again to go on"
+KEPT = "interrupted; 2 of 5 shards are kept (2 MB in .m.partial); run the same command again to continue"
 
 PROGRAM = """
 import sys
@@ -29,7 +29,7 @@ main()
     [
         (f"|{KEPT}", KEPT),
         ("|interrupted; nothing was finished", "interrupted; nothing was finished"),
-        ("", "interrupted; run the same command again to go on"),
+        ("", "interrupted; run the same command again to continue"),
     ],
 )
 def test_an_interrupted_run_says_what_is_kept(gguf: Path, tmp_path: Path, raised: str, said: str) -> None:

@@ -68,7 +68,7 @@ def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None
     verb = "is" if after == 1 else "are"
     kept = (
         rf"^interrupted; {after} of \d shards {verb} kept \(([0-9.]+ kB) in (\S+\.m\.anespec\.partial)\); "
-        "run the same command again to go on, or remove that folder$"
+        "run the same command again to continue, or remove that folder$"
     )
     with pytest.raises(KeyboardInterrupt, match=kept) as interruption:
         build(gguf, output, on_progress=stop, **options)

@@ -163,7 +163,7 @@ def test_other_options_are_refused_and_replace_when_forced(
     gguf: Path, output: Path, options: dict[str, Any]
 ) -> None:
     before = everything(output)
-    with pytest.raises(UsageError, match=r"m\.anespec: already stands there .* --force"):
+    with pytest.raises(UsageError, match=r"m\.anespec: is another artifact .* --force"):
         build(gguf, output, **options)
     assert everything(output) == before
 
@@ -176,7 +176,7 @@ def test_other_options_are_refused_and_replace_when_forced(
 
 def test_another_model_is_refused(output: Path, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", TinyModel(layers=3, seed=1))
-    with pytest.raises(UsageError, match="differs from what would be built"):
+    with pytest.raises(UsageError, match="is another artifact than the one that would be built"):
         build(other, output)
 
 
@@ -230,7 +230,7 @@ def test_what_is_no_artifact_is_never_replaced(gguf: Path, tmp_path: Path, repla
     (tmp_path / "extension" / "manifest.json").write_text("{}")
     before = everything(tmp_path)
     for name in ("file", "folder", "extension"):
-        with pytest.raises(UsageError, match=f"{name}: is not an artifact, so --force will not"):
+        with pytest.raises(UsageError, match=f"{name}: is not an artifact, so --force does not"):
             build(gguf, tmp_path / name, replace=replace)
     assert everything(tmp_path) == before
 
@@ -283,7 +283,7 @@ def test_a_second_run_at_the_same_time_is_refused(gguf: Path, tmp_path: Path) ->
     refused: list[str] = []
 
     def start_another(_: ShardProgress) -> None:
-        with pytest.raises(StorageError, match="another conversion to the same place is running") as caught:
+        with pytest.raises(StorageError, match="another conversion to the same path is running") as caught:
             build(gguf, output)
         refused.append(str(caught.value))
 
@@ -303,7 +303,7 @@ def test_what_is_put_at_the_place_during_the_run_stays(gguf: Path, tmp_path: Pat
         mine.parent.mkdir(exist_ok=True)
         mine.write_text("mine")
 
-    with pytest.raises(UsageError, match="was put there or replaced while the run went on"):
+    with pytest.raises(UsageError, match="was created or replaced during the conversion"):
         build(gguf, output, topology=(1, 2), on_progress=put)
     assert mine.read_text() == "mine"
     output.rename(tmp_path / "elsewhere")
@@ -330,7 +330,7 @@ def test_only_what_stood_there_is_replaced_by_force(
     if late:
         monkeypatch.setattr(os, "rename", put_late)
     told = (lambda _: None) if late else (lambda _: None if (tmp_path / "old").exists() else put())
-    with pytest.raises(UsageError, match="was put there or replaced while the run went on"):
+    with pytest.raises(UsageError, match="was created or replaced during the conversion"):
         build(gguf, output, replace=True, block=8, on_progress=told)
     assert [path.name for path in output.iterdir()] == ["mine.txt"]
 
@@ -397,6 +397,6 @@ def test_a_shard_that_is_taken_away_during_the_run_is_missed(tmp_path: Path) -> 
             shutil.rmtree(work)
 
     gguf = write_gguf(tmp_path / "m.gguf", TinyModel(layers=2))
-    with pytest.raises(StorageError, match=r"layer_0\d\.mlpackage: was taken away"):
+    with pytest.raises(StorageError, match=r"layer_0\d\.mlpackage: was removed"):
         build(gguf, tmp_path / "m.anespec", topology=(1, 1), on_progress=take_away)
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]

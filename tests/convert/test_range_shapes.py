@@ -110,5 +110,5 @@ def test_what_is_known_of_the_first_use_is_said_with_its_grade() -> None:
     said = first_use(Target.MAC, Shapes.RANGE, (1, 4))
     assert said is not None
     assert "for each of 1 and 4 rows: 112 s for 1 and 133 s for 4, measured once, by others (B: " in said
-    assert "no measurement is known" in (first_use(Target.IPHONE, Shapes.STATIC, (4,)) or "")
+    assert "No measurement is known" in (first_use(Target.IPHONE, Shapes.STATIC, (4,)) or "")
     assert first_use(Target.CPU, Shapes.RANGE, (1, 4)) is None

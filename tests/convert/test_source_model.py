@@ -64,12 +64,14 @@ def test_a_wrong_shape_is_named(tmp_path: Path, name: str) -> None:
 
 def test_tensors_without_a_place_are_named(tmp_path: Path) -> None:
     extra = {"blk.0.attn_q_norm.weight": np.ones(8, np.float32)}
-    with pytest.raises(UnsupportedModelError, match=r"no place for: blk\.0\.attn_q_norm\.weight"):
+    with pytest.raises(UnsupportedModelError, match=r"does not use: blk\.0\.attn_q_norm\.weight"):
         opened(write_gguf(tmp_path / "m.gguf", tensors=extra))
 
 
 def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'bloom' is not supported yet; these are: .*llama"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"'bloom' is not supported yet; the supported ones are: .*llama"
+    ):
         opened(write_gguf(tmp_path / "m.gguf", architecture="bloom"))
 
 
@@ -80,7 +82,7 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
         ("qwen3next", "keeps a recurrent state"),
         ("qwen3moe", "is a mixture of experts"),
         ("gpt-oss", "is a mixture of experts"),
-        ("bert", "is no text decoder"),
+        ("bert", "is not a text decoder"),
     ],
 )
 def test_what_will_never_convert_is_refused_with_the_reason(
@@ -101,7 +103,7 @@ def test_no_architecture_is_both_refused_and_converted() -> None:
         ({"llama.expert_count": 8}, UnsupportedModelError, "is a mixture of experts"),
         ({"llama.attention.value_length": 4}, UnsupportedModelError, "K heads of 8 and V heads of 4"),
         ({"llama.rope.scaling.type": "dynamic"}, UnsupportedModelError, "scaling of type 'dynamic'"),
-        ({"llama.attention.head_count_kv": 3}, GGUFError, "4 query heads over 3 KV heads"),
+        ({"llama.attention.head_count_kv": 3}, GGUFError, "4 query heads, 3 KV heads"),
         ({"llama.attention.head_count": 0}, GGUFError, "0 heads at width 32"),
         ({"llama.block_count": 5000}, GGUFError, "claims 5000 layers"),
         ({"llama.block_count": 3}, GGUFError, r"'blk\.2\.attn_q\.weight' is missing"),
@@ -109,13 +111,13 @@ def test_no_architecture_is_both_refused_and_converted() -> None:
         ({"llama.attention.head_count_kv": [2]}, GGUFError, "has 1 entries for 2 layers"),
         ({"llama.attention.head_count_kv": [2, 1]}, GGUFError, r"attn_k\.weight' has shape \(16, 32\)"),
         ({"llama.attention.head_count_kv": [2.0, 2.0]}, GGUFError, "not a non-negative integer"),
-        ({"llama.attention.layer_norm_rms_epsilon": 0.0}, GGUFError, "epsilon 0 senseless"),
-        ({"llama.attention.layer_norm_rms_epsilon": 1e30}, GGUFError, r"epsilon 1e\+30 senseless"),
+        ({"llama.attention.layer_norm_rms_epsilon": 0.0}, GGUFError, "epsilon 0 is invalid"),
+        ({"llama.attention.layer_norm_rms_epsilon": 1e30}, GGUFError, r"epsilon 1e\+30 is invalid"),
         ({"llama.rope.dimension_count": 7}, GGUFError, "rope.dimension_count is 7"),
         ({"llama.rope.dimension_count": 10}, GGUFError, "rope.dimension_count is 10"),
         ({"llama.rope.freq_base": -1.0}, GGUFError, "rope base -1"),
-        ({"llama.rope.freq_base": 1e-30}, GGUFError, "radians a token"),
-        ({"llama.rope.scaling.factor": 1e-30}, GGUFError, "radians a token"),
+        ({"llama.rope.freq_base": 1e-30}, GGUFError, "radians per token"),
+        ({"llama.rope.scaling.factor": 1e-30}, GGUFError, "radians per token"),
         ({"tokenizer.ggml.tokens": ["a", "b"]}, GGUFError, "vocabulary has 2 tokens, but"),
     ],
 )
@@ -278,8 +280,8 @@ def test_a_missing_head_is_tied_to_the_embedding(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (ConvertOptions(context=3), "--context 3 must be at least the block"),
-        (ConvertOptions(sequences=10**18), "--sequences 1000000000000000000 asks for more than the 16777216"),
-        (ConvertOptions(context=2**63), "asks for more than the 16777216 slots"),
+        (ConvertOptions(sequences=10**18), "--sequences 1000000000000000000 needs more than the 16777216"),
+        (ConvertOptions(context=2**63), "needs more than the 16777216 slots"),
         (ConvertOptions(topology=(1, 2)), "the model has 2 layers"),
         (ConvertOptions(head_shards=41), "--head-shards 41 is not between 1 and the vocabulary's 40"),
     ],

@@ -135,7 +135,9 @@ def test_zero_rows_stay_zero(weight_format: WeightFormat) -> None:
 def test_values_beyond_fp16_are_named(weight_format: WeightFormat, huge: float) -> None:
     values = np.array([[0.5, 1.0], [0.5, huge]], np.float32)
     source = ArraySource(values, name="blk.7.ffn_up.weight")
-    with pytest.raises(UnsupportedModelError, match=r"'blk\.7\.ffn_up\.weight' has values beyond fp16"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"'blk\.7\.ffn_up\.weight' has values beyond the range of fp16"
+    ):
         store(source, choose(weight_format, 2, F32))
 
 
@@ -162,7 +164,7 @@ def test_rows_that_are_no_whole_blocks_become_int8_channel(weight_format: Weight
     assert choose(weight_format, 64, F32).fallback is None
     choice = choose(weight_format, 48, F32)
     assert choice.encoding.weight_format is WeightFormat.INT8_CHANNEL
-    assert choice.fallback == "rows of 48 are no whole number of blocks of 32"
+    assert choice.fallback == "rows of 48 are not a whole number of blocks of 32"
 
 
 def test_bytes_of_each_format() -> None:

@@ -157,7 +157,7 @@ def test_a_shard_ends_with_a_pattern_where_bytes_allow() -> None:
     kinds = [*["sliding"] * 5, "full"] * 8
     roomy = plan_topology(stack([50 * MB] * 48, kinds=kinds), Target.MAC)
     assert roomy.topology.layers == (18, 18, 12)
-    assert any("ends where a repeating pattern" in reason for reason in roomy.reasons)
+    assert any("ends at the end of a repeating pattern" in reason for reason in roomy.reasons)
     tight = plan_topology(stack([62 * MB] * 48, kinds=kinds), Target.MAC)
     assert tight.topology.layers == (16, 16, 16)
     assert any("end within a repeating pattern" in reason for reason in tight.reasons)
@@ -245,7 +245,7 @@ def test_a_preset_can_be_refused_replaced_and_asked_for_in_vain() -> None:
     choice = choose_preset(None, PHI.model, Target.MAC, WeightFormat.INT8_CHANNEL, MEASURED)
     replaced = plan_topology(stack_of(PHI.model), Target.MAC, preset=choice, override=(24, 8))
     assert replaced.origin is Origin.OVERRIDE
-    assert any("takes the place of the preset phi-4-mini" in reason for reason in replaced.reasons)
+    assert any("replaces the preset phi-4-mini" in reason for reason in replaced.reasons)
     assert any("2.3 GB ran wholly on the CPU" in warning for warning in explain(replaced).warnings)
     with pytest.raises(RequestError, match="--preset phi-4-mini is for 32 layers, but the model has 5"):
         plan_topology(stack([1] * 5), Target.MAC, preset=choice)
@@ -274,8 +274,8 @@ def test_every_preset_is_a_plan() -> None:
 @pytest.mark.parametrize(
     ("sizes", "options", "target", "words"),
     [
-        ([MB] * 5, {}, Target.MAC, "--target cpu suits it better"),
-        ([20 * MB] * 5 + [MB], {"override": (5, 1)}, Target.MAC, "Layers 5 .*give them to a neighbour"),
+        ([MB] * 5, {}, Target.MAC, "--target cpu is better"),
+        ([20 * MB] * 5 + [MB], {"override": (5, 1)}, Target.MAC, "Layers 5 .*merge them with a neighbour"),
         ([1200 * MB] * 2, {}, Target.MAC, "Layers 0, 1 .*choose a smaller weight format"),
         ([600 * MB] * 2, {"override": (2,)}, Target.IPHONE, "above the 1 GB known of iPhones.*fewer layers"),
         ([600 * MB] * 2, {"override": (2,)}, Target.MAC, "depends on the graph.*fewer layers"),

@@ -55,10 +55,10 @@ def test_a_report_its_archive_and_bare_choices_are_read_alike(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is no report"),
-        ("[1]", "holds no choices"),
+        ("", "is not a report"),
+        ("[1]", "has no choices"),
         ('{"choices": null}', "recommends nothing"),
-        ('{"choices": {"source": "selftest"}}', "holds no choices"),
+        ('{"choices": {"source": "selftest"}}', "has no choices"),
     ],
 )
 def test_what_holds_no_choices_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
@@ -73,7 +73,7 @@ def test_archives_that_hold_something_else_or_too_much_are_refused(tmp_path: Pat
         path = tmp_path / f"{name}.zip"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
             opened.writestr(name, content)
-        with pytest.raises(RequestError, match="is no report"):
+        with pytest.raises(RequestError, match="is not a report"):
             read_choices(path)
     with pytest.raises(StorageError, match="cannot be read"):
         read_choices(tmp_path / "absent.json")
@@ -96,7 +96,7 @@ def test_what_is_given_holds_and_the_rest_is_taken_over(tmp_path: Path) -> None:
     taken, overruled = tuned.notes
     assert "r.json, measured on Apple M4 Max, macOS 26.1" in taken
     assert "--weights lut6,head=int8-channel" in taken
-    assert "--block 8, but the command line says otherwise" in overruled
+    assert "--block 8, but the command line overrides it" in overruled
 
 
 def test_without_a_report_nothing_changes() -> None:
@@ -142,7 +142,7 @@ def test_a_plan_follows_the_choices(tmp_path: Path) -> None:
         assert plan.tuning_notes
         small = ConversionPlan(source, ConvertOptions(shard_bytes=1))
         assert small.topology.layers == (1, 1)
-        assert "as --shard-bytes asks" in small.sharding.reasons[0]
+        assert "as --shard-bytes says" in small.sharding.reasons[0]
         assert ConversionPlan(source, ConvertOptions()).topology.layers == (2,)
 
 

@@ -94,7 +94,7 @@ def test_work_decides(large: Path, machine: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_no_more_processes_than_parts_or_memory_allows(large: Path, machine: pytest.MonkeyPatch) -> None:
     machine.setattr(worker_count, "processors", lambda: 64)
-    machine.setattr(worker_count, "WORTH_A_PROCESS", 1.0)
+    machine.setattr(worker_count, "MIN_WORKER_SECONDS", 1.0)
     assert workers(large, WeightFormat.LUT6, topology=(8,)) == 2
     assert workers(large, WeightFormat.LUT6, topology=(1,) * 8) == 9
     machine.setattr(worker_count, "free_memory", lambda: 600_000_000)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiny_model import TinyModel, write_gguf
 
-from anespec.convert.worker_imports import CONVERTED_FROM
+from anespec.convert.worker_imports import HIDDEN_LIBRARIES
 
 MAIN = "from anespec.cli.main import main; main()"
 
@@ -17,7 +17,7 @@ def test_building_imports_no_library_that_could_be_converted_from(tmp_path: Path
 import importlib.util, sys
 import anespec.convert.worker_imports
 import coremltools
-assert not [name for name in {CONVERTED_FROM} if name in sys.modules]
+assert not [name for name in {HIDDEN_LIBRARIES} if name in sys.modules]
 assert importlib.util.find_spec("torch")
 """
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
@@ -32,4 +32,4 @@ def test_the_command_line_converts_without_torch(tmp_path: Path) -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "coremltools" in imported
     # What is asked for and not found has a line as well, so their modules tell whether they were loaded.
-    assert not [name for name in imported if name.startswith(tuple(f"{each}." for each in CONVERTED_FROM))]
+    assert not [name for name in imported if name.startswith(tuple(f"{each}." for each in HIDDEN_LIBRARIES))]

@@ -79,13 +79,13 @@ def built(gguf: Path, output: Path, jobs: int) -> tuple[Conversion, list[int]]:
 FAULTS = {
     "os.kill(os.getpid(), signal.SIGKILL)": (
         AnespecError,
-        r"was killed, most likely for want of memory; .*1$",
+        r"was killed, most likely for lack of memory; .*1$",
     ),
     "os.kill(os.getpid(), signal.SIGSEGV)": (AnespecError, r"was ended by SIGSEGV; run the command .*1$"),
     "os._exit(3)": (AnespecError, r"ended with exit code 3 before its work was done; run the .*1$"),
     "raise GGUFError('m.gguf: is bad')": (GGUFError, r"^m\.gguf: is bad$"),
     "raise MemoryError": (AnespecError, r"ran out of memory; run the command again with --jobs 1$"),
-    "import absent": (AnespecError, r"could not import what it needs \(No module named 'absent'\); install"),
+    "import absent": (AnespecError, r"could not import a module \(No module named 'absent'\); install"),
     "raise KeyError('a bug')": (
         RuntimeError,
         r"(?s)in a process of the conversion:\nTraceback.*KeyError: 'a bug'",
@@ -124,7 +124,7 @@ def test_a_worker_that_cannot_import_says_so(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['coremltools'] = None")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(AnespecError, match=r"could not import what it needs \(.*coremltools.*\); install"):
+    with pytest.raises(AnespecError, match=r"could not import a module \(.*coremltools.*\); install"):
         build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=2)
 
 

@@ -25,7 +25,7 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes started: any file is worth one, on a machine with two processors."""
-    monkeypatch.setattr(worker_process, "WORTH_STARTING_EARLY", 0)
+    monkeypatch.setattr(worker_process, "EARLY_START_BYTES", 0)
     monkeypatch.setattr(worker_process, "processors", lambda: 2)
     pids: list[int] = []
 
@@ -96,7 +96,7 @@ def test_it_ends_with_an_interruption_and_with_what_is_up_to_date(
 def test_one_that_ended_before_its_job_is_told_by_the_run(gguf: Path, tmp_path: Path) -> None:
     early = WorkerProcess()
     early.end()
-    with pytest.raises(AnespecError, match=r"was killed, most likely for want of memory"):
+    with pytest.raises(AnespecError, match=r"was killed, most likely for lack of memory"):
         build(gguf, tmp_path / "m.anespec", topology=TOPOLOGY, jobs=1, early=early)
 
 
@@ -110,6 +110,6 @@ def test_none_is_started_where_the_run_needs_none(
     assert is_early(gguf, 2)
     assert not is_early(gguf, 1)
     assert not is_early(tmp_path / "absent.gguf", None)
-    monkeypatch.setattr(worker_process, "WORTH_STARTING_EARLY", gguf.stat().st_size + 1)
+    monkeypatch.setattr(worker_process, "EARLY_START_BYTES", gguf.stat().st_size + 1)
     assert not is_early(gguf, None)
     assert len(started) == 1
