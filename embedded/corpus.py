@@ -1,4 +1,4 @@
-"""What the demo model learns from: Python's own standard library, and the vocabulary made of it."""
+"""Make the demo model's training data from Python's own standard library, and its vocabulary."""
 
 import sysconfig
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END_OF_TEXT = "<|endoftext|>"
 
-# Other people's packages, tests, build output, and modules that are tables rather than programs.
+# Installed packages, tests, build output, and modules that are tables rather than programs.
 LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib-dynload", "encodings", "pydoc_data"}
 )
 LEFT_OUT_FILES = frozenset({"html/entities.py", "lib2to3/pgen2/token.py", "this.py"})
 
-# Never trained on. They hold classes with look-alike methods, which is what a demonstration asks for.
+# These files are never used for training. Their classes have similar methods, as a demonstration needs.
 HELD_OUT = (
     "concurrent/futures/thread.py",
     "fractions.py",
@@ -34,14 +34,14 @@ HELD_OUT = (
 
 @dataclass(frozen=True)
 class Document:
-    """The text of one file, named by its path in the standard library."""
+    """The text of a file; `name` is its path in the standard library."""
 
     name: str
     text: str
 
 
 def standard_library() -> list[Document]:
-    """Every program of the running Python's standard library, sorted by name."""
+    """Return the programs of the running Python's standard library, sorted by name."""
     root = Path(sysconfig.get_paths()["stdlib"])
     sources: list[Document] = []
     for path in sorted(root.rglob("*.py")):
@@ -52,13 +52,13 @@ def standard_library() -> list[Document]:
         try:
             sources.append(Document(place.as_posix(), path.read_text("utf-8")))
         except UnicodeDecodeError:
-            # A few old modules declare another encoding; they are not worth a special case.
+            # A few old modules in another encoding are left out.
             continue
     return sources
 
 
 def split(sources: Sequence[Document]) -> tuple[list[Document], list[Document]]:
-    """Divide into (training, held out)."""
+    """Divide documents into (training, held out)."""
     return (
         [source for source in sources if source.name not in HELD_OUT],
         [source for source in sources if source.name in HELD_OUT],
@@ -66,7 +66,7 @@ def split(sources: Sequence[Document]) -> tuple[list[Document], list[Document]]:
 
 
 def byte_level_bpe(model: models.BPE) -> Tokenizer:
-    """GPT-2's tokenizer around a vocabulary: its pre-tokenizer, bytes as letters, and the end of a text."""
+    """Return a tokenizer with GPT-2's pre-tokenizer and byte-level alphabet, and the end-of-text token."""
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -75,7 +75,7 @@ def byte_level_bpe(model: models.BPE) -> Tokenizer:
 
 
 def train_tokenizer(sources: Sequence[Document], vocabulary: int) -> Tokenizer:
-    """A byte-level BPE learnt from `sources`; token 0 is the end of a text."""
+    """Train a byte-level BPE on `sources`; token 0 is the end of a text."""
     tokenizer = byte_level_bpe(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
@@ -88,7 +88,7 @@ def train_tokenizer(sources: Sequence[Document], vocabulary: int) -> Tokenizer:
 
 
 def end_of_text(tokenizer: Tokenizer) -> int:
-    """The id of the token that ends a text, and begins one."""
+    """Return the id of the token that begins and ends a text."""
     token = tokenizer.token_to_id(END_OF_TEXT)
     if token is None:
         raise ValueError(f"the vocabulary lacks {END_OF_TEXT}")
@@ -96,16 +96,16 @@ def end_of_text(tokenizer: Tokenizer) -> int:
 
 
 def token_stream(sources: Sequence[Document], tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """All files one after another, int64 [tokens], each behind an end-of-text token."""
+    """Return the tokens of all files, int64 [tokens]; an end-of-text token precedes each file."""
     end = end_of_text(tokenizer)
     encodings = tokenizer.encode_batch([source.text for source in sources], add_special_tokens=False)
     return np.concatenate([np.array([end, *encoding.ids], dtype=np.int64) for encoding in encodings])
 
 
 def windows(stream: NDArray[np.int64], starts: NDArray[np.int64], length: int, begin: int) -> torch.Tensor:
-    """Cut int64 [len(starts), length + 1] out of the stream.
+    """Return windows of the stream from `starts` on, int64 [len(starts), length + 1].
 
-    The first token of every window is replaced by `begin`, because a prompt starts with it too.
+    The first token of every window is replaced by `begin`, with which prompts start too.
     """
     cut = stream[starts[:, None] + np.arange(length + 1)]
     cut[:, 0] = begin
@@ -115,11 +115,11 @@ def windows(stream: NDArray[np.int64], starts: NDArray[np.int64], length: int, b
 def random_windows(
     stream: NDArray[np.int64], count: int, length: int, begin: int, seed: tuple[int, int]
 ) -> torch.Tensor:
-    """`count` windows at random places; the same seed gives the same windows."""
+    """Return `count` windows at random positions; the same seed gives the same windows."""
     starts = np.random.default_rng(seed).integers(0, len(stream) - length, count)
     return windows(stream, starts, length, begin)
 
 
 def consecutive_windows(stream: NDArray[np.int64], length: int, begin: int) -> torch.Tensor:
-    """Windows side by side over the whole stream; an incomplete last one is dropped."""
+    """Return consecutive windows over the whole stream; an incomplete last one is dropped."""
     return windows(stream, np.arange(0, len(stream) - length, length), length, begin)

@@ -1,4 +1,4 @@
-"""The demo model as a GGUF file: written for llama.cpp's architecture `llama`, and read back.
+"""Write the demo model as a GGUF of llama.cpp's architecture `llama`, and read it back.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -21,9 +21,9 @@ DESCRIPTION = "A tiny language model of Python code, trained on Python's own sta
 
 
 def write_gguf(network: Network, tokenizer: Tokenizer, path: Path) -> None:
-    """Write the model to `path` at once: matrices as Q8_0, norms as F32.
+    """Write the model to `path`: matrices as Q8_0, norms as F32.
 
-    The file is written beside its place and renamed, so a reader never meets half of it.
+    The file is written under a temporary name and renamed, so a reader never sees a partial file.
     """
     unfinished = path.with_name(path.name + ".part")
     writer = gguf.GGUFWriter(unfinished, "llama")
@@ -83,7 +83,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def read_network(path: Path) -> Network:
-    """The network of a file that `write_gguf` wrote, its weights dequantised to float32.
+    """Read the network from a file that `write_gguf` wrote; weights are dequantised to float32.
 
     Raises:
         AnespecError: the file cannot be read or lacks a tensor.
@@ -106,7 +106,7 @@ def read_network(path: Path) -> Network:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a file that `write_gguf` wrote.
+    """Read the tokenizer from a file that `write_gguf` wrote.
 
     Raises:
         AnespecError: the file cannot be read or lacks its vocabulary.

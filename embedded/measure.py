@@ -1,7 +1,7 @@
-"""How well prompt lookup guesses the demo model's greedy text: `python -m anespec.embedded.measure --help`.
+"""Measure how well prompt lookup drafts the demo model's greedy text.
 
-A simulation over finished text. It needs no verifier, because greedy text with speculation is the
-greedy text without it.
+Run `python -m anespec.embedded.measure --help`. This is a simulation over finished text. It needs no
+verifier, since greedy text with speculation is the greedy text without it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,10 @@ LONGEST_LOOP = 32
 
 
 def lookup(context: Sequence[int], budget: int) -> list[int]:
-    """What followed the most recent occurrence of the longest suffix of `context`, 16 tokens down to 1."""
+    """Return up to `budget` tokens after the most recent earlier match of the longest suffix of `context`.
+
+    Suffixes have 16 tokens down to 1.
+    """
     size = len(context)
     best_length, best_end = 0, 0
     for end in range(size - 1, 0, -1):
@@ -39,13 +42,13 @@ def lookup(context: Sequence[int], budget: int) -> list[int]:
 
 
 def pass_sizes(prompt: Sequence[int], output: Sequence[int], drafts: int = DRAFTS) -> list[int]:
-    """How many tokens each pass commits, given that the text after `prompt` will be `output`."""
+    """Return the number of tokens that each pass commits, if the text after `prompt` is `output`."""
     sizes: list[int] = []
     done = 0
     while done < len(output):
         draft = lookup([*prompt, *output[:done]], drafts)
         accepted = 0
-        # The last token of the output costs a pass of its own kind, so a draft never runs past it.
+        # Each pass also commits a token that is not drafted, so a draft ends before the output's last token.
         limit = min(len(draft), len(output) - done - 1)
         while accepted < limit and draft[accepted] == output[done + accepted]:
             accepted += 1
@@ -55,9 +58,9 @@ def pass_sizes(prompt: Sequence[int], output: Sequence[int], drafts: int = DRAFT
 
 
 def loop_start(output: Sequence[int]) -> int:
-    """Where the output falls into a cycle that it never leaves; its length if it does not.
+    """Return where the output enters a cycle that lasts to its end; the output's length if it does not.
 
-    A cycle is at most 32 tokens long and comes at least twice, over at least 32 tokens.
+    A cycle is at most 32 tokens long, and occurs at least twice and over at least 32 tokens.
     """
     size = len(output)
     starts = [size]
@@ -72,7 +75,7 @@ def loop_start(output: Sequence[int]) -> int:
 
 @torch.inference_mode()
 def greedy(network: Network, prompts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Continue prompts, int64 [prompts, T], by `count` tokens each; returns int64 [prompts, count]."""
+    """Continue prompts, int64 [prompts, T], by `count` tokens each; return int64 [prompts, count]."""
     tokens = torch.from_numpy(prompts)
     for _ in range(count):
         chosen = network(tokens)[:, -1].argmax(-1, keepdim=True)
@@ -83,7 +86,7 @@ def greedy(network: Network, prompts: NDArray[np.int64], count: int) -> NDArray[
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What the simulation found for a set of prompts: tokens and passes of each text."""
+    """The result for a set of prompts: tokens and passes of each text, and the number of looping texts."""
 
     tokens: tuple[int, ...]
     passes: tuple[int, ...]
@@ -91,17 +94,17 @@ class Acceptance:
 
     @property
     def rates(self) -> list[float]:
-        """Tokens per pass of each text; texts without a token have none."""
+        """The tokens per pass of each text, without texts that have no token."""
         return [tokens / passes for tokens, passes in zip(self.tokens, self.passes, strict=True) if passes]
 
     @property
     def mean(self) -> float:
-        """Tokens per pass over all the texts together."""
+        """The tokens per pass over all texts together."""
         return sum(self.tokens) / max(1, sum(self.passes))
 
 
 def acceptance(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]) -> Acceptance:
-    """Simulate lookup for each prompt and what the model made of it."""
+    """Simulate lookup for each prompt and its continuation by the model."""
     return Acceptance(
         tuple(len(output) for output in outputs),
         tuple(len(pass_sizes(prompt, output)) for prompt, output in zip(prompts, outputs, strict=True)),
@@ -110,14 +113,14 @@ def acceptance(prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]
 
 
 def evenly_spread(stream: NDArray[np.int64], count: int, length: int) -> NDArray[np.int64]:
-    """Stretches of a stream at equal distances, int64 [count, length]."""
+    """Return windows of a stream at equal distances, int64 [count, length]."""
     starts = np.linspace(0, len(stream) - length, count, dtype=np.int64)
     places: NDArray[np.int64] = starts[:, None] + np.arange(length)
     return stream[places]
 
 
 def most_repetitive(stream: NDArray[np.int64], count: int, length: int) -> NDArray[np.int64]:
-    """The stretches, side by side, that lookup guesses best by themselves; int64 [count, length]."""
+    """Return the consecutive windows that lookup predicts best by themselves; int64 [count, length]."""
     stretches = stream[: len(stream) // length * length].reshape(-1, length)
     passes = [len(pass_sizes(text[:1], text[1:])) for text in stretches.tolist()]
     return stretches[np.sort(np.argsort(passes, kind="stable")[:count])]
@@ -128,12 +131,12 @@ def most_repetitive(stream: NDArray[np.int64], count: int, length: int) -> NDArr
     "--model",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     default=None,
-    help="A GGUF that the training wrote; by default the embedded model.",
+    help="A GGUF that embedded.train wrote; by default the embedded model.",
 )
-@click.option("--prompts", default=20, show_default=True, help="How many prompts of each kind.")
+@click.option("--prompts", default=20, show_default=True, help="Number of prompts of each kind.")
 @click.option("--length", default=256, show_default=True, help="Tokens in a prompt.")
 @click.option("--tokens", default=200, show_default=True, help="Tokens to generate.")
-@click.option("--samples", default=0, show_default=True, help="How many continuations to show.")
+@click.option("--samples", default=0, show_default=True, help="Number of continuations to show.")
 @click.option("--threads", default=2, show_default=True, help="CPU threads.")
 def main(model: Path | None, prompts: int, length: int, tokens: int, samples: int, threads: int) -> None:
     """Continue held-out files greedily and count the tokens per pass that prompt lookup would give."""

@@ -1,6 +1,6 @@
-"""The demo model's network: the Llama architecture as llama.cpp defines it, in torch.
+"""The demo model's network in torch: the Llama architecture as llama.cpp defines it.
 
-Modules carry the names of the GGUF tensors, so that a state dict is the tensor table of the file.
+Modules have the names of GGUF tensors, so a state dict has the same names as the file.
 """
 
 from dataclasses import dataclass
@@ -28,19 +28,19 @@ class Shape:
 
     @property
     def head_dim(self) -> int:
-        """How many numbers one attention head holds."""
+        """The dimensions of an attention head."""
         return self.width // self.heads
 
 
 def rope_tables(shape: Shape) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding, each float32 [context, head_dim / 2]."""
+    """Return the cosines and sines of the rotary embedding, each float32 [context, head_dim / 2]."""
     exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
     angles = torch.outer(torch.arange(shape.context, dtype=torch.float32), shape.rope_base**-exponents)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate neighbouring pairs (0, 1), (2, 3)…, the layout of GGUF architecture `llama`.
+    """Rotate neighbouring pairs (0, 1), (2, 3)…, as in GGUF's architecture `llama`.
 
     `x` is [batch, heads, T, head_dim]; `cos` and `sin` are [T, head_dim / 2].
     """
@@ -49,7 +49,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Grouped-query attention and a SwiGLU, each behind an RMSNorm and a residual."""
+    """Grouped-query attention and a SwiGLU, each with an RMSNorm before it and a residual."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ class Layer(nn.Module):
         self.ffn_down = nn.Linear(shape.feed_forward, d, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Map [batch, T, width] to the same shape."""
+        """Return the layer's output for [batch, T, width], in the same shape."""
         x = x + self.attention(self.attn_norm(x), cos, sin)
         y = self.ffn_norm(x)
         output: Tensor = x + self.ffn_down(functional.silu(self.ffn_gate(y)) * self.ffn_up(y))
         return output
 
     def attention(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Causal attention over [batch, T, width]."""
+        """Return causal attention over [batch, T, width], in the same shape."""
         heads = (*x.shape[:2], -1, self.shape.head_dim)
         q = rotate(self.attn_q(x).reshape(heads).transpose(1, 2), cos, sin)
         k = rotate(self.attn_k(x).reshape(heads).transpose(1, 2), cos, sin)
@@ -101,12 +101,12 @@ class Network(nn.Module):
         self.sin: Tensor
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                # GPT-2's scheme: what writes to the residual starts smaller the deeper the model is.
+                # As in GPT-2, matrices that write to the residual start smaller in deeper models.
                 writes = name.endswith(("attn_output.weight", "ffn_down.weight"))
                 nn.init.normal_(weight, std=INIT_STD / (2 * shape.layers) ** 0.5 if writes else INIT_STD)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, T, vocabulary] for int64 tokens [batch, T]."""
+        """Return logits [batch, T, vocabulary] for int64 tokens [batch, T]."""
         length = tokens.shape[1]
         x = self.token_embd(tokens)
         for layer in self.blk:
@@ -114,10 +114,10 @@ class Network(nn.Module):
         return functional.linear(self.output_norm(x), self.token_embd.weight)
 
     def loss(self, windows: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token; `windows` is int64 [batch, T + 1]."""
+        """Return the mean cross-entropy in nats per token; `windows` is int64 [batch, T + 1]."""
         logits = self(windows[:, :-1])
         return functional.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
 
     def parameter_count(self) -> int:
-        """How many numbers are trained."""
+        """Return the number of trained parameters."""
         return sum(weight.numel() for weight in self.parameters())

@@ -24,8 +24,8 @@ from anespec.embedded.corpus import (
 from anespec.embedded.gguf_export import write_gguf
 from anespec.embedded.network import Network, Shape
 
-# A run can be stopped and resumed: a batch depends only on the seed and the step, and the checkpoint holds
-# the rest.
+# A run can be stopped and resumed: a batch depends only on the seed and the step, and everything else is in
+# the checkpoint.
 
 CHECKPOINT = "checkpoint.pt"
 QUICK_VALIDATION_WINDOWS = 16
@@ -34,14 +34,14 @@ FIRST_EXPORT_MINUTES = 5.0
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. Times are in minutes; the schedule follows the clock."""
+    """The training's hyperparameters. Times are in minutes; the schedule follows the clock."""
 
     minutes: float = 80.0
     seed: int = 0
     tokens_per_step: int = 4096
     short_length: int = 512
     long_length: int = 1024
-    # The share of the time spent on short windows before long ones teach the far positions.
+    # The fraction of the time for short windows; long ones follow, which train the later positions.
     short_share: float = 0.6
     peak_rate: float = 3e-3
     warmup_share: float = 0.02
@@ -53,19 +53,19 @@ class Recipe:
     checkpoint_minutes: float = 5.0
 
     def rate(self, done: float) -> float:
-        """The learning rate when the share `done` of the time is over: warm up, hold, decay to zero."""
+        """Return the learning rate after the fraction `done` of the time: it rises, holds, decays to zero."""
         rise = done / self.warmup_share
         fall = (1 - done) / self.decay_share
         return self.peak_rate * max(0.0, min(1.0, rise + 0.01, fall))
 
     def length(self, done: float) -> int:
-        """The window length, in tokens, when the share `done` of the time is over."""
+        """Return the window length in tokens after the fraction `done` of the time."""
         return self.short_length if done < self.short_share else self.long_length
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run."""
 
     steps: int = 0
     tokens: int = 0
@@ -82,14 +82,14 @@ class Streams:
 
 
 class Interval:
-    """Says when something that happens every so many minutes is due."""
+    """A timer for an action that is due every `minutes`."""
 
     def __init__(self, minutes: float, first_minutes: float | None = None) -> None:
         self.seconds = minutes * 60
         self.next = time.monotonic() + 60 * (minutes if first_minutes is None else first_minutes)
 
     def due(self) -> bool:
-        """True once per interval."""
+        """Return whether the action is due; True once per interval."""
         now = time.monotonic()
         if now < self.next:
             return False
@@ -98,10 +98,10 @@ class Interval:
 
 
 def optimisers(network: Network, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for the embedding table and the norms.
+    """Return Muon for the layers' matrices, and AdamW for the embedding table and the norms.
 
-    Muon (Keller Jordan, 2024) learns more from each token, and here time buys few tokens. Its steps are
-    scaled to AdamW's size (Moonlight, arXiv:2502.16982), so that both follow one learning rate.
+    Muon (Keller Jordan, 2024) learns more from each token, and the time allows only few tokens. Its steps
+    are scaled to AdamW's size (Moonlight, arXiv:2502.16982), so that both use the same learning rate.
     """
     matrices = [weight for weight in network.blk.parameters() if weight.dim() == 2]
     norms = [weight for weight in network.parameters() if weight.dim() == 1]
@@ -119,7 +119,7 @@ def optimisers(network: Network, weight_decay: float) -> list[torch.optim.Optimi
 
 
 class Training:
-    """One run: the network, its optimiser and how far they are."""
+    """A training run: the network, its optimisers and the progress."""
 
     def __init__(
         self, network: Network, recipe: Recipe, device: torch.device, compiled: bool = False
@@ -133,11 +133,11 @@ class Training:
 
     @property
     def done(self) -> float:
-        """The share of the time that is over, 0 to 1."""
+        """The fraction of the time that is over, 0 to 1."""
         return self.progress.seconds / (60 * self.recipe.minutes)
 
     def step(self, streams: Streams) -> float:
-        """Learn from one batch; returns its loss in nats per token."""
+        """Train on one batch; return its loss in nats per token."""
         began = time.monotonic()
         length = self.recipe.length(self.done)
         count = max(1, self.recipe.tokens_per_step // length)
@@ -162,7 +162,7 @@ class Training:
         return value
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint at once."""
+        """Write a checkpoint atomically."""
         unfinished = path.with_name(path.name + ".part")
         torch.save(
             {
@@ -178,7 +178,7 @@ class Training:
 
     @classmethod
     def resume(cls, path: Path, minutes: float, device: torch.device, compiled: bool) -> Self:
-        """Go on from a checkpoint, with its shape and recipe but perhaps another time budget."""
+        """Continue from a checkpoint, with its shape and recipe but a time of `minutes`."""
         saved = torch.load(path, map_location=device, weights_only=True)
         recipe = replace(Recipe(**saved["recipe"]), minutes=minutes)
         training = cls(Network(Shape(**saved["shape"])), recipe, device, compiled)
@@ -191,9 +191,9 @@ class Training:
 
 @torch.inference_mode()
 def validation_loss(network: Network, streams: Streams, limit: int | None = None) -> float:
-    """Mean loss in nats per token over windows of the full context, in float32.
+    """Return the mean loss in nats per token over windows of the full context, in float32.
 
-    `limit` takes that many windows, evenly spread over the held-out files, instead of all.
+    With `limit`, only that many windows are used, evenly spread over the held-out files.
     """
     windows = consecutive_windows(streams.held_out, network.shape.context, streams.begin)
     if limit is not None:
@@ -204,7 +204,7 @@ def validation_loss(network: Network, streams: Streams, limit: int | None = None
 
 
 def run(training: Training, streams: Streams, tokenizer: Tokenizer, work: Path, output: Path) -> None:
-    """Train until the time is over; keep checkpoints in `work` and write GGUF files to `output`."""
+    """Train until the time is over; write checkpoints to `work` and the GGUF to `output`."""
     recipe = training.recipe
     export = Interval(recipe.export_minutes, min(FIRST_EXPORT_MINUTES, recipe.export_minutes))
     validate = Interval(recipe.validate_minutes)
@@ -242,7 +242,7 @@ TOKENIZER = "tokenizer.json"
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("build/embedded"),
     show_default=True,
-    help="Folder of the checkpoint and the tokenizer.",
+    help="Folder for the checkpoint and the tokenizer.",
 )
 @click.option(
     "--output",
@@ -250,7 +250,7 @@ TOKENIZER = "tokenizer.json"
     default=None,
     help="The GGUF to write; by default the embedded model itself.",
 )
-@click.option("--resume", is_flag=True, help="Go on from the checkpoint in the work folder.")
+@click.option("--resume", is_flag=True, help="Continue from the checkpoint in the work folder.")
 @click.option(
     "--compile", "compiled", is_flag=True, help="Use torch.compile (needs a C++ compiler on a CPU)."
 )
