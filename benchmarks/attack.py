@@ -1,12 +1,12 @@
-"""Attack the daemon and the programs beside it, and see that what held goes on holding.
+"""Attack the daemon and other programs, and check that they keep working.
 
     python benchmarks/attack.py [--only PART ...] [--seed 0] [--pairs 500] [--mutants 5000] [--kills 40]
 
-Parts: `pairs` (random requests to a daemon that guesses and to one that does not, for every draft source and
-model: all texts are the same), `mutants` (damaged requests: no 5xx but 501), `kills` (convert, validate,
-datastore build and the daemon, killed at random moments: nothing is lost), `page` (hostile texts in headless
-Chromium: nothing runs). Each prints what it counted, or what went wrong; the exit code is 1 if anything did.
-A seed chooses the same requests and damages again. Nothing but loopback addresses is used.
+Parts: `pairs` (random requests to a daemon with drafts and to one without, for every draft source and model:
+all texts are the same), `mutants` (damaged requests: no 5xx but 501), `kills` (convert, validate, datastore
+build and the daemon, killed at random moments: nothing is lost), `page` (hostile texts in headless Chromium:
+nothing runs). Each prints its counts or its failure; the exit code is 1 if any failed. The same seed gives
+the same requests and damages. Only loopback addresses are used.
 """
 
 import argparse
@@ -40,13 +40,13 @@ KILLS_OF_A_SCENARIO = 3
 
 @dataclass(frozen=True)
 class Attack:
-    """What is attacked, where, and how often."""
+    """The options of an attack, and the folder for its files."""
 
     options: argparse.Namespace
     folder: Path
 
     def artifact(self, gguf: Path) -> Path:
-        """The model converted once, for several sequences, and gated."""
+        """Convert the model once, for several sequences, and return the artifact."""
         found = self.folder / f"{gguf.stem}.anespec"
         if not found.exists():
             options = anespec.ConvertOptions(target=Target.CPU, context=512, sequences=4)
@@ -55,12 +55,12 @@ class Attack:
 
     @property
     def cache(self) -> dict[str, str]:
-        """The environment of whoever is not to find what earlier runs knew."""
+        """Return the environment of a process that must not use results of earlier runs."""
         return {"XDG_CACHE_HOME": str(self.folder / "cache")}
 
 
 def pairs(attack: Attack) -> str:
-    """Guessing changes no text, whatever is asked."""
+    """Check that drafts change no text, whatever the request."""
     options, asked, accepted = attack.options, 0, 0
     models = [path for path in options.models if path.exists()]
     for gguf in models:
@@ -70,23 +70,23 @@ def pairs(attack: Attack) -> str:
             accepted += compare(artifact, log, cache, source, options.pairs, options.seed)
             asked += options.pairs
     if not accepted:
-        raise RuntimeError(f"of {asked} pairs none had a guess that came true, so nothing was compared")
+        raise RuntimeError(f"no draft of {asked} pairs was accepted, so nothing was compared")
     sources = f"{len(models)} models, {len(options.sources)} sources"
-    return f"{asked} pairs ({sources}), 0 differ, {accepted} guessed tokens came true"
+    return f"{asked} pairs ({sources}), 0 differ, {accepted} drafts were accepted"
 
 
 def mutants(attack: Attack) -> str:
-    """No damaged request is answered by a 5xx, 501 aside, and none stops the daemon."""
+    """Check that no damaged request gets a 5xx other than 501, and that none stops the daemon."""
     artifact, log = attack.artifact(attack.options.models[0]), attack.folder / "mutants.log"
     with serving(artifact, log, "--request-seconds", "5", environment=attack.cache) as daemon:
         sent = send_mutants(daemon, attack.options.mutants, attack.options.seed)
         if complaints := daemon.complaints():
-            raise RuntimeError(f"the log complains {len(complaints)} times, first: {complaints[0]}")
+            raise RuntimeError(f"the log has {len(complaints)} errors, first: {complaints[0]}")
     return f"{sent} damaged requests, 0 answered by a 5xx but 501"
 
 
 def kills(attack: Attack) -> str:
-    """Whatever is killed, the next run ends with what an undisturbed one ends with."""
+    """Check that after any kill the next run gives the result of an undisturbed run."""
     gguf, source = attack.options.models[0], random.Random(attack.options.seed)
     artifact = attack.artifact(gguf)
     victims = (
@@ -102,17 +102,17 @@ def kills(attack: Attack) -> str:
             folder.mkdir()
             kill(Bench(artifact, folder, Oracle(model), 0, 0.0))
             daemon += KILLS_OF_A_SCENARIO
-    return f"killed in its midst: {', '.join(found)}, daemon {daemon}; 0 lost anything"
+    return f"killed while running: {', '.join(found)}, daemon {daemon}; 0 lost anything"
 
 
 def page(attack: Attack) -> str:
-    """No text becomes an element or a script of the page."""
+    """Check that no text becomes an element or a script of the page."""
     if (reason := hostile_texts.missing()) is not None:
         raise UnavailableError(reason)
     if harm := list(hostile_texts.attempts(attack.options.vectors)):
-        raise RuntimeError(f"{len(harm)} texts did harm, the first {harm[0]}")
+        raise RuntimeError(f"{len(harm)} texts caused harm, the first {harm[0]}")
     count = min(attack.options.vectors, len(hostile_texts.VECTORS))
-    return f"{count} texts x {len(hostile_texts.MODES)} modes, 0 did harm"
+    return f"{count} texts x {len(hostile_texts.MODES)} modes, 0 caused harm"
 
 
 PARTS: Mapping[str, Callable[[Attack], str]] = {
@@ -127,14 +127,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument(
-        "--models", type=Path, nargs="+", default=list(MODELS), help="GGUFs; those that are there"
+        "--models", type=Path, nargs="+", default=list(MODELS), help="GGUFs; missing ones are skipped"
     )
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=list(SOURCES))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--pairs", type=int, default=500, help="requests, for each model and source")
+    parser.add_argument("--pairs", type=int, default=500, help="requests for each model and source")
     parser.add_argument("--mutants", type=int, default=5000)
-    parser.add_argument("--kills", type=int, default=40, help="of each program")
-    parser.add_argument("--vectors", type=int, default=len(hostile_texts.VECTORS), help="texts, in each mode")
+    parser.add_argument("--kills", type=int, default=40, help="kills of each program")
+    parser.add_argument("--vectors", type=int, default=len(hostile_texts.VECTORS), help="texts in each mode")
     smoke = (
         "--models",
         MODEL,
@@ -151,7 +151,7 @@ def main() -> None:
     )
     options = parser.parse_args(command_line(parser, *smoke))
     print(describe(machine()), flush=True)
-    # Compiling what drafts takes a minute, and is no part of any attack.
+    # Compiling the drafters takes a minute and is not part of any attack.
     os.environ.setdefault("NUMBA_CACHE_DIR", str(FOLDER / "compiled"))
     with tempfile.TemporaryDirectory(prefix="anespec-attack-", ignore_cleanup_errors=True) as folder:
         attack = Attack(options, Path(folder))

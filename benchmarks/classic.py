@@ -1,10 +1,10 @@
-"""The classic route to Core ML, for comparison: torch trace, ct.convert, linear_quantize_weights.
+"""Time the classic route to Core ML, for comparison: torch trace, ct.convert, linear_quantize_weights.
 
     python benchmarks/classic.py model.gguf [--layers 2] [--json]
 
-As many layers as asked, of the GGUF's sizes and with random weights, as a torch module with its KV state in
-buffers and 1x1 convolutions for projections. It ends with an .mlpackage of int8 weights with a scale per
-channel on the disk: the same as `anespec convert` makes by default.
+It converts layers of the GGUF's sizes with random weights: a torch module with its KV state in buffers and
+1x1 convolutions for projections. It ends with an .mlpackage of int8 weights with a scale per channel on the
+disk, which is the default of `anespec convert`.
 """
 
 import argparse
@@ -51,7 +51,10 @@ class Layer(nn.Module):
             self.register_buffer(name, torch.zeros(1, self.kv_heads, SLOTS, self.dim, dtype=torch.float16))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attn_mask: Tensor, write_mask: Tensor) -> Tensor:
-        """x [1, d, T, 1]; cos, sin [T, dim]; attn_mask [1, 1, T, S]; write_mask [1, 1, S, T]."""
+        """Run the layer.
+
+        x [1, d, T, 1]; cos, sin [T, dim]; attn_mask [1, 1, T, S]; write_mask [1, 1, S, T].
+        """
         taken = normed(x)
         q = turned(split(self.q(taken), self.heads, self.dim), cos, sin)
         k = turned(split(self.k(taken), self.kv_heads, self.dim), cos, sin)
@@ -73,7 +76,7 @@ def normed(x: Tensor) -> Tensor:
 
 
 def split(x: Tensor, heads: int, dim: int) -> Tensor:
-    """[1, heads * dim, T, 1] -> [1, heads, T, dim]."""
+    """Reshape [1, heads * dim, T, 1] to [1, heads, T, dim]."""
     return x.reshape(1, heads, dim, -1).transpose(-1, -2)
 
 
@@ -97,7 +100,7 @@ class Layers(nn.Module):
 
 @dataclass(frozen=True)
 class ClassicCost:
-    """`seconds` by step; `weights` counts numbers, `peak` the process's largest resident set in bytes."""
+    """The cost of the classic route: `seconds` by step, the number of `weights`, the peak memory in bytes."""
 
     layers: int
     weights: int
@@ -110,7 +113,7 @@ class ClassicCost:
 
     @property
     def per_gigaweight(self) -> float:
-        """Seconds for 10^9 weights."""
+        """Return the seconds for 10^9 weights."""
         return self.total / self.weights * 1e9
 
     def as_json(self) -> dict[str, object]:
@@ -179,7 +182,7 @@ def cost_of(gguf: Path, count: int, folder: Path) -> ClassicCost:
 
 
 def show(cost: ClassicCost) -> None:
-    """Print a table for a person."""
+    """Print a table."""
     rows = [(step, f"{seconds:.1f}") for step, seconds in cost.seconds.items()]
     show_table((f"classic route, {cost.layers} layers", "seconds"), [*rows, ("total", f"{cost.total:.1f}")])
     print(
@@ -190,7 +193,7 @@ def show(cost: ClassicCost) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("gguf", type=Path, help="whose sizes the layers have")
+    parser.add_argument("gguf", type=Path, help="the GGUF whose sizes the layers have")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--output-folder", type=Path, help="default: beside the GGUF")
     parser.add_argument("--json", action="store_true")

@@ -1,4 +1,4 @@
-"""A pass at few tokens in a long context beside the same pass in a short one, for `pass.py --contexts`."""
+"""Compare a pass after few tokens in a long context with one in a short context, for `pass.py --contexts`."""
 
 import contextlib
 from argparse import Namespace
@@ -15,32 +15,32 @@ from anespec.convert.options import ConvertOptions
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.passes import Verifier, run_pass
 
-AT_MOST = 1.15
-"""How much longer the pass may take in the longest context than in the shortest (DESIGN.md section 9)."""
+MAX_RATIO = 1.15
+"""The allowed time of the pass in the longest context divided by the shortest (DESIGN.md section 9)."""
 
 
 @dataclass(frozen=True)
 class ContextReport:
-    """Times by context and by rows in the pass."""
+    """The times by context and by rows of the pass."""
 
     options: Namespace
     machine: Mapping[str, str | int | float]
     passes: dict[Key, Timing]
 
     def budgets(self) -> list[Budget]:
-        """The longest context against the shortest."""
+        """Return the ratios of the longest context to the shortest."""
         short, long = min(self.options.contexts), max(self.options.contexts)
         return [
             Budget(
                 f"{rows} rows after {self.options.past} tokens: context {long} / {short}",
                 self.passes[str(long), rows].median / self.passes[str(short), rows].median,
-                AT_MOST,
+                MAX_RATIO,
             )
             for rows in self.options.rows
         ]
 
     def as_json(self) -> dict[str, object]:
-        """All figures."""
+        """Return all figures."""
         return {
             **self.machine,
             "threads": self.options.threads,
@@ -50,7 +50,7 @@ class ContextReport:
         }
 
     def show(self) -> None:
-        """Print tables for a person."""
+        """Print the tables."""
         print(describe(self.machine))
         rows = [
             [str(context), *(f"{self.passes[str(context), rows].median:.1f}" for rows in self.options.rows)]
@@ -62,7 +62,7 @@ class ContextReport:
 
 
 def measure_contexts(options: Namespace) -> ContextReport:
-    """Artifacts of every context take turns at the same pass."""
+    """Time the same pass in artifacts of every context, which take turns."""
     where = machine()
     tokens = np.random.default_rng(1).integers(0, 256, options.past + max(options.rows)).tolist()
     contestants: dict[Key, Contestant] = {}

@@ -1,12 +1,12 @@
-"""Time and memory of `anespec convert`, beside copying the same bytes to the same disk.
+"""Measure time and memory of `anespec convert`, compared with copying the same bytes to the same disk.
 
     python benchmarks/convert.py model.gguf [smaller.gguf ...] [--output-folder DIR] [--classic LAYERS]
                                  [--json] [--target cpu ...]
 
-The conversion runs as its own process through the command line; options not known here go to it. All
-sides start from a source that the system has read before, and all end with their bytes on the disk. With a
-smaller file of the same shape it also says whether memory grows with the model, and with --classic what the
-classic route (classic.py) costs for a few of its layers.
+The conversion runs as its own process through the command line and gets all options that are not known here.
+All sides start from a source that is in the system's cache and end with their bytes on the disk. With a
+smaller file of the same shape it also reports whether memory grows with the model, and with --classic what
+the classic route (classic.py) costs for a few layers.
 """
 
 import argparse
@@ -30,15 +30,16 @@ from anespec.manifests.store import Artifact
 
 CHUNK_BYTES = 1 << 23
 REST_SECONDS = 5
-"""What a virtual machine frees it gives back to its host within seconds, and taking it again costs time.
+"""The seconds to wait before a copy. A virtual machine returns freed memory to its host within seconds, and
+taking it again costs time.
 
-A conversion writes its first byte seconds after its start, so it never finds what was freed before it. A
-copy that is to be compared waits as long; one that does not is several times as fast.
+A conversion writes its first byte seconds after its start, so it never reuses memory that was freed before. A
+copy must wait as long to be comparable; one that does not is several times as fast.
 """
 
 
 def flush(path: Path) -> float:
-    """Seconds until a file, or every file of a folder, is on the disk."""
+    """Return the seconds until a file, or every file of a folder, is on the disk."""
     began = time.perf_counter()
     for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
         with file.open("rb") as stream:
@@ -47,7 +48,7 @@ def flush(path: Path) -> float:
 
 
 def copy(source: Path, target: Path) -> float:
-    """Seconds to copy a file through memory and flush it; no clone that shares its blocks."""
+    """Return the seconds to copy a file through memory and flush it, without sharing blocks."""
     began = time.perf_counter()
     with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
         while chunk := reader.read(CHUNK_BYTES):
@@ -57,7 +58,7 @@ def copy(source: Path, target: Path) -> float:
 
 
 def warm(source: Path) -> None:
-    """Read a file once, so that nobody is the first to fetch it from the disk."""
+    """Read a file once, so that every run finds it in the system's cache."""
     with source.open("rb", buffering=0) as reader:
         while reader.read(CHUNK_BYTES):
             pass
@@ -65,10 +66,10 @@ def warm(source: Path) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a conversion and copies of its source cost; seconds and bytes.
+    """The cost of a conversion and of copies of its source, in seconds and bytes.
 
-    `copying` holds copies before and after the conversion, `copying_at_once` one that took memory which had
-    been freed that moment.
+    `copying` are the times of copies before and after the conversion, `copying_at_once` that of one into
+    memory that was freed immediately before.
     """
 
     name: str
@@ -83,11 +84,11 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """From the start of the command until all is on the disk."""
+        """Return the seconds from the start of the command until all bytes are on the disk."""
         return self.conversion.seconds + self.flushing
 
     def budgets(self) -> list[Budget]:
-        """The limits of docs/DESIGN.md, section 9."""
+        """Return the ratios that docs/DESIGN.md limits in section 9."""
         run, shard = self.conversion, self.largest_shard
         return [
             Budget("seconds / copying the source and flushing", self.seconds / min(self.copying), 3.0),
@@ -97,7 +98,7 @@ class Cost:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """All figures."""
+        """Return all figures."""
         return {
             "gguf": self.name,
             "source_bytes": self.source,
@@ -116,7 +117,7 @@ class Cost:
         }
 
     def show(self) -> None:
-        """Print a table for a person."""
+        """Print the table."""
         run = self.conversion
         rows = (
             ("anespec convert", f"{run.seconds:.1f}", gigabytes(self.artifact)),
@@ -136,7 +137,7 @@ class Cost:
 
 
 def growth(costs: Sequence[Cost]) -> list[Budget]:
-    """The memory of converting the largest file over that of the smallest; none where there is but one."""
+    """Return the memory of converting the largest file divided by the smallest; none for one file."""
     smallest, *_, largest = sorted(costs, key=lambda cost: cost.source) if len(costs) > 1 else (None, None)
     if smallest is None or largest is None:
         return []
@@ -145,7 +146,7 @@ def growth(costs: Sequence[Cost]) -> list[Budget]:
 
 
 def cost_of(source: Path, work: Path, rest: float, convert_options: Sequence[str]) -> Cost:
-    """Convert `source` and copy it, before and after, in the folder `work`, with rests between."""
+    """Convert `source` in the folder `work`, and copy it before and after, with rests in between."""
     warm(source)
     copied, artifact = work / "copy", work / "model.anespec"
 
@@ -177,7 +178,7 @@ def cost_of(source: Path, work: Path, rest: float, convert_options: Sequence[str
 
 
 def classic_route(source: Path, layers: int, as_json: bool) -> dict[str, Any] | None:
-    """Run the classic route as a process of its own; prints its table, or returns its figures."""
+    """Run the classic route in a process of its own; print its table, or return its figures as JSON."""
     script = Path(__file__).with_name("classic.py")
     command = [sys.executable, str(script), str(source), "--layers", str(layers)]
     if not as_json:

@@ -1,9 +1,9 @@
-"""Tokens per pass of draft sources over recorded sessions, beside SuffixDecoding, a source that anespec had.
+"""Compare tokens per pass of draft sources over recorded sessions with SuffixDecoding, an earlier source.
 
     python benchmarks/draft_peers.py sessions.jsonl --vocab model.gguf [--drafters lookup auto] [--block 4]
 
-Sessions are replayed as `anespec bench replay` does: no model runs, what the assistant said is the known
-output, and memory is empty at the start.
+Sessions are replayed as by `anespec bench replay`: no model runs, the assistant's messages are the known
+outputs, and the memory is empty at the start.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
 
 
 def tokens_per_pass(source: DraftSource, requests: list[ReplayRequest], block: int) -> dict[str, float]:
-    """By category, and over all of them."""
+    """Return the tokens per pass by category, and over all of them."""
     with closing(source):
         replay = Replay(source, WholeBlocks(block))
         for request in requests:

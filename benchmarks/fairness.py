@@ -1,15 +1,15 @@
-"""How long one key waits while another one sends requests with a field as large as it may be, field by field.
+"""Measure how long one key waits while another key sends requests with a field at its maximum, by field.
 
 Usage: python benchmarks/fairness.py [--gguf FILE] [--only TEXT ...] [--requests 40] [--smoke] [--json]
 
-A real daemon serves two keys a small model, or the one in FILE. A pass of the small one takes 1 ms, so
-most of what is measured is the daemon's own work for each token; a larger one shows how passes are shared.
+A real daemon serves a small model, or the one in FILE, to two keys. A pass of the small one takes 1 ms, so
+the measurement shows mostly the daemon's own work for each token; a larger one shows how passes are shared.
 
-One client of the victim asks for 24 tokens again and again, of another seed each time: alone, which is with
-nobody else at the daemon, measured anew before each field since a machine has its moods; beside ordinary
-requests of 64 tokens from as many connections of the other key, which keys share passes with fairly, so that
-nothing can be faster than that; and beside each large request. The exit code is 1 where the victim's p99 is
-more than three times its p99 alone.
+One client of the victim requests 24 tokens again and again, each time with another seed. It does so alone
+(measured again before each field, since the machine's speed varies), beside ordinary requests of 64 tokens
+from as many connections of the other key, and beside each large request. Keys share passes fairly with
+ordinary requests, so that is the best possible time. The exit code is 1 if the victim's p99 is more than
+three times its p99 alone.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from chat_templates import HERMES
 from chatty_model import write_chatty
 
 LIMIT = 3.0
-"""Times the victim's p99 alone."""
+"""The allowed p99 of the victim divided by its p99 alone."""
 
 VICTIM_TOKENS = 24
 ATTACKER_TOKENS = 64
@@ -56,34 +56,33 @@ TOGETHER = "all together"
 
 @dataclass(frozen=True)
 class Keys:
-    """The secrets of the two."""
+    """The secrets of the two keys."""
 
     victim: str
     attacker: str
 
     def write(self, path: Path) -> None:
-        """As a file that a daemon takes."""
+        """Write the keys to a file for the daemon."""
         path.touch(mode=0o600)
         path.write_text(f"victim:{self.victim}\nattacker:{self.attacker}\n")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The victim's times in milliseconds; how the other's requests were answered, by status; and the daemon's
-    memory at its peak."""
+    """The victim's times in milliseconds, the other key's answers by status, and the daemon's peak memory."""
 
     samples: tuple[float, ...]
     answers: Mapping[str, int]
     megabytes: float
 
     def percentile(self, share: float) -> float:
-        """Of the times."""
+        """Return a percentile of the times."""
         return float(np.percentile(self.samples, share))
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the victim saw beside one kind of request, and just before that alone and beside ordinary ones."""
+    """The victim's times beside one kind of request, and just before alone and beside ordinary ones."""
 
     name: str
     alone: Seen
@@ -92,11 +91,11 @@ class Row:
 
     @property
     def of_alone(self) -> float:
-        """How many times as long the victim waited as alone, by the p99."""
+        """Return the victim's p99 divided by its p99 alone."""
         return self.beside.percentile(99) / self.alone.percentile(99)
 
     def as_json(self) -> dict[str, Any]:
-        """The figures."""
+        """Return the figures."""
         return {
             "name": self.name,
             "alone_p99_ms": round(self.alone.percentile(99), 1),
@@ -114,16 +113,16 @@ class Row:
 def _attacked(
     daemon: Daemon, key: str, requests: Sequence[LargeRequest], connections: int
 ) -> Iterator[dict[str, int]]:
-    """While the block lasts, the requests are sent; afterwards the answers are counted in what it gives."""
+    """Send the requests while the block runs; afterwards the yielded mapping has the answers by status."""
     command = [sys.executable, FLOOD, str(daemon.port), str(connections), key]
     counts: dict[str, int] = {}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
         assert attacker.stdin is not None and attacker.stdout is not None
-        told = [
+        sent = [
             [each.method, each.path, dict(each.headers), each.body.decode(), not each.needs_no_key]
             for each in requests
         ]
-        attacker.stdin.write(json.dumps(told) + "\n")
+        attacker.stdin.write(json.dumps(sent) + "\n")
         attacker.stdin.flush()
         attacker.stdout.readline()
         try:
@@ -134,13 +133,13 @@ def _attacked(
 
 
 def _victim(daemon: Daemon, key: str, count: int, seconds: float) -> tuple[float, ...]:
-    """The milliseconds of so many requests, one after the other; of fewer where they take too long."""
+    """Return the milliseconds of `count` requests, one after another; of fewer if `seconds` are over."""
     fields = {"prompt": SHORT, "max_tokens": VICTIM_TOKENS, "temperature": 1, "ignore_eos": True}
     connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=SECONDS)
     samples: list[float] = []
     end = time.perf_counter() + seconds
     while len(samples) < count and (time.perf_counter() < end or not samples):
-        # Another text each time: one that was given before would come from memory, several tokens a pass.
+        # A new text each time: a repeated one would be drafted from memory, with several tokens a pass.
         body = json.dumps(fields | {"seed": secrets.randbits(31)}).encode()
         began = time.perf_counter()
         try:
@@ -149,7 +148,7 @@ def _victim(daemon: Daemon, key: str, count: int, seconds: float) -> tuple[float
             connection.close()
             status = 200
         if status != 200:
-            raise RuntimeError(f"the victim was answered {status}")
+            raise RuntimeError(f"the victim got status {status}")
         samples.append(1e3 * (time.perf_counter() - began))
         time.sleep(0.01)
     connection.close()
@@ -162,7 +161,7 @@ def _peak(daemon: Daemon, stop: threading.Event, found: list[float]) -> None:
 
 
 def _idle(daemon: Daemon) -> None:
-    """Wait until nothing of the last row is left: whoever went away may still be worked for."""
+    """Wait until the daemon has finished the work of the last row, also for clients that disconnected."""
     process, end = psutil.Process(daemon.process.pid), time.monotonic() + SECONDS
     quiet = 0
     while quiet < 3 and time.monotonic() < end:
@@ -171,10 +170,10 @@ def _idle(daemon: Daemon) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """A daemon, and how much is asked of it: `warm` is how long an attack lasts before the victim comes.
+    """A daemon and the amount of work: the attack runs for `warm` seconds before the victim starts.
 
-    For `rest` seconds nothing is asked before: what the other key took for one field is paid by then, else it
-    would be held back in the next row, and that field would look harmless.
+    Before it the daemon rests for `rest` seconds, in which the other key's debt for the last field expires.
+    Otherwise that key would still be throttled, and the next field would look harmless.
     """
 
     daemon: Daemon
@@ -186,7 +185,7 @@ class Bench:
     rest: float
 
     def seen(self, requests: Sequence[LargeRequest]) -> Seen:
-        """What the victim sees beside these requests of the other key; where there are none, alone."""
+        """Return what the victim sees beside these requests of the other key; without requests, alone."""
         _idle(self.daemon)
         memory, done = [self.daemon.held.memory / 1e6], threading.Event()
         watching = threading.Thread(target=_peak, args=(self.daemon, done, memory))
@@ -206,7 +205,7 @@ class Bench:
         return Seen(samples, answers, max(memory))
 
     def row(self, name: str, requests: Sequence[LargeRequest]) -> Row:
-        """All three, one after the other."""
+        """Measure alone, beside ordinary requests and beside these, one after another."""
         return Row(name, self.seen([]), self.seen([ordinary(ATTACKER_TOKENS)]), self.seen(requests))
 
     def _ask(self) -> tuple[float, ...]:
@@ -216,18 +215,18 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--only", nargs="*", default=[""], help="fields whose names have one of these in them"
+        "--only", nargs="*", default=[""], help="only fields whose names contain one of these"
     )
-    parser.add_argument("--gguf", type=Path, help="what is served in place of the small model")
-    parser.add_argument("--requests", type=int, default=40, help="of the victim, for each field")
-    parser.add_argument("--connections", type=int, default=4, help="of the attacker")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each field, at most")
-    parser.add_argument("--warm", type=float, default=1.0, help="seconds of attack before the victim comes")
+    parser.add_argument("--gguf", type=Path, help="model to serve instead of the small one")
+    parser.add_argument("--requests", type=int, default=40, help="requests of the victim for each field")
+    parser.add_argument("--connections", type=int, default=4, help="connections of the attacker")
+    parser.add_argument("--seconds", type=float, default=20.0, help="the most seconds for each field")
+    parser.add_argument("--warm", type=float, default=1.0, help="seconds of attack before the victim starts")
     parser.add_argument("--json", action="store_true")
     smoke = ("--requests", 3, "--seconds", 2, "--warm", 0.3)
     smoke += ("--only", "logit_bias: 2,000, n: 64", "/tokenize: 1 MB with", "headers", "GET /livez")
     chosen = parser.parse_args(command_line(parser, *smoke))
-    # A smoke test proves nothing of fairness, and need not wait.
+    # A smoke test proves nothing about fairness, so it need not wait.
     rest = 0.0 if chosen.smoke else (BURST + DEBT) / SHARE
     fields = [
         request

@@ -1,4 +1,4 @@
-"""Clients of a daemon under attack: what they ask, and whether what they get is what the library gives."""
+"""Clients of a daemon under attack, whose answers are compared with the library's."""
 
 import asyncio
 import json
@@ -22,30 +22,30 @@ THINGS = ("dog", "ball", "tree", "boat", "cake", "bird", "hat", "car", "fish", "
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and how it is continued; no two numbers ask the same."""
+    """A prompt and its options; questions with different numbers differ."""
 
     number: int
     tokens: int = 16
 
     @property
     def prompt(self) -> str:
-        """It, told apart by its number from all others."""
+        """Return the prompt, which contains the number."""
         name, thing = NAMES[self.number % 12], THINGS[self.number // 12 % 12]
         return f"One day, {name} saw a {thing}. {name} had {self.number} of them"
 
     @property
     def options(self) -> dict[str, Any]:
-        """Every other one is sampled."""
+        """Return the options; questions with odd numbers are sampled."""
         warm = self.number % 2
         return {"max_tokens": self.tokens, "temperature": 0.8 if warm else 0.0, "seed": self.number}
 
     def body(self, **others: object) -> dict[str, object]:
-        """It as a request."""
+        """Return the question as the body of a request."""
         return {"prompt": self.prompt, **self.options, **others}
 
 
 class Oracle:
-    """What the library gives, asked once for each question, without drafts and one at a time."""
+    """The library's answers, generated once for each question, without drafts and one at a time."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -53,7 +53,7 @@ class Oracle:
         self._lock = threading.Lock()
 
     def text(self, question: Question) -> str:
-        """The right answer."""
+        """Return the right answer."""
         with self._lock:
             if question not in self._known:
                 options = GenerationOptions(**question.options, speculate=False)
@@ -63,14 +63,14 @@ class Oracle:
 
 @dataclass
 class Tally:
-    """What many clients saw."""
+    """The counts of many clients' answers."""
 
     right: int = 0
     refused: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def note(self, question: Question, text: str | None, oracle: Oracle) -> None:
-        """Count an answer; None is a refusal that was said as it should be."""
+        """Count an answer; None is a correct refusal."""
         if text is None:
             self.refused += 1
         elif text == (expected := oracle.text(question)):
@@ -79,13 +79,13 @@ class Tally:
             self.wrong.append(f"{question.prompt!r}: {text!r} instead of {expected!r}")
 
     def require(self) -> None:
-        """Raise RuntimeError where an answer was wrong."""
+        """Raise RuntimeError if an answer was wrong."""
         if self.wrong:
             raise RuntimeError(f"{len(self.wrong)} wrong answers, the first {self.wrong[0]}")
 
 
 async def ask(client: httpx.AsyncClient, question: Question, stream: bool = False) -> str | None:
-    """The answer's text; None where the daemon is full and says when to come again."""
+    """Return the answer's text; None if the daemon is full and says when to retry."""
     if not stream:
         answer = await client.post(PATH, json=question.body())
         if _is_full(answer):
@@ -112,14 +112,14 @@ def _is_full(answer: httpx.Response) -> bool:
     if answer.status_code != 429:
         return False
     if int(answer.headers["retry-after"]) < 1:
-        raise RuntimeError("a full daemon does not say when to come again")
+        raise RuntimeError("a full daemon does not say when to retry")
     return True
 
 
 async def ask_all(
     daemon: Daemon, questions: Sequence[Question], at_once: int, patience: int = 0
 ) -> list[str | None]:
-    """The answers, so many at once; a refused client comes again so many times, when it was told to."""
+    """Return the answers, with `at_once` questions at a time; a refused client retries `patience` times."""
     limits = httpx.Limits(max_connections=at_once, max_keepalive_connections=at_once)
     gate = asyncio.Semaphore(at_once)
     source = random.Random(1)
@@ -138,7 +138,7 @@ async def ask_all(
 
 
 def check(daemon: Daemon, oracle: Oracle, questions: Sequence[Question], at_once: int = 8) -> Tally:
-    """Ask, and compare all answers with the library's."""
+    """Ask the questions, and compare all answers with the library's."""
     tally = Tally()
     found = asyncio.run(ask_all(daemon, questions, at_once, patience=100))
     for question, text in zip(questions, found, strict=True):
@@ -148,14 +148,14 @@ def check(daemon: Daemon, oracle: Oracle, questions: Sequence[Question], at_once
 
 
 def raw_request(body: object, path: str = PATH) -> bytes:
-    """A request's bytes."""
+    """Return the bytes of a request."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def connect(daemon: Daemon, buffer: int | None = None) -> socket.socket:
-    """A connection; with a small `buffer` its system takes little of what is sent."""
+    """Open a connection; with a small `buffer` the system accepts little of the answer."""
     found = socket.socket()
     if buffer is not None:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)

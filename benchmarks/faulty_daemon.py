@@ -1,4 +1,4 @@
-"""A daemon that things are done to: a process of its own, its log kept, killed and started as one likes."""
+"""A daemon for fault tests: a process of its own with a log, which can be killed and restarted."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ PROGRAM = (sys.executable, "-m", "anespec")
 
 @dataclass(frozen=True)
 class Held:
-    """What a process has: bytes of memory, descriptors, threads."""
+    """The resources of a process: bytes of memory, descriptors, threads."""
 
     memory: int
     descriptors: int
@@ -28,7 +28,7 @@ class Held:
 
 
 class Daemon:
-    """`anespec serve` of a model on a port that is free."""
+    """`anespec serve` of a model on a free port."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Daemon:
         program: Sequence[str] = PROGRAM,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it, and wait until it is ready; RuntimeError where it ends instead."""
+        """Start it, and wait until it is ready; raises RuntimeError if it ends instead."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
@@ -60,32 +60,32 @@ class Daemon:
 
     @property
     def held(self) -> Held:
-        """What it has now."""
+        """Return the resources that it holds now."""
         process = psutil.Process(self.process.pid)
         return Held(process.memory_info().rss, process.num_fds(), process.num_threads())
 
     def gauge(self, name: str) -> float:
-        """What /metrics tells, summed over labels."""
+        """Return a value of /metrics, summed over labels."""
         text = httpx.get(f"{self.url}/metrics", timeout=30).text
         found = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
         return sum(map(float, found))
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text("utf-8", "replace")[-600:]
 
     def complaints(self) -> list[str]:
-        """Lines of its log that no client should be able to bring about."""
+        """Return the lines of its log that no client should be able to cause."""
         text = self.log.read_text("utf-8", "replace")
         return [line[:300] for line in text.splitlines() if "Traceback" in line or '"level": "error"' in line]
 
     def kill(self) -> None:
-        """End it at once, as a lack of memory would."""
+        """Kill it, as the system does when memory runs out."""
         self.process.kill()
         self.process.wait()
 
     def end(self) -> int:
-        """End it as people do; its exit code."""
+        """End it with SIGTERM and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -97,7 +97,7 @@ class Daemon:
 
 @contextlib.contextmanager
 def serving(model: Path, log: Path, *options: str, **others: object) -> Iterator[Daemon]:
-    """A daemon while the block lasts; RuntimeError where it does not end as it should."""
+    """Run a daemon while the block lasts; raises RuntimeError if it ends with an error."""
     daemon = Daemon(model, log, *options, **others)  # type: ignore[arg-type]
     try:
         yield daemon

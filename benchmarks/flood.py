@@ -1,9 +1,9 @@
-"""The program of a client that sends requests as fast as they are answered: `fairness.py` starts it.
+"""A client program that sends requests as fast as they are answered, started by `fairness.py`.
 
-Its arguments are the daemon's port, how many connections, and a key. It reads a JSON array of requests on a
-line, [method, path, headers, body, whether with the key] each, begins, says `begun`, and at the end of its
-input says how those were answered, by status. It is nice to the daemon, since an attacker computes on a
-machine of its own.
+Its arguments are the daemon's port, the number of connections, and a key. It reads a line with a JSON array
+of requests, each [method, path, headers, body, whether with the key], starts, and prints `begun`. When its
+input ends it prints the number of answers by status. It runs at low priority, since a real attacker uses
+another machine.
 """
 
 import http.client
@@ -26,7 +26,7 @@ def ask(
     headers: Mapping[str, str],
     body: bytes,
 ) -> int:
-    """Send one request, where `key` is None without one; the status of its answer, all of which was read."""
+    """Send one request, without a key if `key` is None; read the whole answer and return its status."""
     known = {"content-type": "application/json"} if body else {}
     known |= {"authorization": f"Bearer {key}"} if key is not None else {}
     connection.request(method, path, body or None, {**known, **headers})
@@ -36,7 +36,7 @@ def ask(
 
 
 def main() -> None:
-    """Run."""
+    """Run the connections until the input ends."""
     port, connections, key = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     os.nice(19)
     requests = [

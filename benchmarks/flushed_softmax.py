@@ -1,9 +1,9 @@
-"""What attention loses in long contexts where numbers below 2^-14 are zero: a simulation, against float64.
+"""Simulate the error of attention in long contexts if numbers below 2^-14 are zero, against float64.
 
     python benchmarks/flushed_softmax.py
 
-Every result is rounded to fp16 and flushed; sums are exact. Scores are normal, or the first slot (the sink of
-trained models) has a share of all weight and values a hundredth as large as the others'.
+Every result is rounded to fp16 and flushed; sums are exact. Scores are normal; or the first slot (the sink of
+trained models) has a share of all weight, and values a hundredth as large as the others'.
 """
 
 import argparse
@@ -21,30 +21,33 @@ POWER = 2.0**8
 
 
 def rounded(numbers: Numbers) -> Numbers:
-    """As fp16, without subnormal numbers."""
+    """Round to fp16 without subnormal numbers."""
     halves = numbers.astype(np.float16).astype(np.float64)
     return np.where(np.abs(halves) < SMALLEST_NORMAL, 0, halves)
 
 
 def weights_of(scores: Numbers) -> Numbers:
-    """Softmax in float64."""
+    """Return the softmax in float64."""
     exponentials = np.exp(scores - scores.max(-1, keepdims=True))
     return np.asarray(exponentials / exponentials.sum(-1, keepdims=True))
 
 
 def normalised(scores: Numbers, values: Numbers) -> Numbers:
-    """What the graph has: softmax, then values."""
+    """Compute attention as the graph does: softmax, then values."""
     return rounded(rounded(weights_of(scores)) @ values)
 
 
 def divided_after(scores: Numbers, values: Numbers) -> Numbers:
-    """exp(x - max) times the values, divided by its sum."""
+    """Compute exp(x - max) times the values, divided by its sum."""
     exponentials = rounded(np.exp(rounded(scores - scores.max(-1, keepdims=True))))
     return rounded(rounded(exponentials @ values) / rounded(exponentials.sum(-1, keepdims=True)))
 
 
 def scaled(scores: Numbers, values: Numbers) -> Numbers:
-    """256 times the softmax, as exp(x - max + log(256 * largest weight)), and the product divided by 256."""
+    """Compute 256 times the softmax times the values, divided by 256.
+
+    The softmax is exp(x - max + log(256 * largest weight)).
+    """
     largest = rounded(weights_of(scores).max(-1, keepdims=True))
     exponents = rounded(rounded(scores - scores.max(-1, keepdims=True)) + rounded(np.log(POWER * largest)))
     return rounded(rounded(rounded(np.exp(exponents)) @ values) / POWER)
@@ -54,7 +57,7 @@ FORMS: tuple[Callable[[Numbers, Numbers], Numbers], ...] = (normalised, divided_
 
 
 def cases(slots: int) -> Iterator[tuple[str, Numbers, Numbers]]:
-    """Scores [rows, slots] and values [slots, head_dim] that fp16 holds."""
+    """Yield scores [rows, slots] and values [slots, head_dim] that fp16 can hold."""
     rng = np.random.default_rng(0)
     values = rounded(rng.normal(size=(slots, HEAD_DIM)) + 0.5)
     for deviation in (0, 1, 2, 3):

@@ -1,4 +1,4 @@
-"""One model in one shape of attention, form of K/V and layout: what the gates and its logits say."""
+"""Check one model in one shape of attention, form of K/V and layout: its gates and its logits."""
 
 import hashlib
 import sys
@@ -31,19 +31,20 @@ from anespec.validate.gates import golden_gate, recorded_exactness
 from anespec.validate.golden.stack_passes import run_prompts
 from anespec.validate.sample.prompts import prompt_ids
 
-# Random models of a family are the tests' own; they need nothing else of the tests.
+# The random models of a family come from the tests' support modules.
 sys.path.append(str(ROOT / "tests" / "support"))
 from family_files import FAMILIES as FILES
 from family_files import Variant
 from family_variants import CASES
 
 CONTEXT, SEQUENCES = 192, 2
-"""Room for the gates' prompts, past every sliding window; a second region, so that regions are compared."""
+"""Room for the gates' prompts, beyond every sliding window; and a second region, so that regions are
+compared."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is the same for all combinations of a run. `exactness` is None where no gate runs."""
+    """The settings of all combinations of a run. `exactness` is None if no gate runs."""
 
     backend: str
     target: Target
@@ -62,17 +63,17 @@ class Combination:
 
     @property
     def name(self) -> str:
-        """In the results."""
+        """Return the name in the results."""
         return f"{self.model}, {self.attention}, {self.form}, {self.layout}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was found of a combination.
+    """The results of a combination.
 
-    `logits` is a sha256 over their bits. `invariances` are comparisons and how many of them differed, by
-    name; there are none where no gate ran. `unproven` are sentences about differences that the exactness gate
-    allows, since the engine then does without what they would permit.
+    `logits` is a SHA-256 of their bits. `invariances` are the numbers of comparisons and of unequal ones, by
+    name; empty if no gate ran. `unproven` describes failed invariances that are optional, without which the
+    engine works too.
     """
 
     seconds: float
@@ -84,7 +85,7 @@ class Result:
 
 @cache
 def models() -> Mapping[str, Variant]:
-    """At least one model of every family: the tests' files, and variants for families that have no file."""
+    """Return at least one model of every family: the tests' files, and variants for other families."""
     found = {path.stem: Variant(path.stem) for path in sorted(FILES.glob("*.gguf"))}
     for name, case in CASES.items():
         if case.variant.family not in {variant.family for variant in found.values()}:
@@ -95,10 +96,10 @@ def models() -> Mapping[str, Variant]:
 
 
 def check(one: Combination, settings: Settings) -> Result:
-    """Convert a model in this combination, run the gates' prompts and, if `settings` ask for them, the gates.
+    """Convert a model in this combination, run the gates' prompts and, if `settings` say so, the gates.
 
     Raises:
-        AnespecError: it does not convert, or does not run.
+        AnespecError: the model cannot be converted or run.
     """
     began, backend = time.monotonic(), settings.backend
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +136,7 @@ def _converted(gguf: Path, output: Path, one: Combination, settings: Settings) -
 
 
 def _digest(verifier: Verifier, artifact: Artifact) -> str:
-    """Return a hash over the logits of the gates' prompts and of greedy tokens behind them, row by row."""
+    """Return a hash of the logits of the gates' prompts and of the greedy tokens after them, row by row."""
     logits = hashlib.sha256()
     for run in run_prompts(verifier, prompt_ids(artifact)):
         logits.update(run.logits.tobytes())

@@ -1,15 +1,15 @@
-"""Every family in every form of K/V: whether the gates hold, and whether the logits have the same bits.
+"""Check every family in every form of K/V: whether the gates pass, and whether the logits' bits are equal.
 
     python benchmarks/form_matrix.py [--jobs 2] [--exactness full] [--backend openvino] [--target cpu]
         [--weights fp16] [--models NAME ...] [--attention SHAPE ...] [--forms FORM ...] [--work DIR]
     python benchmarks/form_matrix.py --layouts ...
 
-The models are those in tests/data/families, and for each family that has no file there a random one that the
-tests describe. Each is converted in both shapes of attention and every form. Golden and exactness run, and
-the logits of the gates' prompts are compared with those of the model's first form in the same shape of
-attention. With --layouts only the logits are compared, of all forms in all layouts; give it a --work of its
-own. Results are kept in WORK/results.json, and a later run with the same settings goes on from there. The
-exit code is 1 where anything failed.
+The models are those in tests/data/families, and a random one from the tests for each family without a file.
+Each is converted in both shapes of attention and every form. Golden and exactness run, and the logits of the
+gates' prompts are compared with those of the model's first form in the same shape of attention. With
+--layouts only the logits are compared, of all forms in all layouts; give it a --work of its own. Results are
+kept in WORK/results.json, and a later run with the same settings continues from them. The exit code is 1 if
+anything failed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Failures = Mapping[Combination, Sequence[str]]
 
 
 class Results:
-    """What was found so far, by the names of combinations, in a file that also names the settings."""
+    """The results so far, by the names of combinations, in a file that also has the settings."""
 
     def __init__(self, path: Path, settings: Mapping[str, str]) -> None:
         self.path, self.settings = path, settings
@@ -43,11 +43,13 @@ class Results:
         if path.exists():
             kept = json.loads(path.read_text())
             if kept["settings"] != settings:
-                raise SystemExit(f"{path}: was begun with {kept['settings']}; give another --work or --again")
+                raise SystemExit(
+                    f"{path}: was started with {kept['settings']}; give another --work or --again"
+                )
             self.found = {name: Result(**result) for name, result in kept["results"].items()}
 
     def add(self, name: str, result: Result) -> None:
-        """Note a result, on disk before the next one."""
+        """Record a result on disk."""
         self.found[name] = result
         results = {name: asdict(result) for name, result in self.found.items()}
         new = self.path.with_suffix(".new")
@@ -56,7 +58,7 @@ class Results:
 
 
 def run_all(missing: Sequence[Combination], results: Results, settings: Settings, jobs: int) -> None:
-    """Check the combinations, `jobs` at a time, and note each result; an exception is a failure."""
+    """Check the combinations, `jobs` at a time, and record each result; an exception is a failure."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(check, one, settings): one.name for one in missing}
         for number, done in enumerate(as_completed(running), 1):
@@ -68,18 +70,18 @@ def run_all(missing: Sequence[Combination], results: Results, settings: Settings
 
 
 def all_failures(chosen: Sequence[Combination], found: Mapping[str, Result]) -> Failures:
-    """Return what is wrong with each combination; its logits must be those of the first of its kind."""
+    """Return the failures of each combination; its logits must equal those of the first of its kind."""
     first: dict[tuple[str, AttentionShape], Combination] = {}
     failures = {}
     for one in chosen:
         result, other = found[one.name], first.setdefault((one.model, one.attention), one)
         differs = result.logits and result.logits != found[other.name].logits
-        failures[one] = (*result.failures, *([f"other logits than {other.name}"] if differs else []))
+        failures[one] = (*result.failures, *([f"different logits than {other.name}"] if differs else []))
     return failures
 
 
 def summary(chosen: Sequence[Combination], found: Mapping[str, Result], failures: Failures) -> dict[str, int]:
-    """Return counts of all that was compared."""
+    """Return the counts of all comparisons."""
     results = [found[one.name] for one in chosen]
     invariances = [counts for result in results for counts in result.invariances.values()]
     return {
@@ -96,7 +98,7 @@ def summary(chosen: Sequence[Combination], found: Mapping[str, Result], failures
 
 
 def show(chosen: Sequence[Combination], found: Mapping[str, Result], failures: Failures) -> None:
-    """Print how many combinations of each model and form hold, and every sentence about the others."""
+    """Print how many combinations of each model and form pass, and all failures."""
     forms, rows = list(dict.fromkeys(one.form for one in chosen)), []
     for model in dict.fromkeys(one.model for one in chosen):
         row = [model, models()[model].family]
@@ -115,21 +117,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=list(models()), default=list(models()))
     parser.add_argument("--attention", nargs="+", type=AttentionShape, default=list(AttentionShape))
     parser.add_argument("--forms", nargs="+", type=KVForm, default=list(KVForm))
-    parser.add_argument("--layouts", action="store_true", help="compare logits alone, in all layouts")
+    parser.add_argument("--layouts", action="store_true", help="compare only logits, in all layouts")
     parser.add_argument("--backend", choices=(OPENVINO, TORCH), default=OPENVINO)
     parser.add_argument("--target", type=Target, default=Target.CPU)
     parser.add_argument("--weights", type=WeightFormat, default=WeightFormat.FP16)
     parser.add_argument("--exactness", choices=list(EFFORTS), default="quick")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "form_matrix")
-    parser.add_argument("--jobs", type=int, default=1, help="how many run at a time, one thread each")
-    parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time, with one thread each")
+    parser.add_argument("--again", action="store_true", help="discard the results of an earlier run")
     parser.add_argument("--json", action="store_true")
     few = ("--models", "llama", "--attention", "grouped", "--forms", "reread", "at_position")
     return parser.parse_args(command_line(parser, *few, "--again", "--work", FOLDER / "form_matrix"))
 
 
 def main() -> None:
-    """Check what is not yet known, print all of it, and fail where a combination does."""
+    """Check the combinations without a result, print all results, and fail if one failed."""
     options = arguments()
     options.work.mkdir(parents=True, exist_ok=True)
     path = options.work / "results.json"

@@ -1,11 +1,11 @@
-"""Time and memory of the golden gate, stage by stage, beside the budget of 5 minutes for 4 GB.
+"""Measure time and memory of the golden gate by stage, compared with the budget of 5 minutes for 4 GB.
 
     python benchmarks/golden.py model.gguf [--target mac] [--weights int8-channel] [--backend openvino ...]
                                 [--threads N] [--json]
 
-The gate runs as `anespec validate --gate golden` does, imports and the source's hash included, in a process
-of its own for every backend, whose largest memory is printed. Stages are what comes before the colon of the
-gate's notes.
+The gate runs as in `anespec validate --gate golden`, with imports and the source's hash, in a process of its
+own for every backend, whose peak memory is printed. A stage is the text before the colon of the gate's
+progress notes.
 """
 
 import argparse
@@ -24,7 +24,7 @@ BUDGET_BYTES = 4e9
 
 @dataclass(frozen=True)
 class GateRun:
-    """One run of the gate; seconds by stage, and bytes."""
+    """One run of the gate: seconds by stage, and bytes."""
 
     backend: str
     standing: str
@@ -34,36 +34,36 @@ class GateRun:
 
     @property
     def seconds(self) -> float:
-        """From the start of the imports to the recorded verdict."""
+        """Return the seconds from the start of the imports to the recorded verdict."""
         return sum(self.stages.values())
 
     @property
     def budget(self) -> Budget:
-        """Time beside what an artifact of that size may take."""
+        """Return the time compared with the budget of an artifact of that size."""
         allowed = BUDGET_SECONDS * self.artifact / BUDGET_BYTES
         return Budget(f"golden, {self.backend}: time / (5 min per 4 GB)", self.seconds / allowed, 1.0)
 
 
 class Stopwatch:
-    """Seconds by stage: each lasts until the next begins, and may come again."""
+    """The seconds by stage; a stage lasts until the next one begins, and may occur again."""
 
     def __init__(self, stage: str) -> None:
         self.stages: dict[str, float] = {}
         self.stage, self.began = stage, time.perf_counter()
 
     def begin(self, stage: str) -> None:
-        """End the stage that runs and begin another one."""
+        """End the current stage and begin another one."""
         now = time.perf_counter()
         self.stages[self.stage] = self.stages.get(self.stage, 0.0) + now - self.began
         self.stage, self.began = stage, now
 
     def note(self, text: str, share: float | None = None, /) -> None:
-        """The gate's progress."""
+        """Take the gate's progress notes."""
         self.begin(text.partition(":")[0])
 
 
 def run_gate(artifact_path: Path, backend: str, threads: int | None) -> GateRun:
-    """Run the gate here, in a process that has not imported it yet."""
+    """Run the gate in this process, which must not have imported it yet."""
     watch = Stopwatch("imports")
     import resource
 
@@ -86,7 +86,7 @@ def run_gate(artifact_path: Path, backend: str, threads: int | None) -> GateRun:
 
 
 def show(run: GateRun) -> None:
-    """Print a run's stages."""
+    """Print the stages of a run."""
     print(
         f"\n{run.backend}: {run.standing}, {run.seconds:.1f} s for "
         f"{gigabytes(run.artifact)}, {gigabytes(run.peak_memory)} of memory at most (mapped files included)"

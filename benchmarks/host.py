@@ -1,11 +1,11 @@
-"""The host's own work: drafts and everything in a pass but the shards, against DESIGN.md section 9.
+"""Measure the host's own work, drafts and all of a pass but the shards, against DESIGN.md section 9.
 
     python benchmarks/host.py [--json]
 
-Proposals are timed as an engine makes them: a token is added, then three are proposed. A pass is
-one `Engine.step` with a verifier that builds masks and rope rows and returns fixed logits, T=4, S=4096,
-V=200k, with lookup drafts. Where one token is likely they all come true, so that every row is sampled from;
-where none is, few are. Medians in microseconds; the exit code is 0 whatever they are.
+Proposals are timed as an engine makes them: a token is added, then three are proposed. A pass is one
+`Engine.step` with a verifier that builds masks and rope rows and returns fixed logits, T=4, S=4096, V=200k,
+with lookup drafts. If one token is likely, all drafts are right and every row is sampled from; otherwise few
+are. Medians in microseconds; the exit code is always 0.
 """
 
 import argparse
@@ -45,7 +45,7 @@ TEXTS: dict[str, Callable[[int], list[int]]] = {
     "one token": lambda length: [5] * length,
 }
 SURE, UNSURE = 24.0, 3.0
-"""Logits of the likeliest token: with the second, it is about as likely as all others together."""
+"""The logits of the likeliest token; with the second it is about as likely as all others together."""
 
 ANYTHING = Grammar(kind="regex", text="(.|\n)*")
 SAMPLINGS = {
@@ -68,7 +68,7 @@ SAMPLINGS = {
 
 
 class InstantVerifier:
-    """Builds what shards would be fed and returns fixed logits."""
+    """A verifier that builds the inputs of shards and returns fixed logits."""
 
     def __init__(self, logits: NDArray[np.float16]) -> None:
         self.shape = VerifierShape(
@@ -105,11 +105,11 @@ class InstantVerifier:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def proposal_us(make_text: Callable[[int], list[int]], length: int, repeat: int) -> float:
-    """Median microseconds to add one token and propose three, from `length` tokens on, so many times."""
+    """Return the median microseconds to add one token and propose three, after `length` tokens."""
     text = make_text(length + repeat)
     session = LookupSource().open("", text[:length])
     seconds = []
@@ -123,7 +123,7 @@ def proposal_us(make_text: Callable[[int], list[int]], length: int, repeat: int)
 
 
 def indexing_ms(make_text: Callable[[int], list[int]], length: int) -> float:
-    """Milliseconds to index a whole prompt, once per request."""
+    """Return the milliseconds to index a whole prompt, once per request."""
     text = make_text(length)
     start = perf_counter()
     LookupSource().open("", text)
@@ -131,7 +131,7 @@ def indexing_ms(make_text: Callable[[int], list[int]], length: int) -> float:
 
 
 class Words:
-    """A vocabulary of numbers, each written as a word of its own."""
+    """A vocabulary of numbers, each written as a word."""
 
     eos_id = 2
     end_ids = frozenset({2})
@@ -149,15 +149,15 @@ class Words:
 
 @cache
 def grammar_tokens() -> GrammarTokens:
-    """The vocabulary as grammars see it."""
+    """Return the vocabulary for grammars."""
     return GrammarTokens(Words(), VOCABULARY)
 
 
 def pass_us(sampling: SamplingParameters, ahead: float, repeat: int) -> tuple[float, float]:
-    """Median microseconds of a decoding pass and the tokens that it committed on average.
+    """Return the median microseconds of a decoding pass, and the mean number of tokens that it committed.
 
-    One token is so far ahead in the logits; the others are spread as a trained model's are. Where it is far
-    ahead, the drafts of the periodic text come true and all rows are sampled from.
+    The logit of one token is `ahead`; the others are distributed as a trained model's. If it is far ahead,
+    the drafts of the periodic text are right and all rows are sampled from.
     """
     logits = (np.random.default_rng(2).normal(size=(BLOCK, VOCABULARY)) * 2.5 - 8).astype(np.float16)
     logits[:, 5] = ahead
@@ -176,7 +176,7 @@ def pass_us(sampling: SamplingParameters, ahead: float, repeat: int) -> tuple[fl
 
 
 def measure(lengths: Sequence[int], repeat: int) -> list[tuple[Budget, float]]:
-    """Every measurement in microseconds and its share of the budget."""
+    """Return every measurement in microseconds with its share of the budget."""
     found: list[tuple[Budget, float]] = []
     for name, make_text in TEXTS.items():
         for length in lengths:

@@ -1,4 +1,4 @@
-"""Texts that would run a script in a page that took them for HTML, in headless Chromium."""
+"""Try texts that would run a script in a page that treats them as HTML, in headless Chromium."""
 
 import json
 import sys
@@ -37,10 +37,11 @@ WHOLE = (
 VECTORS = tuple(f"<{tag} {handler}={RUN}>" for tag, handler in HANDLERS) + tuple(
     text.replace("{}", RUN) for text in WHOLE
 )
-"""Fifty."""
+"""All fifty texts."""
 
 MODES = ("answer", "question", "file")
-"""Who says it: the model, in its answer, its thoughts and its guesses; the person; an imported file."""
+"""The author of the text: the model (in its answer, its reasoning and its drafts), the person, or an
+imported file."""
 
 HARM = """() => {
     const every = [...document.querySelectorAll("#messages *, #conversations *")];
@@ -54,7 +55,7 @@ HARM = """() => {
 
 
 def missing() -> str | None:
-    """What this machine lacks; None where a page can be visited."""
+    """Return what this machine lacks to visit a page; None if nothing."""
     sys.path.insert(0, str(SUPPORT))
     try:
         from browsing import CHROMIUM
@@ -73,12 +74,12 @@ def _file(text: str, folder: Path) -> Path:
 
 
 def attempts(count: int) -> Iterator[str]:
-    """What each of the first `count` vectors does in each mode; says nothing where it does no harm."""
+    """Yield the harm that each of the first `count` texts causes in each mode; nothing if there is none."""
     from browsing import chromium, visiting
     from playwright.sync_api import expect
     from scripted_chat import Piece, Said, Script, scripted
 
-    # The page's own icons are drawings, too.
+    # The page's own icons are SVG images too.
     made = "img, iframe, object, embed, base, form, script, svg:not(.icon), style, math"
     harm, script = HARM % made, Script()
     with chromium() as browser, scripted(script) as daemon, tempfile.TemporaryDirectory() as name:

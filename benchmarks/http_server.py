@@ -1,4 +1,4 @@
-"""A server under test: started as a process of its own, asked until it answers, ended at the end."""
+"""Run a server under test as a process: start it, wait until it answers, and end it."""
 
 import contextlib
 import os
@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 
 SECONDS_TO_START = 900.0
-"""A daemon may convert and gate first."""
+"""The time limit of a start; a daemon may convert and run the gates first."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """One that answers at `url`."""
+    """A server that answers at `url`."""
 
     name: str
     url: str
@@ -26,7 +26,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at the moment."""
+    """Return a port that is not in use at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -36,7 +36,7 @@ def free_port() -> int:
 def started(
     name: str, command: Sequence[str], port: int, ready: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """The server that `command` runs, once a GET of `ready` gives 200; RuntimeError where it ends."""
+    """Start the server `command` and yield it once a GET of `ready` returns 200; RuntimeError if it ends."""
     process = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -57,7 +57,7 @@ def started(
 
 
 def await_ready(name: str, process: "subprocess.Popen[bytes]", url: str, seconds: float) -> None:
-    """Wait until a GET of `url` gives 200; RuntimeError where the process ends before, or takes too long."""
+    """Wait until a GET of `url` returns 200; RuntimeError if the process ends first, or takes too long."""
     began = time.monotonic()
     while not _answers(url):
         if process.poll() is not None:
@@ -74,6 +74,6 @@ def _answers(url: str) -> bool:
 
 
 def anespec_command(model: Path, port: int, *options: str) -> list[str]:
-    """The command that serves `model`, once its gates are asked, with this Python's anespec."""
+    """Return the command that serves `model` with this Python's anespec, after its gates have run."""
     command = [sys.executable, "-m", "anespec", "serve", str(model), "--port", str(port)]
     return [*command, "--gates", "now", *options]

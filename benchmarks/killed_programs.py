@@ -1,4 +1,4 @@
-"""Programs killed at a random moment and run again: what they leave is what an undisturbed run leaves."""
+"""Kill programs at random moments and run them again: the result must be that of an undisturbed run."""
 
 import hashlib
 import os
@@ -18,9 +18,9 @@ Fingerprint = dict[str, str]
 
 @dataclass(frozen=True)
 class Victim:
-    """A command, what of its result must be the same each time, and what a killed run must not have done.
+    """A command, the part of its result that must always be the same, and a check of killed runs.
 
-    `check` raises RuntimeError where a run that was killed has left something half-written.
+    `check` raises RuntimeError if a killed run left something half-written.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Victim:
 
 
 def fingerprint(path: Path, pattern: str) -> Fingerprint:
-    """The files' hashes by name."""
+    """Return the files' hashes by name."""
     files = [path] if path.is_file() else sorted(path.rglob(pattern))
     return {
         str(file.relative_to(path.parent)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
@@ -39,7 +39,7 @@ def fingerprint(path: Path, pattern: str) -> Fingerprint:
 
 
 def _run(victim: Victim, environment: dict[str, str], kill_after: float | None = None) -> float:
-    """Run it, to its end or until it is killed with all that it started; how many seconds."""
+    """Run the command to its end, or kill it with its descendants; return the seconds."""
     began = time.monotonic()
     process = subprocess.Popen(
         [*PROGRAM, *victim.command],
@@ -60,7 +60,10 @@ def _run(victim: Victim, environment: dict[str, str], kill_after: float | None =
 
 
 def survive(victim: Victim, kills: int, source: random.Random, environment: dict[str, str]) -> int:
-    """Kill it so often, and run it again; how many kills hit. RuntimeError where anything is lost."""
+    """Kill the command `kills` times, run it again each time, and return how many kills hit.
+
+    Raises RuntimeError if anything is lost.
+    """
     victim.forget()
     seconds = _run(victim, environment)
     expected, hits = victim.result(), 0
@@ -71,17 +74,17 @@ def survive(victim: Victim, kills: int, source: random.Random, environment: dict
         _run(victim, environment)
         if (found := victim.result()) != expected:
             changed = [name for name in expected | found if expected.get(name) != found.get(name)]
-            raise RuntimeError(f"{victim.name}, killed and run again, leaves other files: {changed}")
+            raise RuntimeError(f"{victim.name}, killed and run again, leaves different files: {changed}")
     return hits
 
 
 def converting(gguf: Path, folder: Path) -> Victim:
-    """A conversion: until it has ended there is nothing at its name, and then all."""
+    """Return a conversion: its output does not exist until it is complete."""
     output = folder / "killed.anespec"
 
     def check() -> None:
         if output.exists() and not (output / "manifest.json").exists():
-            raise RuntimeError(f"{output} stands there without its manifest")
+            raise RuntimeError(f"{output} exists without its manifest")
 
     def forget() -> None:
         for path in folder.glob("*killed.anespec*"):
@@ -92,7 +95,7 @@ def converting(gguf: Path, folder: Path) -> Victim:
 
 
 def validating(artifact: Path, folder: Path) -> Victim:
-    """The gates: an artifact stays what it was, whatever became of its verdicts."""
+    """Return a run of the gates: the artifact does not change, whatever happens to its verdicts."""
     copy = folder / "validated.anespec"
 
     def result() -> Fingerprint:
@@ -100,7 +103,7 @@ def validating(artifact: Path, folder: Path) -> Victim:
 
     def check() -> None:
         if result() != whole:
-            raise RuntimeError(f"{copy} is another artifact than before it was validated")
+            raise RuntimeError(f"{copy} has changed since it was validated")
 
     def forget() -> None:
         shutil.rmtree(copy / "gates", ignore_errors=True)
@@ -112,7 +115,7 @@ def validating(artifact: Path, folder: Path) -> Victim:
 
 
 def building(gguf: Path, folder: Path) -> Victim:
-    """A datastore that takes the place of another: one of them stands there at any time, whole."""
+    """Return a datastore build that replaces an older one: at any time one of them exists, complete."""
     output, text = folder / "killed.datastore", folder / "corpus.txt"
     text.write_text("".join(f"Line {number} says {number * 7919 % 1009}.\n" for number in range(20_000)))
     older = folder / "older.txt"
@@ -135,4 +138,4 @@ def building(gguf: Path, folder: Path) -> Victim:
 
 
 def void(_: object) -> None:
-    """Nothing, of whatever."""
+    """Discard a value."""

@@ -1,4 +1,4 @@
-"""Requests that make one field as large as it may be, or a little larger: a name, a path and a body each."""
+"""Requests with one field at its maximum, or a little above: a name, a path and a body each."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ WORDS = "def read_lines(path, encoding): return open(path, encoding=encoding).re
 
 @dataclass(frozen=True)
 class LargeRequest:
-    """A request, `name` being the field that is large in it. One without a key `needs_no_key`."""
+    """A request; `name` is its large field. `needs_no_key` marks a request without a key."""
 
     name: str
     path: str
@@ -23,12 +23,12 @@ class LargeRequest:
 
 
 def ordinary(tokens: int) -> LargeRequest:
-    """A request with nothing large about it, beside which the large ones are judged."""
+    """Return a request without a large field, with which the large ones are compared."""
     return _completion("ordinary requests", max_tokens=tokens)
 
 
 def large_requests(tokens: int) -> Sequence[LargeRequest]:
-    """All of them; those that generate do so for as many `tokens` as an ordinary one."""
+    """Return all large requests; those that generate do so for `tokens` tokens, like an ordinary one."""
     return (*_sampling(tokens), *_prompts(tokens), *_chats(tokens), *_others(tokens))
 
 

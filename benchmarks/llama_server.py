@@ -2,9 +2,9 @@
 
     python benchmarks/llama_server.py
 
-Everything stands in build/llama.cpp, and what is there is not made again. It takes some minutes, a C++
-compiler, cmake and ninja (`make llama-server` installs these two). The compiler is told the instructions that
-/proc/cpuinfo lists: for the native ones it may take some that a virtual machine refuses to a program.
+Everything is in build/llama.cpp, and existing files are not built again. It takes some minutes, a C++
+compiler, cmake and ninja (`make llama-server` installs these two). The compiler gets the instructions that
+/proc/cpuinfo lists: its native detection may choose some that a virtual machine refuses to programs.
 """
 
 import os
@@ -41,26 +41,26 @@ INSTRUCTIONS = {
     "AMX_INT8": {"amx_int8"},
     "AMX_BF16": {"amx_bf16"},
 }
-"""ggml's options, and the words of /proc/cpuinfo that must all be there for each."""
+"""The options of ggml, and the words of /proc/cpuinfo that each of them needs."""
 
 
 def instruction_options(words: Iterable[str]) -> list[str]:
-    """ggml's build options for a processor of which /proc/cpuinfo says these words."""
+    """Return ggml's build options for a processor with these words in /proc/cpuinfo."""
     known = set(words)
     return [f"-DGGML_{name}={'ON' if needs <= known else 'OFF'}" for name, needs in INSTRUCTIONS.items()]
 
 
 def processor_words() -> list[str]:
-    """The instructions that this machine's processor lists; SystemExit where it lists none, as off x86."""
+    """Return the instructions that this machine's processor lists; SystemExit if none, as off x86."""
     lines = CPUINFO.read_text("utf-8").splitlines() if CPUINFO.exists() else []
     for line in lines:
         if line.startswith("flags"):
             return line.partition(":")[2].split()
-    raise SystemExit(f"{CPUINFO} lists no instructions: build llama-server yourself and name it by --peer")
+    raise SystemExit(f"{CPUINFO} lists no instructions: build llama-server yourself and give it with --peer")
 
 
 def _sources() -> Path:
-    """llama.cpp's source tree, unpacked from the package's source distribution."""
+    """Return llama.cpp's source tree, unpacked from the package's source distribution."""
     found = sorted(FOLDER.glob(f"*/{SOURCES}/CMakeLists.txt"))
     if found:
         return found[0].parent
@@ -78,10 +78,10 @@ def _sources() -> Path:
 
 
 def build() -> Path:
-    """The server's file, built where it is missing; SystemExit where a tool for it is."""
+    """Return the server's file, built if it is missing; SystemExit if a build tool is missing."""
     if BINARY.exists():
         return BINARY
-    # Tools that pip installed stand beside this Python, whether or not its environment is activated.
+    # Tools that pip installed are beside this Python, even if its environment is not activated.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     missing = [tool for tool in ("cmake", "ninja", "c++") if shutil.which(tool, path=path) is None]
     if missing:

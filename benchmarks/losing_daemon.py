@@ -1,4 +1,4 @@
-"""`anespec` whose verifier loses its state in every 40th pass, as a native worker's may when it is killed.
+"""Run `anespec` with a verifier that loses its state in every 40th pass, like a killed native worker.
 
 Usage: python benchmarks/losing_daemon.py serve MODEL ...
 """
@@ -13,7 +13,7 @@ PASSES_BETWEEN = 40
 
 
 class _Losing:
-    """Runs a verifier's passes, but for every 40th."""
+    """Runs a verifier's passes, but fails every 40th."""
 
     def __init__(self) -> None:
         self._number = itertools.count(1)
@@ -21,8 +21,8 @@ class _Losing:
 
     def __call__(self, verifier: ArtifactVerifier, plan: PassPlan) -> PassResult:
         if next(self._number) % PASSES_BETWEEN == 0:
-            self._run(verifier, plan)  # what was begun is finished, for nobody
-            raise StateLostError("the state was lost, as it was meant to be")
+            self._run(verifier, plan)  # The pass ends, but its results are lost.
+            raise StateLostError("the benchmark lost the state on purpose")
         return self._run(verifier, plan)
 
 

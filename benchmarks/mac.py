@@ -1,11 +1,11 @@
-"""Tokens per second of a model on this Mac beside what others published, and beside what was predicted.
+"""Compare a model's tokens per second on this Mac with published speeds and with the prediction.
 
     python benchmarks/mac.py model.gguf -o mac.json
     python benchmarks/mac.py model.gguf --tuned report.zip
 
-The model is converted, its plan is asked, the gates run, and `anespec bench run` times it. The JSON holds no
-name of a person, a machine, a file or a folder, and can be sent to anyone. On other systems the same runs on
-the processor, where the comparison says nothing. Never run on a Mac by this project.
+It converts the model, gets its plan, runs the gates, and times it with `anespec bench run`. The JSON has no
+name of a person, a machine, a file or a folder, and can be sent to anyone. On other systems everything runs
+on the processor, and the comparison means nothing. This project has never run it on a Mac.
 """
 
 import argparse
@@ -38,13 +38,13 @@ from anespec.validate.selftest.archive import scrubbed
 
 FORMAT = "anespec mac benchmark 1"
 ANESPEC = (sys.executable, "-P", "-m", "anespec")
-NO_ENGINE = "on this machine nothing runs on a Neural Engine, so the figures cannot be compared"
+NO_ENGINE = "this machine has no Neural Engine, so the figures cannot be compared"
 
 
 def machine_facts(system: System) -> dict[str, Any]:
-    """The machine: what the speed depends on, and nothing that tells whose it is.
+    """Return the facts of the machine on which speed depends, without data that identifies anyone.
 
-    What only macOS knows is None elsewhere.
+    Facts that only macOS has are None elsewhere.
     """
     battery, settings = system.told("pmset", "-g", "batt"), system.told("pmset", "-g")
     source = re.search(r"drawing from '([^']+)'", battery or "")
@@ -61,7 +61,7 @@ def machine_facts(system: System) -> dict[str, Any]:
 
 
 def model_facts(manifest: Manifest) -> dict[str, Any]:
-    """The model and how it was built, without its name, which may be the user's own."""
+    """Return the model's sizes and how it was built, without its name, which may be private."""
     return {
         "architecture": manifest.source.architecture,
         "quantisation": manifest.source.quantisation,
@@ -80,13 +80,13 @@ def model_facts(manifest: Manifest) -> dict[str, Any]:
 
 
 def asked(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a verb of anespec; its progress is shown as it comes."""
+    """Run a verb of anespec; its progress is shown."""
     command = [*ANESPEC, *map(str, arguments)]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
 
 
 def residency_of(artifact: Path) -> dict[str, Any] | None:
-    """Ask where the operations run: Core ML's own plan on a Mac, the rules' prediction elsewhere."""
+    """Return where the operations run: by Core ML's plan on a Mac, by the rules' prediction elsewhere."""
     asked("validate", artifact, "--gate", "residency", "--json")
     gates = json.loads(asked("inspect", artifact, "--json").stdout or "{}").get("gates", [])
     found = [gate for gate in gates if gate["gate"] == "residency"]
@@ -94,7 +94,7 @@ def residency_of(artifact: Path) -> dict[str, Any] | None:
 
 
 def bench_facts(artifact: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Time the artifact with and without drafts; ends the program where that fails."""
+    """Time the artifact with and without drafts; end the program if that fails."""
     chosen = ["--runs", options.runs, "--lengths", options.lengths, "--backend", options.backend]
     if options.classes is not None:
         chosen += ["--classes", options.classes]
@@ -107,7 +107,7 @@ def bench_facts(artifact: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report_of(options: argparse.Namespace) -> dict[str, Any]:
-    """All figures: the machine, the model, where it ran, how fast, and what was predicted and published."""
+    """Return all figures: machine, model, residency, speed, predictions and published speeds."""
     machine = machine_facts(ThisSystem())
     chosen = ConvertOptions(target=options.target, context=options.context, tuned=options.tuned)
     path = artifact_of(options.gguf, chosen)
@@ -131,7 +131,7 @@ def report_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the report for a person."""
+    """Print the report."""
     machine, model, measured = report["machine"], report["model"], report["measured"]
     print(describe({key: machine[key] for key in surroundings()}))
     power = machine["power"] or "power source unknown"
@@ -144,7 +144,7 @@ def show(report: dict[str, Any]) -> None:
         f"K/V {model['kv_form']}, {model['context']} slots, on {measured['backend']}"
     )
     found = report["residency"]
-    print(f"residency: {found['standing'] + ', ' + found['finding'] if found else 'not asked'}\n")
+    print(f"residency: {found['standing'] + ', ' + found['finding'] if found else 'not run'}\n")
     rows = [
         own_row("anespec, plain", measured, "without"),
         own_row("anespec, n-gram drafts", measured, "with"),
@@ -168,7 +168,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def own_row(name: str, measured: dict[str, Any], way: str) -> tuple[str, ...]:
-    """A row of our own figures: the median over all texts."""
+    """Return a table row of this machine's figures: the median over all texts."""
     overall = measured["overall"]
     if overall is None:
         return (name, "too short", "this one", "")
@@ -181,9 +181,9 @@ def main() -> None:
     parser.add_argument("gguf", type=Path)
     parser.add_argument("--target", type=Target, choices=Target, default=usual_target())
     parser.add_argument("--context", type=int)
-    parser.add_argument("--tuned", type=Path, help="what `anespec selftest` or `anespec tune` wrote")
+    parser.add_argument("--tuned", type=Path, help="report of `anespec selftest` or `anespec tune`")
     parser.add_argument("--backend", default="auto")
-    parser.add_argument("--classes", help="kinds of text, as `anespec bench run` takes them")
+    parser.add_argument("--classes", help="kinds of text, as for `anespec bench run`")
     parser.add_argument("--lengths", default="48,144")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("-o", "--output", type=Path, help="write the JSON here, to send it")
@@ -199,7 +199,7 @@ def main() -> None:
         return
     show(report)
     if options.output is not None:
-        print(f"{options.output} holds all figures and nothing private: look into it, then send it")
+        print(f"{options.output} has all figures and nothing private: look at it, then send it")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Requests that are none: valid ones with bytes changed, and what schemathesis makes of the API itself."""
+"""Send malformed requests: valid ones with changed bytes, and those that schemathesis makes from the API."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ SECONDS_TO_ANSWER = 20.0
 
 
 class _OutOfTimeError(Exception):
-    """The share of one operation is over."""
+    """The time for one operation is over."""
 
 
 def _mutant(source: random.Random) -> bytes:
@@ -50,7 +50,7 @@ def _mutant(source: random.Random) -> bytes:
 
 
 def send_mutants(daemon: Daemon, count: int, seed: int = 11) -> int:
-    """Send so many; RuntimeError where one is answered by a 5xx, or its connection is left hanging."""
+    """Send `count` mutants; RuntimeError if one gets a 5xx, or its connection hangs."""
     source = random.Random(seed)
     for _ in range(count):
         sent = _mutant(source)
@@ -61,7 +61,7 @@ def send_mutants(daemon: Daemon, count: int, seed: int = 11) -> int:
                 client.shutdown(socket.SHUT_WR)
                 began = time.monotonic()
                 answer = client.recv(4096)
-                # What is not there (embeddings, pulling models) is 501 by design.
+                # Endpoints that are not implemented (embeddings, pulling models) return 501 by design.
                 if answer.startswith(b"HTTP/1.1 5") and not answer.startswith(b"HTTP/1.1 501"):
                     raise RuntimeError(f"{sent!r} was answered by {answer!r}")
                 if time.monotonic() - began > SECONDS_TO_ANSWER - 1:
@@ -70,7 +70,7 @@ def send_mutants(daemon: Daemon, count: int, seed: int = 11) -> int:
 
 
 def send_schema_cases(daemon: Daemon, seconds: float) -> int:
-    """Send what schemathesis makes up, for so long; how many. RuntimeError where a status is 500."""
+    """Send schemathesis' requests for `seconds` and return their number. RuntimeError on a status of 500."""
     import schemathesis
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis.errors import Unsatisfiable
@@ -100,7 +100,7 @@ def send_schema_cases(daemon: Daemon, seconds: float) -> int:
         left = end - time.monotonic()
         until = time.monotonic() + left / (len(operations) - number)
         for mode in schemathesis.GenerationMode:
-            # What takes nothing cannot be asked wrongly.
+            # An operation without parameters has no malformed requests.
             with contextlib.suppress(Unsatisfiable, _OutOfTimeError), with_reporter(lambda said: None):
                 limits(given(case=operation.as_strategy(generation_mode=mode))(send))()
     return sent

@@ -1,4 +1,4 @@
-"""What the benchmarks share: summaries of timings, one-line facts about the machine, printing."""
+"""Shared parts of the benchmarks: summaries of timings, facts about the machine, printing."""
 
 import json
 import statistics
@@ -10,7 +10,7 @@ from typing import Any
 from anespec.system.machine import Surroundings
 
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes of the unit in which a process's largest resident set is told."""
+"""The bytes of the unit of getrusage's ru_maxrss."""
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,16 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The typical time."""
+        """Return the median time."""
         return statistics.median(self.samples)
 
     @property
     def least(self) -> float:
-        """The time with the least disturbance."""
+        """Return the shortest time, which was disturbed least."""
         return min(self.samples)
 
     def as_json(self) -> dict[str, float | int]:
-        """Median, minimum and count."""
+        """Return median, minimum and count."""
         return {
             "median_ms": round(self.median, 3),
             "min_ms": round(self.least, 3),
@@ -39,22 +39,22 @@ class Timing:
 
 
 def gigabytes(count: int) -> str:
-    """Bytes for a person, in units of 10^9."""
+    """Format bytes in units of 10^9."""
     return f"{count / 1e9:.2f} GB"
 
 
 def machine() -> dict[str, Any]:
-    """Where the numbers hold, and the load that was there before: others at work spoil them."""
+    """Return the facts of the machine, with its load, since other load distorts the figures."""
     return asdict(Surroundings.here())
 
 
 def describe(machine: Mapping[str, Any]) -> str:
-    """The machine in one line."""
+    """Return the machine in one line."""
     return str(Surroundings(**machine))
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in columns: the first to the left, figures to the right."""
+    """Print rows in columns: the first aligned left, the others right."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     for row in (head, *rows):
         first, *rest = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -63,14 +63,14 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @dataclass(frozen=True)
 class Budget:
-    """A measured ratio beside its limit (docs/DESIGN.md, section 9)."""
+    """A measured ratio and its limit (docs/DESIGN.md, section 9)."""
 
     name: str
     measured: float
     limit: float
 
     def as_json(self) -> dict[str, str | float | bool]:
-        """The same, with whether it is kept."""
+        """Return the figures, and whether the limit is kept."""
         return {
             "name": self.name,
             "measured": round(self.measured, 3),
@@ -80,7 +80,7 @@ class Budget:
 
 
 def show_budgets(budgets: Sequence[Budget]) -> None:
-    """Print figures beside their limits."""
+    """Print the figures with their limits."""
     rows = [
         (b.name, f"{b.measured:.2f}", f"<= {b.limit:.2f}", "" if b.measured <= b.limit else "OVER")
         for b in budgets

@@ -1,12 +1,12 @@
-"""What drafting's memory costs: opening it, starting with it, and keeping what is learnt while passes run.
+"""Measure the cost of the draft memory: opening it, starting with it, and learning while passes run.
 
     python benchmarks/memory.py model.anespec (or a GGUF, which is converted for this)
     python benchmarks/memory.py model.anespec --size 32MB --runs 10 --json
 
-A memory is filled with texts that never repeat until it is full. Opened are a snapshot alone and one with as
-long a journal as there ever is after an orderly end. A start is `anespec generate` of one token, with and
-without the memory, by turns; what a pair differs by counts, the typical one, since others at work slow
-both alike. Files are in the system's cache.
+A memory is filled with texts that never repeat. Opened are a snapshot alone, and one with the longest journal
+that an orderly end leaves. A start is `anespec generate` of one token, with and without the memory in turn.
+The median of the differences of the pairs counts, since other load slows both runs of a pair alike. Files are
+in the system's cache.
 """
 
 import argparse
@@ -41,12 +41,11 @@ from anespec.runtime.drafters.mix.traits import traits_of
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.options import read_size
 
-MOST_TO_START = 50.0
-MOST_HELD = 5.0
-"""Milliseconds."""
+MAX_START_MS = 50.0
+MAX_LEARNING_MS = 5.0
 
-TEXT = 800
-"""Tokens of a request, of which a half are its answer."""
+TEXT_TOKENS = 800
+"""The tokens of a request, half of which are its answer."""
 
 
 class Texts:
@@ -57,28 +56,28 @@ class Texts:
         self._vocabulary = vocabulary
 
     def next(self) -> NDArray[np.int32]:
-        return self._random.integers(0, self._vocabulary, TEXT, np.int32)
+        return self._random.integers(0, self._vocabulary, TEXT_TOKENS, np.int32)
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
+    """Return how long `work` takes."""
     began = time.perf_counter()
     work()
     return (time.perf_counter() - began) * 1e3
 
 
 def fill(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> float:
-    """Learn until the memory is full, and write it; the share of its room that is used."""
+    """Learn until the memory is full, and write it; return the used share of its space."""
     memory = VocabularyMemory(learner, size, key, folder)
     tenant = memory.of("")
     while learner.facts(tenant.image).occupancy < 0.95 and learner.facts(tenant.image).tokens < 2_000_000:
-        tenant.fold(texts.next(), TEXT // 2)
+        tenant.fold(texts.next(), TEXT_TOKENS // 2)
     memory.close()
     return learner.facts(tenant.image).occupancy
 
 
 def opening(folder: Path, learner: Learner, key: str, size: int, runs: int) -> Timing:
-    """Of a tenant's memory, folder and lock among it."""
+    """Return the times of opening a tenant's memory, including its folder and lock."""
     samples = []
     for _ in range(runs):
         memory = VocabularyMemory(learner, size, key, folder)
@@ -88,25 +87,25 @@ def opening(folder: Path, learner: Learner, key: str, size: int, runs: int) -> T
 
 
 def lengthen_journal(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> None:
-    """Learn as much as no snapshot is written for."""
+    """Learn as much as possible without a new snapshot."""
     memory = VocabularyMemory(learner, size, key, folder)
-    for _ in range(SNAPSHOT_TOKENS // TEXT - 1):
-        memory.of("").fold(texts.next(), TEXT // 2)
+    for _ in range(SNAPSHOT_TOKENS // TEXT_TOKENS - 1):
+        memory.of("").fold(texts.next(), TEXT_TOKENS // 2)
     memory.close()
 
 
 def learning(tenant: TenantMemory, texts: Texts, done: Callable[[], bool]) -> Timing:
-    """Of requests that end one after another, until it is done."""
+    """Return the times of learning one request after another until `done`."""
     samples = []
     while not done() or not samples:
         text = texts.next()
-        samples.append(milliseconds(lambda text=text: tenant.fold(text, TEXT // 2)))
+        samples.append(milliseconds(lambda text=text: tenant.fold(text, TEXT_TOKENS // 2)))
         time.sleep(0.001)
     return Timing(tuple(samples))
 
 
 def held(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> tuple[Timing, Timing, Timing]:
-    """Learning while nothing is written, at the worst while each of some snapshots is, and writing those."""
+    """Return the times of learning alone, the worst during each snapshot, and those of snapshots."""
     tenant_memory.SNAPSHOT_SECONDS = float("inf")
     memory = VocabularyMemory(learner, size, key, folder)
     tenant = memory.of("")
@@ -124,14 +123,14 @@ def held(folder: Path, learner: Learner, key: str, size: int, texts: Texts) -> t
 
 @dataclass(frozen=True)
 class Start:
-    """`anespec generate` to the end of its one token: milliseconds, and those of processors."""
+    """`anespec generate` to the end of its one token: wall time and processor time in milliseconds."""
 
     wall: float
     processors: float
 
 
 def start(artifact: Path, memory: str) -> Start:
-    """Run the command; raises SystemExit where it fails."""
+    """Run the command; raises SystemExit if it fails."""
     command = [
         sys.executable,
         "-m",
@@ -157,12 +156,12 @@ def start(artifact: Path, memory: str) -> Start:
 
 
 def columns(starts: Sequence[Start]) -> tuple[Timing, Timing]:
-    """The times of several, and those of processors."""
+    """Return the wall times and the processor times of several starts."""
     return Timing(tuple(each.wall for each in starts)), Timing(tuple(each.processors for each in starts))
 
 
 def difference(some: Timing, others: Timing) -> float:
-    """How much longer one takes than the other of its pair, the typical one."""
+    """Return the median difference of the pairs."""
     return statistics.median(a - b for a, b in zip(some.samples, others.samples, strict=True))
 
 
@@ -187,23 +186,23 @@ def main() -> None:
         plain = opening(folder, learner, key, size, options.runs)
         lengthen_journal(folder, learner, key, size, texts)
         journal = opening(folder, learner, key, size, options.runs)
-        start(artifact, name)  # so that all that is compiled or measured once is
+        start(artifact, name)  # Compile and measure what is done only once.
         pairs = [(start(artifact, name), start(artifact, "none")) for _ in range(options.runs)]
         alone, beside, writing = held(folder, learner, key, size, texts)
     with_memory, cpu_with = columns([each for each, _ in pairs])
     without, cpu_without = columns([each for _, each in pairs])
     budgets = [
-        Budget("opening a snapshot, ms", plain.least, MOST_TO_START),
-        Budget("opening it with the longest journal, ms", journal.least, MOST_TO_START),
-        Budget("start with it - start without, ms", difference(with_memory, without), MOST_TO_START),
-        Budget("the same in milliseconds of processors", difference(cpu_with, cpu_without), MOST_TO_START),
+        Budget("opening a snapshot, ms", plain.least, MAX_START_MS),
+        Budget("opening it with the longest journal, ms", journal.least, MAX_START_MS),
+        Budget("start with it - start without, ms", difference(with_memory, without), MAX_START_MS),
+        Budget("the same in processor time, ms", difference(cpu_with, cpu_without), MAX_START_MS),
         Budget("learning a request, worst while a snapshot is written - alone, ms",
-               beside.least - alone.least, MOST_HELD),
+               beside.least - alone.least, MAX_LEARNING_MS),
     ]  # fmt: skip
     timings = {
         "opening": plain, "opening with a journal": journal,
         "start with": with_memory, "start without": without,
-        "the same, of processors": cpu_with, "the same, of processors, without": cpu_without,
+        "processor time with": cpu_with, "processor time without": cpu_without,
         "learning a request": alone, "learning beside a snapshot, worst of each": beside,
         "writing a snapshot": writing,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Requests sent to two daemons, one that guesses and one that does not: every text must be the same."""
+"""Send requests to two daemons, one with drafts and one without: every text must be the same."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from faulty_daemon import serving
 
 SOURCES = ("auto", "mix", "lookup", "mod", "recycle", "jacobi")
 HELD = "/completion"
-"""llama-server's path, which takes a grammar or a schema for any model."""
+"""llama-server's path, which accepts a grammar or a schema for any model."""
 
 GRAMMARS = (
     {"grammar": 'root ::= item+\nitem ::= "- " [a-z]+ "\\n"'},
@@ -36,12 +36,12 @@ GRAMMARS = (
     },
 )
 AT_ONCE = 6
-"""More than sequences, so that some wait."""
+"""More requests at a time than sequences, so that some wait."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A request, and whether the guessing daemon's client goes away in its midst first."""
+    """A request, and whether a client of the daemon with drafts first disconnects in the middle of it."""
 
     path: str
     body: dict[str, object]
@@ -49,7 +49,7 @@ class Pair:
 
 
 def random_pair(source: random.Random) -> Pair:
-    """Prompts of texts that repeat, every kind of sampling; a third held to a grammar or a schema."""
+    """Return a prompt that repeats text, with random sampling; a third have a grammar or a schema."""
     name, thing = source.choice(NAMES), source.choice(THINGS)
     sentence = f"One day, {name} saw a {thing}. "
     prompt = sentence * source.randint(1, 4) + f"{name} " * source.randint(0, 1)
@@ -75,7 +75,7 @@ def random_pair(source: random.Random) -> Pair:
 
 
 async def _texts(client: httpx.AsyncClient, pair: Pair) -> object:
-    """What an answer says, logprobs too."""
+    """Return an answer's texts with their logprobs."""
     answer = await client.post(pair.path, json=pair.body)
     if answer.status_code != 200:
         raise RuntimeError(f"{pair}: {answer.status_code}: {answer.text[:300]}")
@@ -86,7 +86,7 @@ async def _texts(client: httpx.AsyncClient, pair: Pair) -> object:
 
 
 async def _ask_both(guessing: str, plain: str, pairs: Sequence[Pair]) -> list[str]:
-    """What differs."""
+    """Return descriptions of all differences."""
     gate = asyncio.Semaphore(AT_ONCE)
     limits = httpx.Limits(max_connections=None)
     async with (
@@ -106,9 +106,9 @@ async def _ask_both(guessing: str, plain: str, pairs: Sequence[Pair]) -> list[st
 
 
 def compare(artifact: Path, log: Path, cache: Path, source: str, count: int, seed: int) -> int:
-    """Send so many pairs; how many guesses by `source` came true. RuntimeError where an answer differs.
+    """Send `count` pairs; return the accepted drafts of `source`. RuntimeError if an answer differs.
 
-    Both daemons have one cache, as a person's have.
+    Both daemons share a cache, as a user's daemons do.
     """
     chance = random.Random(f"{seed}, {artifact.name}, {source}")
     pairs = [random_pair(chance) for _ in range(count)]

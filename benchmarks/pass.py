@@ -1,10 +1,10 @@
-"""Milliseconds per pass beside llama.cpp and beside reading the weights once, all in one run.
+"""Measure milliseconds per pass, compared with llama.cpp and with reading the weights once, in one run.
 
     python benchmarks/pass.py model.gguf [--target cpu] [--backends torch openvino] [--json]
     python benchmarks/pass.py model.gguf --backends openvino --contexts 512 8192 --past 200
 
-llama.cpp takes part where llama-cpp-python is installed. Every contestant takes its turn in every round, so
-that a change of the machine's mood meets all.
+llama.cpp takes part if llama-cpp-python is installed. All contestants take turns in every round, so that
+other load on the machine affects all.
 """
 
 import argparse
@@ -39,7 +39,7 @@ PREFILL_ROUNDS = 2
 
 
 class WeightReader:
-    """The shards' weights in memory, added up by as many threads as the backends use."""
+    """The shards' weights in memory, summed by as many threads as the backends use."""
 
     def __init__(self, artifact: Path, threads: int) -> None:
         files = sorted((artifact / "shards").rglob("weight.bin"))
@@ -49,7 +49,7 @@ class WeightReader:
         self._pool = ThreadPoolExecutor(threads)
 
     def read(self) -> int:
-        """The sum of all words, which takes as long as memory takes to deliver them."""
+        """Return the sum of all words, which takes as long as reading them from memory."""
         return sum(int(part) for part in self._pool.map(np.add.reduce, self._parts))
 
 
@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[TORCH, OPENVINO])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 8], help="T of the passes")
     parser.add_argument("--past", type=int, default=256, help="tokens before the measured pass")
-    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prefill; 0: none")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prefill; 0 for none")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=processors())
     parser.add_argument(
@@ -85,15 +85,15 @@ class Report:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """llama.cpp where it was there, then the backends."""
+        """Return llama.cpp, if it ran, then the backends."""
         return (*dict.fromkeys(name for name, _ in self.passes if name == PEER), *self.loading)
 
     def prefill_speeds(self) -> dict[str, float]:
-        """Tokens per second by contestant."""
+        """Return the tokens per second by contestant."""
         return {name: 1e3 * tokens / timing.median for (name, tokens), timing in self.prefills.items()}
 
     def budgets(self) -> list[Budget]:
-        """The ratios that DESIGN.md section 9 limits, from medians; the reference backend has none."""
+        """Return the ratios of medians that DESIGN.md section 9 limits; the reference backend has none."""
         found: list[Budget] = []
         speeds = self.prefill_speeds()
         for name in BUDGETED & self.loading.keys():
@@ -109,7 +109,7 @@ class Report:
         return found
 
     def as_json(self) -> dict[str, object]:
-        """All figures."""
+        """Return all figures."""
         return {
             "gguf": self.options.gguf.name,
             "target": self.options.target,
@@ -131,7 +131,7 @@ class Report:
         }
 
     def show(self) -> None:
-        """Print tables for a person."""
+        """Print the tables."""
         options, reading = self.options, self.passes[READING, 0]
         print(describe(self.machine))
         print(f"{options.gguf.name}, target {options.target}, {options.threads} threads: ms, median (least)")
@@ -149,7 +149,7 @@ def cell(timing: Timing | None) -> str:
 
 
 def measure(options: argparse.Namespace) -> Report:
-    """Convert, load everything side by side, and let all take turns."""
+    """Convert, load all contestants, and let them take turns."""
     where = machine()
     artifact = artifact_of(options.gguf, ConvertOptions(target=options.target, block=options.block))
     reader = WeightReader(artifact, options.threads)

@@ -1,4 +1,4 @@
-"""llama.cpp as the peer: passes over a few rows, and prompts, through llama-cpp-python's C interface."""
+"""llama.cpp as the peer: run passes and prompts through llama-cpp-python's C interface."""
 
 import ctypes
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ UBATCH = 512
 
 @llama_cpp.llama_log_callback
 def _silent(level: int, text: bytes, data: object) -> None:
-    """llama.cpp writes its progress to standard error; a benchmark wants none of it."""
+    """Discard llama.cpp's log, which it writes to standard error."""
 
 
 class Peer:
-    """A model in llama.cpp on the CPU, memory-mapped, its KV cache in fp16."""
+    """A model in llama.cpp on the CPU, memory-mapped, with its KV cache in fp16."""
 
     def __init__(self, gguf: Path, threads: int, context: int) -> None:
         llama_cpp.llama_log_set(_silent, ctypes.c_void_p(0))
@@ -41,7 +41,7 @@ class Peer:
         self._batch = llama_cpp.llama_batch_init(UBATCH, 0, 1)
 
     def forward(self, tokens: Sequence[int], position: int, *, all_logits: bool) -> NDArray[np.float32]:
-        """Run `tokens` from `position` on; logits (rows, vocabulary) of all rows, or of the last."""
+        """Run `tokens` from `position` on; return logits (rows, vocabulary) of all rows or of the last."""
         self.forget(position)
         last = len(tokens) - 1
         for lane, token in enumerate(tokens):
@@ -59,7 +59,7 @@ class Peer:
         return np.ctypeslib.as_array(logits, shape=(rows, self.vocabulary))
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Run a prompt from the start, in the widest batches; logits of its last token."""
+        """Run a prompt from the start in the widest batches, with the logits of its last token."""
         for start in range(0, len(tokens), UBATCH):
             self.forward(tokens[start : start + UBATCH], start, all_logits=False)
 

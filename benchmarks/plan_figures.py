@@ -1,11 +1,11 @@
-"""What a pass of published models has to do in each form of K/V: packages, operations, bytes. Nothing is run.
+"""Count what a pass of published models does in each form of K/V: packages, operations, bytes.
 
     python benchmarks/plan_figures.py
     python benchmarks/plan_figures.py --models Qwen3-0.6B --context 1024 --forms slice_update outside
 
-The table of docs/graph.md: figures are counted in the graphs that `convert --target mac` would build, from
-files with the sizes of those models and without weights. `heads apart` has a head shard for each convolution,
-as before they were outputs of one.
+Nothing is run. The figures of the table in docs/graph.md are counted in the graphs that `convert --target
+mac` would build, from files with the sizes of those models and without weights. `heads apart` has a head
+shard for each convolution, as before they were outputs of one shard.
 """
 
 import argparse
@@ -39,7 +39,7 @@ HEAD = ("model", "K/V", *COUNTS, f"ms, {CHIP}")
 class Figures:
     """A model in one form of K/V; `milliseconds` are predicted.
 
-    `kv_touched` are the bytes of K/V where a blend is fused, `work.kv_moved` those where nothing is.
+    `kv_touched` are the bytes of K/V if a blend is fused, `work.kv_moved` those if nothing is fused.
     """
 
     model: str
@@ -49,13 +49,13 @@ class Figures:
     milliseconds: float
 
     def as_json(self) -> dict[str, object]:
-        """The same."""
+        """Return the figures."""
         work = asdict(self.work)
         work |= {"kv_touched": self.kv_touched, "predicted_ms": round(self.milliseconds, 2)}
         return {"model": self.model, "form": self.form, **work}
 
     def row(self) -> tuple[str, ...]:
-        """The cells under HEAD."""
+        """Return the cells under HEAD."""
         work = self.work
         sizes = (work.weight_bytes, work.kv_written, self.kv_touched, work.kv_moved)
         counts = (str(work.dispatches), str(work.operations))
@@ -65,7 +65,7 @@ class Figures:
 def figures_of(
     name: str, sizes: PublishedSizes, forms: list[KVForm], context: int, folder: Path
 ) -> Iterator[Figures]:
-    """Plan the model in each form, the first time with its heads apart."""
+    """Yield the figures of the model in each form, the first time with separate heads."""
     usual = KV_FORMS[Target.MAC]
     apart = {"head_shards": -(-sizes.vocabulary // HEAD_CHANNELS), "kv_form": usual}
     variants = {f"{usual}, heads apart": apart, **{str(form): {"kv_form": form} for form in forms}}
@@ -74,7 +74,7 @@ def figures_of(
     with GGUFFile(write_sparse(folder / f"{name}.gguf", sizes)) as file:
         model = SourceModel(file)
         for form, chosen in variants.items():
-            # What a pass of the block does is the same for every kind of shapes; all forms know this one.
+            # A pass of the block does the same in all kinds of shapes, and every form supports this one.
             options = ConvertOptions(target=Target.MAC, context=context, shapes=Shapes.STATIC, **chosen)
             plan = ConversionPlan(model, options)
             work = planned_work(plan)
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--forms", nargs="+", choices=KVForm, type=KVForm, default=list(KVForm))
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--layers", type=int, help="of each model, instead of all")
+    parser.add_argument("--layers", type=int, help="layers of each model, instead of all")
     parser.add_argument("--json", action="store_true")
     smoke = ("--models", "Qwen3-0.6B", "--layers", 1, "--forms", KVForm.SLICE_UPDATE)
     options = parser.parse_args(command_line(parser, *smoke))

@@ -1,4 +1,4 @@
-"""A command with all the processes it starts: wall time, processor time and memory of the tree."""
+"""Run a command and measure wall time, processor time and memory of all its processes."""
 
 import contextlib
 import os
@@ -19,11 +19,11 @@ POLL_SECONDS = 0.03
 
 @dataclass(frozen=True)
 class TreeRun:
-    """One finished command.
+    """The result of one command.
 
-    `peak` is the largest memory in bytes that its processes held together, mapped pages of files among it,
-    a page that several share counted once; `peak_own` leaves file pages out. `cpu_seconds` is what all of
-    them took. Sampled every 30 ms on Linux. Elsewhere `peak` is that of the largest process, the others 0.
+    `peak` is the largest memory in bytes that its processes held together, with mapped file pages, where
+    shared pages count once. `peak_own` excludes file pages. `cpu_seconds` is the processor time of all.
+    Sampled every 30 ms on Linux. Elsewhere `peak` is that of the largest process, and the others are 0.
     """
 
     seconds: float
@@ -34,7 +34,7 @@ class TreeRun:
 
 @dataclass
 class _Sampler(threading.Thread):
-    """Samples the memory and processor time of a process and its descendants until it is told to stop."""
+    """Samples the memory and processor time of a process and its descendants until `done` is set."""
 
     root: int
     peak: int = 0
@@ -62,7 +62,7 @@ class _Sampler(threading.Thread):
 
 
 def run_tree(command: Sequence[str]) -> TreeRun:
-    """Run a command to its end; raises SystemExit where it fails."""
+    """Run a command to its end; raises SystemExit if it fails."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     sampler = _Sampler(process.pid)
@@ -81,6 +81,6 @@ def run_tree(command: Sequence[str]) -> TreeRun:
 
 
 def memory(pid: int) -> dict[str, int]:
-    """A process's proportional shares of memory in bytes; psutil leaves Pss_Anon out."""
+    """Return a process's proportional shares of memory in bytes; psutil does not return Pss_Anon."""
     lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
     return {name: 1024 * int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}

@@ -1,4 +1,4 @@
-"""The speeds that others published (docs/published.toml), typed."""
+"""Read the speeds that others published (docs/published.toml)."""
 
 import tomllib
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ FILE = Path(__file__).resolve().parents[1] / "docs" / "published.toml"
 
 @dataclass(frozen=True)
 class SameModel:
-    """The sizes by which a GGUF of a published model is known."""
+    """The sizes by which a GGUF of a published model is recognised."""
 
     architecture: str
     d: int
@@ -20,7 +20,7 @@ class SameModel:
 
 @dataclass(frozen=True)
 class Published:
-    """A speed in tokens per second that someone published: of which model, on which chip, how, and where."""
+    """A published speed in tokens per second: its project, model, chip, method and source."""
 
     project: str
     model: str
@@ -32,7 +32,7 @@ class Published:
     same: SameModel
 
     def cells(self) -> tuple[str, ...]:
-        """The cells of the table in docs/mac.md."""
+        """Return the cells of the table in docs/mac.md."""
         return (
             self.model,
             f"{self.tokens_per_second:g}",
@@ -43,7 +43,7 @@ class Published:
 
 
 def published() -> tuple[Published, ...]:
-    """Return all of them, as they stand in the file."""
+    """Return all entries in the order of the file."""
     rows = tomllib.loads(FILE.read_text("utf-8"))["published"]
     return tuple(
         Published(**{**row, "grade": Grade(row["grade"]), "same": SameModel(**row["same"])}) for row in rows

@@ -1,9 +1,9 @@
-"""Write a GGUF of realistic Llama shapes with random weights: speed without a download.
+"""Write a GGUF of realistic Llama shapes with random weights, to measure without a download.
 
     python benchmarks/random_gguf.py 1gb model.gguf
     python benchmarks/random_gguf.py tiny model.gguf --layers 3 --type F16
 
-The text that comes out of such a model is noise; its time and memory are those of a real one.
+Such a model generates noise, but in the time and memory of a real one.
 """
 
 import argparse

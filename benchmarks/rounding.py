@@ -1,12 +1,12 @@
-"""What rounding to fp16 costs a model, operation by operation: would keeping more of the scores pay?
+"""Measure the error of rounding to fp16 by operation: would keeping more of the scores in fp32 pay?
 
     python benchmarks/rounding.py [model.gguf …] [--seeds 5] [--json]
 
 Every model (by default the two Gemma 4 files of the tests, and random ones of their sizes) runs a prompt of
-random tokens on the torch table, once per way of rounding: as shipped, and with some operations left in fp32.
-Printed is the root mean square of the logits' error against the fp32 reference, relative to the shipped
-rounding's, and how many rows' best tokens differ. What stays fp16 in every way are weights, rope tables, and
-the hidden state between shards.
+random tokens on the torch table, once for each way of rounding: as shipped, and with some operations in fp32.
+It prints the root mean square of the logits' error against the fp32 reference, relative to that of the
+shipped rounding, and how many rows have another best token. Weights, rope tables and the hidden state between
+shards are fp16 in every way.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from anespec.runtime.backends.portable.torch_cpu.table import TABLE, Lowering
 from anespec.runtime.passes import run_rows
 from anespec.validate.golden.reference import Reference
 
-# Random models of a family are the tests' own; they need nothing else of the tests.
+# The random models of a family come from the tests' support modules.
 sys.path.append(str(ROOT / "tests" / "support"))
 from family_files import FAMILIES, Variant
 
@@ -43,16 +43,19 @@ BASES = ("gemma4", "gemma4-ple")
 CONTEXT, TOKENS = 192, 120
 Floats = NDArray[np.float32]
 Rounds = Callable[[str, Tensor], bool]
-"""Whether a result of an operation of some kind is rounded."""
+"""Returns whether the result of an operation of some kind is rounded."""
 
 
 def _is_score(kind: str, x: Tensor) -> bool:
-    """Products of queries and keys, and those with the mask added: [1, heads, T, S]."""
+    """Return whether x is a product of queries and keys, perhaps with the mask added: [1, heads, T, S]."""
     return kind in ("matmul", "add") and x.shape[-1] == CONTEXT
 
 
 def _is_of_attention(kind: str, x: Tensor) -> bool:
-    """All between the projections: norms and rope of [1, heads, T, head_dim], slots, scores, softmax."""
+    """Return whether x lies between the projections.
+
+    These are norms and rope [1, heads, T, head_dim], slots, scores and softmax.
+    """
     return x.ndim == 4 and (x.shape[-1] == CONTEXT or x.shape[2] == CONTEXT or x.shape[-1] > 1)
 
 
@@ -67,7 +70,7 @@ OPENVINO_WAY = "openvino, which computes in f32"
 
 
 class _Wide(Arguments[Tensor]):
-    """Arguments whose values are fp32, whatever they were rounded to."""
+    """Arguments whose values are widened to fp32."""
 
     def __init__(self, arguments: Arguments[Tensor]) -> None:
         self.__dict__.update(arguments.__dict__)
@@ -80,7 +83,7 @@ class _Wide(Arguments[Tensor]):
 
 
 def _table(rounds: Rounds) -> dict[str, Lowering]:
-    """The torch table, rounding only what `rounds` says; weights are made as ever."""
+    """Return the torch table with rounding only where `rounds` says so; weights stay as they are."""
 
     def lowered(kind: str, lowering: Lowering) -> Lowering:
         def run(arguments: Arguments[Tensor]) -> Tensor | tuple[Tensor, ...]:
@@ -99,7 +102,7 @@ def _table(rounds: Rounds) -> dict[str, Lowering]:
 
 
 def _logits(artifact: Path, tokens: Sequence[int], backend: str, rounds: Rounds) -> Floats:
-    """The artifact's logits of every row; on torch the operations are rounded as `rounds` says."""
+    """Return the artifact's logits of every row; torch rounds operations as `rounds` says."""
     with patch.dict(TABLE, _table(rounds)):  # type: ignore[arg-type]
         verifier = open_verifier(artifact, backend, 1)
         width = verifier.shape.block
@@ -124,7 +127,7 @@ def _expected(gguf: Path, tokens: Sequence[int]) -> Floats:
 
 @dataclass(frozen=True)
 class RoundingResult:
-    """One model run in one way: root mean square of the logits' error, and rows whose best token differs."""
+    """One model with one way of rounding: the logits' error, and the rows with another best token."""
 
     model: str
     way: str
@@ -133,7 +136,7 @@ class RoundingResult:
 
 
 def measured(gguf: Path, tokens: Sequence[int]) -> list[RoundingResult]:
-    """One model in every way."""
+    """Run one model with every way of rounding."""
     options = ConvertOptions(target=Target.MAC, weights=WeightChoice(WeightFormat.FP16), context=CONTEXT)
     artifact, expected = artifact_of(gguf, options), _expected(gguf, tokens)
     found_by = {way: _logits(artifact, tokens, TORCH, rounds) for way, rounds in WAYS.items()}
@@ -147,7 +150,10 @@ def measured(gguf: Path, tokens: Sequence[int]) -> list[RoundingResult]:
 
 
 def summary(outcomes: Sequence[RoundingResult]) -> list[tuple[str, float, float, float, int]]:
-    """Per way: the error over the shipped one's (geometric mean, least, largest), and rows that differ."""
+    """Return for each way its error relative to the shipped one, and the rows that differ.
+
+    The error is the geometric mean, with the least and the largest.
+    """
     shipped = {outcome.model: outcome.error for outcome in outcomes if outcome.way == "as shipped"}
     rows = []
     for way in (*WAYS, OPENVINO_WAY):

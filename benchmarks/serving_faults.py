@@ -1,10 +1,10 @@
-"""What a daemon goes through, scripted: crowds, slow and vanishing clients, kills, full disks, nonsense.
+"""Run fault scenarios on a daemon: many clients, slow and vanishing ones, kills, full disks, bad requests.
 
 Usage: python benchmarks/serving_faults.py [MODEL.gguf] [--only NAME ...] [--requests 10000] [--seconds 60]
 
-Each scenario prints `ok` and its figures, or what went wrong; the exit code is 1 if any did. Every answer is
-compared with the one that the library gives for the same prompt, options and seed. Schemathesis is needed
-for `malformed`; mounting the small disk of `full-disk` takes root's rights, without them it is skipped.
+Each scenario prints `ok` and its figures, or its failure; the exit code is 1 if any failed. Every answer is
+compared with the library's for the same prompt, options and seed. `malformed` needs schemathesis; `full-disk`
+needs root's rights to mount a small disk, and is skipped without them.
 """
 
 import argparse
@@ -27,8 +27,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", nargs="?", type=Path, default=DEFAULT)
     parser.add_argument("--only", nargs="*", choices=list(SCENARIOS), default=list(SCENARIOS))
-    parser.add_argument("--requests", type=int, default=10_000, help="of `growth`, and of raw bytes")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of schemathesis")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests of `growth`, and mutants")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of schemathesis")
     smoke = (MODEL, "--only", "lost-state")
     chosen = parser.parse_args(command_line(parser, *smoke))
     print(machine())

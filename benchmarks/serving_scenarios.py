@@ -1,4 +1,4 @@
-"""The scenarios of `serving_faults.py`: each returns its figures, or raises for what went wrong."""
+"""The scenarios of `serving_faults.py`: each returns its figures, or raises an exception if it fails."""
 
 import asyncio
 import contextlib
@@ -38,12 +38,12 @@ LOSING = (sys.executable, str(Path(__file__).with_name("losing_daemon.py")))
 
 
 class UnavailableError(Exception):
-    """This machine cannot do what a part of a benchmark needs."""
+    """This machine lacks what a part of a benchmark needs."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """An artifact, a folder for what daemons write, the right answers, and how much is asked."""
+    """An artifact, a folder for logs and caches, the right answers, and the amount of requests."""
 
     artifact: Path
     folder: Path
@@ -59,9 +59,9 @@ BenchT = TypeVar("BenchT")
 
 
 def run_parts(parts: Mapping[str, Callable[[BenchT], str]], names: Iterable[str], bench: BenchT) -> bool:
-    """Run the parts of these names one after another, and print what each says; whether all held.
+    """Run the named parts one after another and print their results; return whether all passed.
 
-    One that raises UnavailableError is skipped, and any other exception is what went wrong.
+    A part that raises UnavailableError is skipped; any other exception is a failure.
     """
     held = True
     for name in names:
@@ -79,7 +79,7 @@ def run_parts(parts: Mapping[str, Callable[[BenchT], str]], names: Iterable[str]
 
 
 def _until(happens: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
-    """Wait for something; how many seconds it took. Raises RuntimeError where it does not happen."""
+    """Wait until `happens` returns true and return the seconds; RuntimeError if it does not in time."""
     began = time.monotonic()
     while not happens():
         if time.monotonic() - began > seconds:
@@ -92,13 +92,13 @@ def _is_free(daemon: Daemon) -> bool:
     return daemon.gauge("anespec_active_sequences") == 0 and daemon.gauge("anespec_waiting_requests") == 0
 
 
-def _require_silence(daemon: Daemon) -> None:
+def _require_clean_log(daemon: Daemon) -> None:
     if complaints := daemon.complaints():
-        raise RuntimeError(f"the log complains {len(complaints)} times, first: {complaints[0]}")
+        raise RuntimeError(f"the log has {len(complaints)} errors, first: {complaints[0]}")
 
 
 def crowd(bench: Bench) -> str:
-    """A thousand clients at once, a queue of 64: each gets its own text or is told when to come again."""
+    """Send requests from a thousand clients at once to a queue of 64; all others are told to retry."""
     questions = [Question(number) for number in range(1000)]
     with serving(bench.artifact, bench.log("crowd"), "--queue", "64") as daemon:
         tally = Tally()
@@ -108,15 +108,15 @@ def crowd(bench: Bench) -> str:
         if not tally.refused or not tally.right:
             raise RuntimeError(f"{tally.right} were served and {tally.refused} refused")
         patient = check(daemon, bench.oracle, questions, at_once=1000)
-        _require_silence(daemon)
+        _require_clean_log(daemon)
     return (
-        f"{tally.right} right, {tally.refused} told to come again, none wrong; "
-        f"coming again, {patient.right} of 1000 right"
+        f"{tally.right} right, {tally.refused} told to retry, none wrong; "
+        f"after retrying, {patient.right} of 1000 right"
     )
 
 
 def slow_readers(bench: Bench) -> str:
-    """Clients that take nothing of their streams are given up, and others notice nothing."""
+    """Check that clients that do not read their streams are dropped without disturbing others."""
     body = Question(1, 400).body(stream=True, logprobs=20, n=4, ignore_eos=True)
     with (
         contextlib.ExitStack() as held,
@@ -125,32 +125,32 @@ def slow_readers(bench: Bench) -> str:
         for _ in range(16):
             held.enter_context(connect(daemon, buffer=4096)).sendall(raw_request(body))
         tally = check(daemon, bench.oracle, [Question(number) for number in range(40)])
-        waited = _until(lambda: _is_free(daemon), "giving up slow readers")
+        waited = _until(lambda: _is_free(daemon), "dropping slow readers")
         _until(lambda: daemon.held.descriptors < 80, "closing their connections")
-        _require_silence(daemon)
-    return f"{tally.right} others right; all 16 were given up after {waited:.1f} s"
+        _require_clean_log(daemon)
+    return f"{tally.right} others right; all 16 were dropped after {waited:.1f} s"
 
 
 def half_open(bench: Bench) -> str:
-    """Connections that never finish what they begin to send are closed."""
+    """Check that connections with unfinished requests are closed."""
     beginnings = (b"", b"POST /v1/comp", b"GET / HTTP/1.1\r\nHost: localhost\r\n", raw_request({"a": 1})[:-2])
     with (
         contextlib.ExitStack() as held,
         serving(bench.artifact, bench.log("half"), "--receive-seconds", "3") as daemon,
     ):
         check(daemon, bench.oracle, [Question(number) for number in range(4)])
-        # What the first requests open and keep, the memory of drafting among it, is open by now.
+        # By now everything that stays open, such as the draft memory, is open.
         before = daemon.held.descriptors
         for number in range(400):
             held.enter_context(connect(daemon)).sendall(beginnings[number % 4])
         tally = check(daemon, bench.oracle, [Question(number) for number in range(40)])
         waited = _until(lambda: daemon.held.descriptors <= before + 4, "closing half-open connections")
-        _require_silence(daemon)
+        _require_clean_log(daemon)
     return f"{tally.right} others right; all 400 were closed after {waited:.1f} s more"
 
 
 def vanishing(bench: Bench) -> str:
-    """Clients that go away in the queue, in prefill and in the midst of their answers leave nothing."""
+    """Check that clients that disconnect in the queue, in prefill or while answered leave nothing."""
     with serving(bench.artifact, bench.log("vanishing")) as daemon:
         long = Question(1).prompt * 20
         for number in range(200):
@@ -163,13 +163,12 @@ def vanishing(bench: Bench) -> str:
         waited = _until(lambda: _is_free(daemon), "freeing what they held")
         passes = daemon.gauge("anespec_passes_total")
         tally = check(daemon, bench.oracle, [Question(number) for number in range(40)])
-        _require_silence(daemon)
-    return f"free after {waited:.2f} s and {passes:.0f} passes; {tally.right} others right"
+        _require_clean_log(daemon)
+    return f"idle after {waited:.2f} s and {passes:.0f} passes; {tally.right} others right"
 
 
 def kill(bench: Bench) -> str:
-    """Killed in the midst of streams and started again, it answers as before, and drafting knows all requests
-    that had ended."""
+    """Check that a daemon killed during streams answers as before, with all ended requests in its memory."""
     log, environment = bench.log("kill"), {"XDG_CACHE_HOME": str(bench.folder / "kill")}
     known, ended, before = Question(5000, 100), 0, 0
     for number in range(3):
@@ -187,23 +186,23 @@ def kill(bench: Bench) -> str:
             daemon.kill()
         remembered = _remembered(environment)
         if remembered < ended:
-            raise RuntimeError(f"{ended} requests had ended, and {remembered} are remembered")
+            raise RuntimeError(f"{ended} requests had ended, but only {remembered} are remembered")
     with serving(bench.artifact, log, *LEARNING, environment=environment) as daemon:
         after = _decode_passes(daemon, known)
         if after >= before:
-            raise RuntimeError(f"{after} passes for what took {before} when nothing was remembered")
+            raise RuntimeError(f"a repeated request took {after} passes, and {before} without memory")
         tally = check(daemon, bench.oracle, [Question(number) for number in range(40)])
         listed = subprocess.run([*PROGRAM, "ps"], capture_output=True, text=True, check=True).stdout
         if str(daemon.port) not in listed:
-            raise RuntimeError(f"anespec ps does not tell of it: {listed}")
+            raise RuntimeError(f"anespec ps does not list the daemon: {listed}")
     return (
-        f"killed 3 times; all {ended} requests that had ended are remembered, one asked again takes {after} "
+        f"killed 3 times; all {ended} requests that had ended are remembered, a repeated one takes {after} "
         f"passes instead of {before}; {tally.right} right afterwards"
     )
 
 
 def _timings(daemon: Daemon, question: Question) -> dict[str, Any]:
-    """Of the answer to a question, as the daemon tells them."""
+    """Return the daemon's timings of an answer."""
     body = question.body(temperature=0.0, ignore_eos=True)
     answer = httpx.post(f"{daemon.url}{PATH}", json=body, timeout=60).raise_for_status()
     timings: dict[str, Any] = answer.json()["timings"]
@@ -211,7 +210,7 @@ def _timings(daemon: Daemon, question: Question) -> dict[str, Any]:
 
 
 def _decode_passes(daemon: Daemon, question: Question) -> int:
-    """Passes that the answer to a question takes, once those guess who remember, and not lookup meanwhile."""
+    """Return the passes of an answer, once the sources with memory draft instead of lookup."""
     _until(
         lambda: "lookup" not in _timings(daemon, Question(9000, 100))["drafts"],
         "the start of drafting", SECONDS_TO_COMPILE,
@@ -220,7 +219,7 @@ def _decode_passes(daemon: Daemon, question: Question) -> int:
 
 
 def _remembered(environment: Mapping[str, str]) -> int:
-    """Requests that the files of drafting's memory know."""
+    """Return the number of requests in the files of the draft memory."""
     said = subprocess.run(
         [*PROGRAM, "memory", "show", "--json"],
         env={**os.environ, **environment}, capture_output=True, check=True,
@@ -230,7 +229,7 @@ def _remembered(environment: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _full_disk(folder: Path) -> Iterator[Mapping[str, str]]:
-    """The environment of a process whose caches and state lie on a disk without a free byte."""
+    """Yield the environment of a process whose caches and state are on a full disk."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
     try:
@@ -248,7 +247,7 @@ def _full_disk(folder: Path) -> Iterator[Mapping[str, str]]:
 
 
 def full_disk(bench: Bench) -> str:
-    """With no room for its caches and records it serves all the same."""
+    """Check that a daemon without space for its caches and records serves."""
     with (
         _full_disk(bench.folder / "disk") as environment,
         serving(bench.artifact, bench.log("disk"), *LEARNING, environment=environment) as daemon,
@@ -258,7 +257,7 @@ def full_disk(bench: Bench) -> str:
 
 
 def deleted_shard(bench: Bench) -> str:
-    """A shard that is deleted under a daemon is not missed by it; the next one says which it is."""
+    """Check that a running daemon does not need a deleted shard, and that the next one names it."""
     copy = bench.folder / "deleted.anespec"
     shutil.copytree(bench.artifact, copy)
     log = bench.log("deleted")
@@ -279,7 +278,7 @@ def deleted_shard(bench: Bench) -> str:
 
 
 def lost_state(bench: Bench) -> str:
-    """A verifier that loses its state every 40th pass changes no answer."""
+    """Check that losing the state in every 40th pass changes no answer."""
     with serving(bench.artifact, bench.log("lost"), program=LOSING) as daemon:
         tally = check(daemon, bench.oracle, [Question(number, 40) for number in range(200)])
         lost = daemon.gauge("anespec_states_lost_total")
@@ -289,24 +288,24 @@ def lost_state(bench: Bench) -> str:
 
 
 def malformed(bench: Bench) -> str:
-    """Requests that are none, by the description of its own API and by chance, harm nobody."""
+    """Check that malformed requests, from the API's description and random, harm nobody."""
     with serving(bench.artifact, bench.log("malformed"), "--request-seconds", "5") as daemon:
         check(daemon, bench.oracle, [Question(number) for number in range(20)])
         before = daemon.held
         mutants = send_mutants(daemon, bench.requests)
         cases = send_schema_cases(daemon, bench.seconds)
-        _until(lambda: _is_free(daemon), "the end of what they began")
+        _until(lambda: _is_free(daemon), "the end of their requests")
         after = daemon.held
         tally = check(daemon, bench.oracle, [Question(number) for number in range(40)])
-        _require_silence(daemon)
+        _require_clean_log(daemon)
     return (
-        f"{mutants} of raw bytes, {cases} by the description; {tally.right} others right; memory "
+        f"{mutants} mutants, {cases} from the description; {tally.right} others right; memory "
         f"{before.memory / MB:.0f} to {after.memory / MB:.0f} MB"
     )
 
 
 def growth(bench: Bench) -> str:
-    """Ten thousand requests, of which some are given up in their midst, leave nothing behind."""
+    """Check that ten thousand requests, some of them cancelled, leave no memory, descriptors or threads."""
     numbers = itertools.count()
 
     async def some(daemon: Daemon, count: int) -> None:
@@ -335,7 +334,7 @@ def growth(bench: Bench) -> str:
             _until(lambda: _is_free(daemon), "the end of all requests")
             time.sleep(0.5)
             figures.append(daemon.held)
-        _require_silence(daemon)
+        _require_clean_log(daemon)
     first, last = figures[0], figures[-1]
     shown = ", ".join(f"{held.memory / MB:.1f}" for held in figures)
     if last.memory - first.memory > 8 * MB or last.descriptors > first.descriptors + 4:

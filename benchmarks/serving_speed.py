@@ -1,12 +1,12 @@
-"""Tokens per second and waiting times of the daemon beside llama-server, on one GGUF.
+"""Compare tokens per second and waiting times of the daemon with llama-server's, on one GGUF.
 
     python benchmarks/serving_speed.py MODEL.gguf [--clients 1 4] [--temperatures 0 1] [--rounds 5] [--json]
 
-Each client streams a completion of its own as soon as its last one has ended. All servers are sent the same
-token ids, samplers and seeds, and run as many sequences at a time. The peer takes part three times: without
-speculation, and with two of its own kinds (--speculation). Servers take turns in each round, in another order
-each time, since a machine has its moods, and medians over rounds are compared. The artifact is converted
-first, into the user's cache. `make llama-server` builds the peer; --peer names another one.
+Each client streams one completion after another. All servers get the same token ids, samplers and seeds, and
+run as many sequences at a time. The peer takes part three times: without speculation, and with two of its own
+kinds (--speculation). Servers take turns in each round, in alternating order, since the machine's speed
+varies, and medians over rounds are compared. The artifact is converted first, into the user's cache. `make
+llama-server` builds the peer; --peer names another one.
 """
 
 import argparse
@@ -37,12 +37,12 @@ WORDS = (
 
 OURS, PEER = "anespec", "llama-server"
 ONLY_TEMPERATURE = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-"""What else llama-server would cut its distribution with."""
+"""The samplers that llama-server would otherwise apply by default."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """How many clients ask, and how hot their answers are."""
+    """The number of clients, and the temperature of their answers."""
 
     clients: int
     temperature: float
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answered:
-    """One streamed answer: its tokens, and the seconds after which each piece of its text came."""
+    """One streamed answer: its tokens, and the seconds after which each piece of its text arrived."""
 
     tokens: int
     arrivals: tuple[float, ...]
@@ -58,13 +58,13 @@ class Answered:
 
 @dataclass(frozen=True)
 class Load:
-    """What some clients saw of a server."""
+    """The answers of a server to some clients."""
 
     seconds: float
     answers: tuple[Answered, ...]
 
     def facts(self) -> dict[str, float]:
-        """Tokens per second, and milliseconds to the first token and between pieces of text."""
+        """Return tokens per second, and milliseconds to the first token and between pieces of text."""
         first = [answer.arrivals[0] for answer in self.answers]
         gaps = [gap for answer in self.answers for gap in np.diff(answer.arrivals)] or [0.0]
         return {
@@ -101,7 +101,7 @@ async def _answer(client: httpx.AsyncClient, body: Body) -> Answered:
 
 
 async def _load(server: Server, case: Case, bodies: Sequence[Sequence[Body]]) -> Load:
-    """Clients that each send their own requests, one after another."""
+    """Run clients that each send their own requests, one after another."""
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=server.url, timeout=None, limits=limits) as client:
 
@@ -114,7 +114,7 @@ async def _load(server: Server, case: Case, bodies: Sequence[Sequence[Body]]) ->
 
 
 def _bodies(url: str, case: Case, each: int, round_: int, options: argparse.Namespace) -> list[list[Body]]:
-    """The requests of every client; no two have the same prompt."""
+    """Return the requests of every client; no two have the same prompt."""
     source = random.Random(f"{case}, {round_}")
 
     def body() -> Body:
@@ -137,7 +137,7 @@ def _bodies(url: str, case: Case, each: int, round_: int, options: argparse.Name
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--artifact", type=Path, help="what anespec serves, where it is converted already")
+    parser.add_argument("--artifact", type=Path, help="converted artifact for anespec to serve")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--prompt-tokens", type=int, default=100)
@@ -145,8 +145,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--each", type=int, default=2, help="answers for each client and round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--context", type=int, default=2048, help="of each sequence")
-    parser.add_argument("--sequences", type=int, default=4, help="of the artifact, and slots of the peer")
+    parser.add_argument("--context", type=int, default=2048, help="context of each sequence")
+    parser.add_argument(
+        "--sequences", type=int, default=4, help="sequences of the artifact, and slots of the peer"
+    )
     parser.add_argument("--peer", type=Path, default=BINARY, help="another llama-server")
     parser.add_argument(
         "--speculation", nargs="*", default=["ngram-simple", "ngram-mod"], help="the peer's --spec-type"
@@ -161,7 +163,7 @@ def arguments() -> argparse.Namespace:
 
 
 def _peers(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The peer's options by name, without speculation and with each kind; none where it is not built."""
+    """Return the peer's options by name, without speculation and with each kind; empty if it is not built."""
     if not options.peer.exists():
         print(f"skipped: {PEER}, which is not built; `make llama-server` builds it", file=sys.stderr)
         return {}
@@ -170,7 +172,7 @@ def _peers(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def measure(options: argparse.Namespace) -> dict[tuple[str, Case], list[Facts]]:
-    """What clients saw of every server in every case, round by round."""
+    """Return the figures of every server in every case, by round."""
     cases = [Case(clients, heat) for heat in options.temperatures for clients in options.clients]
     found: dict[tuple[str, Case], list[Facts]] = {}
     with contextlib.ExitStack() as stack:
@@ -178,7 +180,7 @@ def measure(options: argparse.Namespace) -> dict[tuple[str, Case], list[Facts]]:
         command = anespec_command(options.artifact or options.model, port, "--threads", str(options.threads))
         if options.artifact is None:
             command += ["--sequences", str(options.sequences), "--context", str(options.context)]
-        # What an earlier run asked must not help this one.
+        # Requests of an earlier run must not help this one.
         command += ["--draft-memory", "none", *options.serve_option]
         servers = [stack.enter_context(started(OURS, command, port, "/health"))]
         for name, own in _peers(options).items():
@@ -192,18 +194,18 @@ def measure(options: argparse.Namespace) -> dict[tuple[str, Case], list[Facts]]:
                 bodies = _bodies(servers[0].url, case, options.each if round_ else 1, round_, options)
                 for server in servers if round_ % 2 else reversed(servers):
                     load = asyncio.run(_load(server, case, bodies))
-                    if round_:  # the first one warms up
+                    if round_:  # Round 0 warms up.
                         found.setdefault((server.name, case), []).append(load.facts())
     return found
 
 
 def medians(rounds: Sequence[Facts]) -> Facts:
-    """The typical round's figures."""
+    """Return the medians over rounds."""
     return {name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]}
 
 
 def ratio(ours: Sequence[Facts], theirs: Sequence[Facts], name: str) -> float:
-    """Our figure in times of theirs, the typical round's."""
+    """Return the median over rounds of our figure divided by theirs."""
     return round(statistics.median(a[name] / b[name] for a, b in zip(ours, theirs, strict=True)), 3)
 
 
@@ -230,7 +232,7 @@ def main() -> None:
         return
     print(describe(where))
     print(f"{options.model.name}, {options.prompt_tokens} + {options.tokens} tokens, {options.rounds} rounds")
-    for title, rows in (("medians over rounds", loads), ("ours in times of the peer's", ratios)):
+    for title, rows in (("medians over rounds", loads), ("ours divided by the peer's", ratios)):
         if rows:
             print(f"\n{title}")
             show_table(list(rows[0]), [[*map(str, row.values())] for row in rows])
@@ -239,7 +241,7 @@ def main() -> None:
 def sorted_by_case(
     found: Mapping[tuple[str, Case], list[Facts]],
 ) -> list[tuple[tuple[str, Case], list[Facts]]]:
-    """Case by case, ours first."""
+    """Return the figures by case, ours first."""
     return sorted(found.items(), key=lambda item: (item[0][1].temperature, item[0][1].clients, item[0][0]))
 
 

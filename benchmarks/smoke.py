@@ -1,10 +1,10 @@
-"""Run every benchmark for some seconds on a tiny model: its figures mean nothing, but it runs to its end.
+"""Run every benchmark for some seconds on a tiny model, to check that it works.
 
     python benchmarks/smoke.py [NAME.py ...] [--list] [--jobs N]
 
-As many run at a time as there are processors. Each is run once for tables and, where it knows --json and
-takes no longer than LONG, once more for one JSON object. What a benchmark leaves out, since this machine
-lacks a peer or a browser, it says in a line that begins with `skipped:`.
+As many run at a time as there are processors. Each runs once for tables and, if it has --json and takes no
+longer than LONG, once more for one JSON object. A benchmark that skips a part, since this machine lacks a
+peer or a browser, prints a line that begins with `skipped:`.
 """
 
 import argparse
@@ -25,23 +25,23 @@ HELPERS = {"flood.py", "llama_server.py", "losing_daemon.py", "smoke.py"}
 """Programs that measure nothing: clients, a build, a daemon with a fault, and this one."""
 
 FURTHER = {"pass.py": [["--contexts", "64", "128", "--past", "8", "--backends", "openvino"]]}
-"""Ways to run a benchmark that are programs of their own."""
+"""Further modes of a benchmark that need a run of their own."""
 
 SECONDS = 300.0
-"""After which a run counts as hanging."""
+"""The seconds after which a run counts as hanging."""
 
 LONG = 10.0
-"""Seconds beyond which a benchmark is not run a second time."""
+"""The seconds beyond which a benchmark does not run a second time."""
 
 
 def benchmarks() -> list[Path]:
-    """All programs in this folder that measure something."""
+    """Return all programs in this folder that measure something."""
     programs = (path for path in HERE.glob("*.py") if 'if __name__ == "__main__"' in path.read_text("utf-8"))
     return sorted(path for path in programs if path.name not in HELPERS)
 
 
 def ways(program: Path) -> Iterator[list[str]]:
-    """The arguments of every run of a benchmark."""
+    """Yield the arguments of every run of a benchmark."""
     yield ["--smoke"]
     if '"--json"' in program.read_text("utf-8"):
         yield ["--smoke", "--json"]
@@ -51,7 +51,7 @@ def ways(program: Path) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a benchmark: what it left out, and what is wrong with it, None where nothing is."""
+    """One run of a benchmark: the skipped parts, and its fault or None."""
 
     way: tuple[str, ...]
     seconds: float
@@ -61,7 +61,7 @@ class Run:
 
 def run(program: Path, way: list[str]) -> Run:
     """Run a benchmark once."""
-    # What is compiled for drafting takes a minute, once.
+    # Compiling the drafters takes a minute, once.
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(FOLDER / "compiled")}
     start = time.monotonic()
     try:
@@ -81,7 +81,7 @@ def run(program: Path, way: list[str]) -> Run:
 
 
 def fault(done: subprocess.CompletedProcess[str], is_json: bool) -> str | None:
-    """Return what is wrong with a run that has ended."""
+    """Return what is wrong with a finished run, or None."""
     if done.returncode:
         return f"it ended with code {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
     if is_json:
@@ -93,7 +93,7 @@ def fault(done: subprocess.CompletedProcess[str], is_json: bool) -> str | None:
 
 
 def runs(program: Path) -> list[Run]:
-    """Run a benchmark in each of its ways, one after another, until one takes long."""
+    """Run a benchmark in each of its modes, one after another, until one takes long."""
     done: list[Run] = []
     for way in ways(program):
         done.append(run(program, way))
@@ -105,7 +105,7 @@ def runs(program: Path) -> list[Run]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME.py", help="default: all")
-    parser.add_argument("--list", action="store_true", help="only name them")
+    parser.add_argument("--list", action="store_true", help="only list them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many run at a time")
     options = parser.parse_args()
     chosen = [path for path in benchmarks() if path.name in options.names or not options.names]

@@ -1,4 +1,4 @@
-"""What `--smoke` stands for: arguments of a benchmark's own, for a run of seconds on a tiny model."""
+"""Implement `--smoke`: a benchmark's own arguments for a run of seconds on a tiny model."""
 
 import sys
 from argparse import ArgumentParser
@@ -10,8 +10,8 @@ FOLDER = ROOT / "build" / "benchmarks"
 
 
 def command_line(parser: ArgumentParser, *smoke: object) -> list[str]:
-    """The program's arguments; `--smoke` among them puts `smoke` before the others, which so go first."""
-    parser.add_argument("--smoke", action="store_true", help="only see that it runs, in seconds")
+    """Return the program's arguments; with `--smoke`, the `smoke` arguments come before them."""
+    parser.add_argument("--smoke", action="store_true", help="only check that it runs, in seconds")
     given = sys.argv[1:]
     if "--smoke" not in given:
         return given

@@ -1,12 +1,12 @@
-"""A million tokens by every means that the gates have proven, against the same text without: none may differ.
+"""Compare a million tokens generated with everything that is proven with the plain text: none may differ.
 
     python benchmarks/soak.py [--tokens 1000000] [--drafts all] [--seed 0] [--work build/soak] [--models DIR]
         [--kv-form FORM]
 
-Drafts come from prompt lookup, from one who knows the text, and from `auto` with an empty memory and with
-one of all earlier rounds; with --drafts auto from `auto` alone, twice each way. Goes round several models,
-block sizes, contexts and both backends, on one core. What it has found is written to WORK/soak.json after
-every round, and a later run with the same drafts and seed goes on from there.
+Drafts come from prompt lookup, from a source that knows the text, and from `auto` with an empty memory and
+with a memory of all earlier rounds; with --drafts auto only from `auto`, twice each. Rounds alternate over
+several models, block sizes, contexts and both backends, on one core. Results are written to WORK/soak.json
+after every round, and a later run with the same drafts and seed continues from there.
 """
 
 import argparse
@@ -55,12 +55,12 @@ HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")
 MEMORY_BYTES = 4 << 20
 ALL, AUTO = "all", "auto"
 REQUESTS = 6
-"""Requests of a round: more than there are regions, so that some wait."""
+"""The requests of a round: more than there are regions, so that some wait."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, how it is converted, and what runs it."""
+    """A model, how it is converted, and its backend."""
 
     model: str
     weights: WeightFormat
@@ -72,12 +72,12 @@ class Subject:
 
     @property
     def turns(self) -> int:
-        """It has a round in one of so many turns; torch takes ten times as long for a token."""
+        """Return that it has a round in one of this many turns; torch takes ten times as long for a token."""
         return 10 if self.backend == "torch" else 1
 
     @property
     def name(self) -> str:
-        """Of its folder, and in the report."""
+        """Return the name of its folder, also used in the report."""
         return f"{self.model}-{self.weights}-{self.target}-b{self.block}-c{self.context}x{self.sequences}"
 
 
@@ -95,7 +95,7 @@ SUBJECTS = (
 
 
 class Report:
-    """What was found so far, by subject, in a file."""
+    """The results so far, by subject, in a file."""
 
     def __init__(self, path: Path, drafts: str, seed: int) -> None:
         self.path, self.drafts, self.seed = path, drafts, seed
@@ -104,16 +104,16 @@ class Report:
             kept = json.loads(path.read_text())
             begun = f"--drafts {kept['drafts']} --seed {kept['seed']}"
             if begun != f"--drafts {drafts} --seed {seed}":
-                raise SystemExit(f"{path}: was begun with {begun}; give that or another --work")
+                raise SystemExit(f"{path}: was started with {begun}; give that or another --work")
             self.counts = {name: SoakCount.model_validate(count) for name, count in kept["subjects"].items()}
 
     @property
     def total(self) -> SoakCount:
-        """All subjects together."""
+        """Return the counts of all subjects."""
         return sum(self.counts.values(), SoakCount())
 
     def add(self, key: str, count: SoakCount) -> None:
-        """Note a round, on disk before the next begins."""
+        """Record a round on disk."""
         self.counts[key] = self.counts.get(key, SoakCount()) + count
         kept = {
             "drafts": self.drafts,
@@ -125,7 +125,7 @@ class Report:
 
 
 class Bench:
-    """A subject that is open: its verifier, what is proven of it, and tokens to cut prompts from."""
+    """An open subject: its verifier, what is proven of it, and tokens to cut prompts from."""
 
     def __init__(self, subject: Subject, gguf: Path, work: Path, form: KVForm | None) -> None:
         self.subject = subject
@@ -157,11 +157,11 @@ class Bench:
 
     @property
     def key(self) -> str:
-        """Its name in the report."""
+        """Return its name in the report."""
         return f"{self.subject.name}-{self.subject.backend}"
 
     def round(self, drafts: str, seed: int, number: int) -> SoakCount:
-        """Round number so many, which is the same whenever it is run."""
+        """Run round `number`, which is the same whenever it is run."""
         rng = np.random.default_rng([seed, number])
         shape = self.verifier.shape
         requests = list(soak_requests(self.corpus, shape, self.end_ids, rng, REQUESTS, self.grammar_tokens))
@@ -173,7 +173,7 @@ class Bench:
             return soak_round(self.verifier, self.proven, requests, sources, rng)
 
     def _auto(self) -> DraftSource:
-        """What drafts by default, with an empty memory of its own."""
+        """Return the default source, with an empty memory of its own."""
         options = LoadOptions(drafter="auto", draft_memory_size=MEMORY_BYTES)
         memory = partial(memory_for_measuring, self.tokenizer.vocabulary_hash, options)
         source = open_source(options, self.tokenizer, memory)
@@ -182,18 +182,18 @@ class Bench:
 
 
 def benches(models: Path, work: Path, subjects: Sequence[Subject], form: KVForm | None) -> Iterator[Bench]:
-    """The subjects whose models are there, opened, with K/V in a form; None is the target's own."""
+    """Open the subjects whose models exist, with K/V in a form; None is the target's default."""
     folders = (ROOT / "embedded", models, ROOT / "tests" / "data" / "families")
     for subject in subjects:
         paths = [path for folder in folders if (path := folder / f"{subject.model}.gguf").exists()]
         if paths:
             yield Bench(subject, paths[0], work, form)
         else:
-            print(f"left out: {subject.model}.gguf is in none of {', '.join(map(str, folders))}")
+            print(f"skipped: {subject.model}.gguf, which is in none of {', '.join(map(str, folders))}")
 
 
 def soak(opened: Sequence[Bench], report: Report, tokens: int, seconds_between_lines: float = 60.0) -> None:
-    """Rounds of all benches in turn until so many tokens are compared."""
+    """Run rounds of all benches in turn until that many tokens are compared."""
     said = time.monotonic()
     done = {b.key: report.counts.get(b.key, SoakCount()).rounds * b.subject.turns for b in opened}
     for number in itertools.count(min(done.values(), default=0)):
@@ -210,7 +210,7 @@ def soak(opened: Sequence[Bench], report: Report, tokens: int, seconds_between_l
 
 
 def main() -> None:
-    """Soak, print what was found, and fail where a token differs or something proven was never used."""
+    """Soak, print the results, and fail if a token differs or something proven was never used."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -220,8 +220,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "soak")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
     parser.add_argument("--kv-form", type=KVForm, choices=list(KVForm), help="give it a --work of its own")
-    parser.add_argument("--again", action="store_true", help="forget what an earlier run found")
-    parser.add_argument("--subjects", type=int, default=len(SUBJECTS), help="so many of them, the first")
+    parser.add_argument("--again", action="store_true", help="discard the results of an earlier run")
+    parser.add_argument("--subjects", type=int, default=len(SUBJECTS), help="how many of the first subjects")
     smoke = ("--tokens", 1, "--subjects", 1, "--again", "--work", FOLDER / "soak")
     options = parser.parse_args(command_line(parser, *smoke))
     if hasattr(os, "sched_setaffinity"):

@@ -1,4 +1,4 @@
-"""GGUFs that have all sizes of published models and no weights: their tensors are a hole in the file."""
+"""Write GGUFs with the sizes of published models and no weights: their tensors are a hole in the file."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from anespec.validate.selftest.inputs.random_gguf import Sizes, add_sizes
 
 @dataclass(frozen=True)
 class PublishedSizes(Sizes):
-    """A published model's sizes. `fused` projections are those of Phi's files."""
+    """A published model's sizes. `fused` projections are as in Phi's files."""
 
     architecture: str = "llama"
     rotary_dim: int | None = None
@@ -33,7 +33,7 @@ MODELS = {
 
 
 def write_sparse(path: Path, sizes: PublishedSizes) -> Path:
-    """Write the file, which takes some kilobytes on the disk; every weight reads as zero."""
+    """Write the file, which takes some kilobytes on disk; every weight reads as zero."""
     writer = GGUFWriter(path, sizes.architecture)
     add_sizes(writer, sizes)
     writer.add_rope_dimension_count(sizes.rotary_dim or sizes.head_dim)

@@ -1,9 +1,9 @@
-"""Text with speculation against text without: how many tokens differ (none may) and tokens per pass.
+"""Compare text with speculation to text without: differing tokens (none may) and tokens per pass.
 
     python benchmarks/speculation.py model.gguf [more.gguf] [--blocks 2 4 8] [--backends torch openvino]
 
-Every prompt is continued twice per way of sampling, block size and backend: without a drafter and with
-prompt lookup. Both start from an empty past, in a state full of what earlier runs left behind.
+Every prompt is continued twice per sampling, block size and backend: without a drafter and with prompt
+lookup. Both start from an empty past, in a state full of what earlier runs left.
 """
 
 import argparse
@@ -44,7 +44,7 @@ NOUNS = ("lines", "items", "config", "buffer", "names")
 
 
 def prompts() -> Iterator[str]:
-    """125 prompts: stories, functions, and texts that repeat themselves, where lookup has most to copy."""
+    """Yield 125 prompts: stories, functions, and repetitive texts, in which lookup finds most drafts."""
     for name, thing in itertools.product(NAMES, THINGS):
         yield f"Once upon a time, there was a {thing}. One day, {name}"
         yield f"{name} had a {thing}. {name} had a {thing}. {name} had"
@@ -66,7 +66,7 @@ class Case:
 
 @dataclass
 class Tally:
-    """Sums over prompts. Passes are decoding passes: those after the prompt's."""
+    """The sums over prompts. `passes` are decoding passes, after the prompt's."""
 
     prompts: int = 0
     tokens: int = 0
@@ -80,11 +80,11 @@ class Tally:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens that came of decoding passes, with speculation."""
+        """Return the tokens of decoding passes with speculation, divided by these passes."""
         return self.decoded / self.passes if self.passes else 0.0
 
     def add(self, plain: tuple[list[int], RequestStats], drafted: tuple[list[int], RequestStats]) -> None:
-        """Compare one prompt's two texts, token by token, and add up what they cost."""
+        """Compare one prompt's two texts token by token, and add up their costs."""
         (expected, without), (found, with_drafts) = plain, drafted
         differing = sum(a != b for a, b in itertools.zip_longest(expected, found))
         self.prompts += 1
@@ -98,12 +98,12 @@ class Tally:
         self.accepted += with_drafts.accepted
 
     def as_json(self) -> dict[str, float | int]:
-        """All sums."""
+        """Return all sums."""
         return {**vars(self), "tokens_per_pass": round(self.tokens_per_pass, 4)}
 
 
 def continued(engine: Engine, request: Request) -> tuple[list[int], RequestStats]:
-    """The output ids and what they cost."""
+    """Return the output ids and the statistics."""
     ids: list[int] = []
     for event in engine.generate(request):
         ids += [token.id for token in event.tokens]
@@ -114,7 +114,7 @@ def continued(engine: Engine, request: Request) -> tuple[list[int], RequestStats
 
 
 def sweep(gguf: Path, options: argparse.Namespace) -> Iterator[tuple[Case, Tally]]:
-    """Every case of one model."""
+    """Yield every case of one model."""
     with GGUFFile(gguf) as file:
         tokenizer = Tokenizer.from_gguf(file)
         encoded = [tokenizer.encode(prompt) for prompt in itertools.islice(prompts(), options.prompts)]
@@ -134,7 +134,7 @@ def sweep(gguf: Path, options: argparse.Namespace) -> Iterator[tuple[Case, Tally
 
 
 def tally(engine: Engine, encoded: Sequence[list[int]], sampling: str, length: int) -> Tally:
-    """Both texts of every prompt under one way of sampling."""
+    """Compare both texts of every prompt with one kind of sampling."""
     result = Tally()
     for ids in encoded:
         plain = Request(ids, length, SAMPLINGS[sampling], speculate=False)
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=[TORCH, OPENVINO])
     parser.add_argument("--prompts", type=int, default=125, help="how many of the 125 prompts")
     parser.add_argument("--tokens", type=int, default=48, help="tokens to write after each prompt")
-    parser.add_argument("--threads", type=int, default=1, help="small models need no more")
+    parser.add_argument("--threads", type=int, default=1, help="threads; small models need no more")
     parser.add_argument("--json", action="store_true")
 
     smoke = (MODEL, "--blocks", 4, "--backends", OPENVINO, "--prompts", 4, "--tokens", 16)
@@ -183,7 +183,7 @@ def main() -> None:
 
 
 def show(results: Sequence[tuple[Case, Tally]]) -> None:
-    """Print a table and its sum."""
+    """Print a table and the sum."""
     head = ("model", "backend", "block", "sampling", "prompts", "tokens", "differ", "per pass", "accepted")
     rows = [
         (

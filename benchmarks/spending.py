@@ -1,13 +1,13 @@
-"""What guessing costs where text does not repeat, and brings where it does, beside running without.
+"""Measure the cost of drafts where text does not repeat and their gain where it does.
 
     python benchmarks/spending.py model.gguf [--backends torch openvino] [--drafter auto] [--tokens 200]
 
-Every backend runs the same texts with and without guesses, by turns. `llama.cpp's costs` are the same runs on
-a clock that adds up what its passes of 1, 4 and 8 rows cost (28, 70 and 90 ms; others on lines through them).
-Every number of rows is taken to be proven, so that narrow passes compete: this is about time, not about bits.
-A run has a draft source of its own that knows nothing of its text. It is opened and has learnt other texts
-before the run's time begins: a daemon opens one for all, and memory that was never written costs its first
-writer more than any later one. The fastest runs are compared: whatever disturbs takes longer than 2 %.
+Every backend runs the same texts with and without drafts, in turn. `llama.cpp's costs` are the same runs with
+a simulated clock that adds up the costs of llama.cpp's passes of 1, 4 and 8 rows (28, 70 and 90 ms; others by
+interpolation). Every number of rows is taken as proven, so that narrow passes compete: this is about time,
+not bits. Each run has a draft source that does not know its text. The source is opened and learns other texts
+before the run's time begins, since a daemon opens one source for all requests, and the first write to new
+memory costs more. The fastest runs are compared, since disturbances take longer than 2 %.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.soak.run import WatchedVerifier
 
-MOST_LOSS = 1.02
+MAX_LOSS = 1.02
 LLAMA_CPP = {1: 28.0, 4: 70.0, 8: 90.0}
 ROUGH = SamplingParameters(temperature=1.6, repetition_penalty=1.2, seed=1)
 REPEATING = "One, two, three. One, two, three. One, two, three. One, two, three. One, two,"
@@ -48,7 +48,7 @@ MEMORY = 8 << 20
 
 
 class TimedVerifier(WatchedVerifier):
-    """Adds up what its passes would cost."""
+    """A verifier that adds up the costs of its passes."""
 
     def __init__(self, verifier: Verifier, costs: PassCosts) -> None:
         super().__init__(verifier)
@@ -73,7 +73,7 @@ def arguments() -> argparse.Namespace:
 
 
 def llama_cpp_costs(widths: Sequence[int]) -> PassCosts:
-    """Of all widths, from the three that were measured."""
+    """Return the costs of all widths, from the three that were measured."""
     known, prices = list(LLAMA_CPP), list(LLAMA_CPP.values())
     slope = (prices[-1] - prices[-2]) / (known[-1] - known[-2])
     return PassCosts.of(
@@ -93,12 +93,12 @@ def llama_cpp_costs(widths: Sequence[int]) -> PassCosts:
 
 
 def proven(shape: VerifierShape) -> Proven:
-    """All that a pass may be."""
+    """Return everything of this shape as proven."""
     return Proven(speculate=True, widths=shape.widths, spans=shape.spans, reuse_prefixes=False)
 
 
 def generated(verifier: Verifier, costs: PassCosts, request: Request, source: DraftSource | None) -> int:
-    """The accepted drafts of a run on its own engine."""
+    """Run the request on an engine of its own and return the accepted drafts."""
     engine = Engine(verifier, proven(verifier.shape), source, costs=costs)
     for event in engine.generate(request):
         if event.error is not None:
@@ -108,7 +108,7 @@ def generated(verifier: Verifier, costs: PassCosts, request: Request, source: Dr
 
 
 class Sources:
-    """Draft sources without a memory of any run."""
+    """Opens draft sources without a memory of any run."""
 
     def __init__(self, gguf: Path, drafter: str) -> None:
         with GGUFFile(gguf) as file:
@@ -119,13 +119,13 @@ class Sources:
 
     @contextmanager
     def opened(self, count: int) -> Iterator[Iterator[DraftSource]]:
-        """So many, closed at the end."""
+        """Yield `count` sources, which are closed at the end."""
         memory = partial(memory_for_measuring, self.tokenizer.vocabulary_hash, self._options)
         with ExitStack() as stack:
             sources = []
             for _ in range(count):
                 source = open_source(self._options, self.tokenizer, memory)
-                assert source is not None, "a drafter that drafts nothing costs nothing"
+                assert source is not None, "the drafter `none` has no cost to measure"
                 sources.append(stack.enter_context(closing(source)))
                 for text in self._other_texts:
                     source.open("", text).close()
@@ -133,13 +133,13 @@ class Sources:
 
 
 def compare(run: Callable[[DraftSource | None], int], fresh: Iterator[DraftSource], rounds: int) -> float:
-    """The least time with guesses, each run of another source, in times of the least without."""
+    """Return the shortest time with drafts, each run with a new source, divided by the shortest without."""
     times = take_turns({("with", 0): lambda: run(next(fresh)), ("without", 0): lambda: run(None)}, rounds)
     return times["with", 0].least / times["without", 0].least
 
 
 def main() -> None:
-    """Run all, and show the ratios."""
+    """Run everything, and print the ratios."""
     options = arguments()
     sources = Sources(options.gguf, options.drafter)
     tokenizer = sources.tokenizer
@@ -158,19 +158,19 @@ def main() -> None:
         costs = measure_pass_costs(verifier, proven(verifier.shape))
         simulated = llama_cpp_costs(verifier.shape.widths)
         for name, request in requests.items():
-            limit = MOST_LOSS if name == "no repetition" else 1.0
+            limit = MAX_LOSS if name == "no repetition" else 1.0
             run = partial(generated, verifier, costs, request)
             with sources.opened(1 + options.rounds * (1 + TURN_CALLS)) as fresh:
                 accepted[f"{backend}, {name}"] = run(next(fresh))
                 ratio = compare(run, fresh, options.rounds)
-            budgets.append(Budget(f"{backend}, {name}: time with guesses / without", ratio, limit))
+            budgets.append(Budget(f"{backend}, {name}: time with drafts / without", ratio, limit))
             if backend == options.backends[0]:
                 timed, plain = (TimedVerifier(verifier, simulated) for _ in range(2))
                 with sources.opened(1) as fresh:
                     accepted[f"llama.cpp's costs, {name}"] = generated(timed, simulated, request, next(fresh))
                 generated(plain, simulated, request, None)
                 ratio = timed.seconds / plain.seconds
-                budgets.append(Budget(f"llama.cpp's costs, {name}: with guesses / without", ratio, limit))
+                budgets.append(Budget(f"llama.cpp's costs, {name}: time with drafts / without", ratio, limit))
         verifier.close()
     show_budgets(budgets)
     emit({"drafter": options.drafter, "accepted": accepted, **machine()})

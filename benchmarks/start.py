@@ -1,13 +1,12 @@
-"""How long `anespec generate` takes to its first token, and how much memory, beside the artifact's size.
+"""Measure the time of `anespec generate` to its first token, and its memory relative to the artifact.
 
     python benchmarks/start.py 1gb.gguf
     python benchmarks/start.py 1gb.gguf --runs 5 --json
 
-Three starts: of a GGUF that was never seen, which is converted first; of an artifact that is converted, but
-of which nothing is known, no hash and no verdict; and the second one, when the gates have been asked, as any
-later one. Before that the gates are asked, which no start waits for. Files are in the system's cache in all.
-Times are of the run that was disturbed least; processor seconds are told too, which other programs at work
-disturb less.
+There are three starts: of a new GGUF, which is converted first; of a converted artifact without hashes and
+verdicts; and the second start after the gates have run, like any later one. No start waits for the gates.
+Files are always in the system's cache. Times are those of the run that was disturbed least; processor time is
+given too, since other programs disturb it less.
 """
 
 import argparse
@@ -32,18 +31,18 @@ from anespec.manifests.schema import Target
 TOKENS = 16
 POLL_SECONDS = 0.005
 
-MOST_SECONDS_PER_GB = 2.0
-MOST_SECONDS_PER_GB_CONVERTED = 4.0
-MOST_SECONDS_PER_GB_UNSEEN = 25.0
-MOST_AT_PEAK = 1.6
-MOST_STEADY = 1.3
+MAX_SECONDS_PER_GB = 2.0
+MAX_SECONDS_PER_GB_CONVERTED = 4.0
+MAX_SECONDS_PER_GB_NEW = 25.0
+MAX_PEAK_RATIO = 1.6
+MAX_STEADY_RATIO = 1.3
 
 
 @dataclass(frozen=True)
 class Start:
-    """One run of the command: seconds to the first text and of processors until the end, and bytes.
+    """One run of the command: seconds to the first text, processor time until the end, and bytes.
 
-    `peak` is the largest resident set of the whole run, `steady` the last one seen before the end.
+    `peak` is the largest resident set of the whole run, `steady` the last one before the end.
     """
 
     seconds: float
@@ -53,7 +52,7 @@ class Start:
 
 
 def start(model: Path, cache: Path, threads: int | None, gates: str = "never") -> Start:
-    """Run the command to its end; raises SystemExit where it fails."""
+    """Run the command to its end; raises SystemExit if it fails."""
     options = ["-p", "Once upon a time", "-n", str(TOKENS), "--ignore-eos"]
     options += ["--gates", gates]
     options += [] if threads is None else ["--threads", str(threads)]
@@ -82,13 +81,13 @@ def start(model: Path, cache: Path, threads: int | None, gates: str = "never") -
 
 @contextlib.contextmanager
 def cache_folder() -> Iterator[Path]:
-    """A user's cache folder that nothing is in yet. What a start leaves compiling still writes there."""
+    """Yield an empty cache folder. Background compilation of a start may still write there."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def resident(pid: int) -> dict[str, int]:
-    """A process's largest and present resident set in bytes, by the system's names; none where it is gone."""
+    """Return a process's peak and current resident set in bytes, by the system's names; empty if it ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -100,17 +99,17 @@ def resident(pid: int) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", type=Path, help="a GGUF, which is converted for this, or an artifact")
-    parser.add_argument("--runs", type=int, default=3, help="second starts; the quickest counts")
+    parser.add_argument("--runs", type=int, default=3, help="second starts; the fastest counts")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(command_line(parser, MODEL, "--runs", 1))
     if not Path("/proc").is_dir():
-        raise SystemExit("memory is only told by /proc, so this runs on Linux alone")
+        raise SystemExit("this benchmark reads memory from /proc, so it runs on Linux only")
     artifact, threads = options.model, options.threads
     starts: dict[str, Start] = {}
     if artifact.is_file():
         with cache_folder() as cache:
-            starts["a GGUF never seen"] = start(artifact, cache, threads)
+            starts["a new GGUF"] = start(artifact, cache, threads)
         artifact = artifact_of(artifact, ConvertOptions(target=Target.CPU))
     shutil.rmtree(artifact / "gates", ignore_errors=True)
     size = sum(file.stat().st_size for file in artifact.rglob("*") if file.is_file())
@@ -121,15 +120,15 @@ def main() -> None:
         later = [start(artifact, cache, threads) for _ in range(options.runs)]
     second = min(later, key=lambda run: run.seconds)
     starts["the second start"] = second
-    limits = (MOST_SECONDS_PER_GB_UNSEEN, MOST_SECONDS_PER_GB_CONVERTED)[-len(starts) + 1 :]
+    limits = (MAX_SECONDS_PER_GB_NEW, MAX_SECONDS_PER_GB_CONVERTED)[-len(starts) + 1 :]
     budgets = [
         *(
             Budget(f"{name} to the first token, s / GB", run.seconds / (size / 1e9), limit)
             for (name, run), limit in zip(starts.items(), limits, strict=False)
         ),
-        Budget("second start to the first token, s / GB", second.seconds / (size / 1e9), MOST_SECONDS_PER_GB),
-        Budget("memory at its peak / artifact", max(run.peak for run in later) / size, MOST_AT_PEAK),
-        Budget("memory steady / artifact", max(run.steady for run in later) / size, MOST_STEADY),
+        Budget("second start to the first token, s / GB", second.seconds / (size / 1e9), MAX_SECONDS_PER_GB),
+        Budget("peak memory / artifact", max(run.peak for run in later) / size, MAX_PEAK_RATIO),
+        Budget("steady memory / artifact", max(run.steady for run in later) / size, MAX_STEADY_RATIO),
     ]
     if options.json:
         runs = {name: vars(run) for name, run in starts.items()}
@@ -138,8 +137,8 @@ def main() -> None:
     print(f"{artifact.name}: {gigabytes(size)}")
     for name, run in starts.items():
         print(
-            f"{name}: {run.seconds:.2f} s to the first token, {run.cpu_seconds:.2f} s of processors in all, "
-            f"{gigabytes(run.peak)} at its peak, {gigabytes(run.steady)} steady"
+            f"{name}: {run.seconds:.2f} s to the first token, {run.cpu_seconds:.2f} s of processor time, "
+            f"{gigabytes(run.peak)} peak, {gigabytes(run.steady)} steady"
         )
     show_budgets(budgets)
 

@@ -1,4 +1,4 @@
-"""What is measured: an artifact made from a GGUF, and blocks of chosen width for its verifier."""
+"""Make the subjects of benchmarks: an artifact from a GGUF, and passes of chosen width for its verifier."""
 
 import re
 from dataclasses import replace
@@ -19,18 +19,18 @@ ARTIFACTS = ROOT / "build" / "benchmarks"
 
 
 def artifact_of(gguf: Path, options: ConvertOptions) -> Path:
-    """Convert `gguf`, or find what an earlier benchmark converted with the same options."""
+    """Convert `gguf`, or return what an earlier benchmark converted with the same options."""
     form = f"-{options.kv_form}" if options.kv_form is not None else ""
-    said = f"{options.target}-{options.weights}-b{options.block}-c{options.context}{form}"
-    said = re.sub(r"\W+", "-", said)
-    output = ARTIFACTS / f"{gguf.stem}-{said}.anespec"
+    name = f"{options.target}-{options.weights}-b{options.block}-c{options.context}{form}"
+    name = re.sub(r"\W+", "-", name)
+    output = ARTIFACTS / f"{gguf.stem}-{name}.anespec"
     with GGUFFile(gguf) as file:
         convert(ConversionPlan(SourceModel(file), options), output, replace=True)
     return output
 
 
 def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logits: bool = True) -> PassPlan:
-    """Rows of one sequence from `position` on, in the first region, in the narrowest pass that holds them."""
+    """Return the narrowest pass for rows of one sequence from `position` on, in the first region."""
     home = SlotMapping.of(verifier.shape)
     rows = chain_rows(home, 0, position, RowKind.PROMPT, tokens)
     width = next(width for width in verifier.shape.widths if len(rows) <= width)
@@ -38,12 +38,12 @@ def pass_of(verifier: Verifier, tokens: list[int], position: int, *, wants_logit
 
 
 def narrowed(verifier: Verifier, plan: PassPlan) -> PassPlan:
-    """The pass looking at no more slots than its rows need, as the engine plans it."""
+    """Return the pass with spans no longer than its rows need, as the engine plans it."""
     return replace(plan, spans=least_spans(plan.rows, plan.width, verifier.shape))
 
 
 def prefill(verifier: Verifier, tokens: list[int]) -> None:
-    """Run a prompt from position 0 in the widest passes; logits of its last token only."""
+    """Run a prompt from position 0 in the widest passes, with the best logit of its last token only."""
     home = SlotMapping.of(verifier.shape)
     for run in home.runs(range(len(tokens)), verifier.shape.t_max):
         part = tokens[run.start : run.stop]

@@ -1,4 +1,4 @@
-"""Contestants that take turns, so that a change of the machine's mood meets all."""
+"""Let contestants take turns, so that other load on the machine affects all of them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +13,10 @@ Contestant = Callable[[], object]
 
 
 def take_turns(contestants: Mapping[Key, Contestant], rounds: int) -> dict[Key, Timing]:
-    """Times of every contestant; a turn is one untimed call and up to four timed ones, fewer if slow."""
+    """Return the times of every contestant.
+
+    A turn is one untimed call and up to four timed ones, fewer if slow.
+    """
     samples: dict[Key, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, call in contestants.items():

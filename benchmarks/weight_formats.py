@@ -1,10 +1,10 @@
-"""Seconds that one thread takes to store 10^9 weights, for each weight format: what it costs to convert.
+"""Measure the seconds of one thread to store 10^9 weights in each weight format.
 
     python benchmarks/weight_formats.py [--rows 4096] [--columns 3072] [--json]
 
-Random weights in F16, Q8_0 and Q4_0 (dequantised, or repacked by the formats that can), as they come out
-of a GGUF; the least processor time of three turns. `convert/worker_count.py` decides by these figures how
-many processes a conversion is worth.
+Random weights in F16, Q8_0 and Q4_0 are read from a GGUF and dequantised, or repacked by the formats that
+can. The shortest processor time of three turns counts. `convert/worker_count.py` uses these figures to choose
+the number of processes of a conversion.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TURNS = 3
 
 
 class OpenMatrix:
-    """A tensor of an open GGUF, whole and in its own order."""
+    """A tensor of an open GGUF, whole and in the file's order."""
 
     def __init__(self, file: GGUFFile, name: str) -> None:
         info = file.info(name)
@@ -39,19 +39,19 @@ class OpenMatrix:
         self.order = np.arange(self.shape[0])
 
     def rows(self, wanted: slice) -> NDArray[np.float32]:
-        """float32 (rows, in)."""
+        """Return rows as float32 (rows, in)."""
         return self.file.rows(self.name, self.order[wanted])
 
     def blocks(self, wanted: slice) -> NDArray[np.uint8]:
-        """The same rows as the file stores them."""
+        """Return the same rows as the file stores them."""
         return self.file.raw(self.name)[self.order[wanted]]
 
     def forget(self) -> None:
-        """It is read again in the next turn."""
+        """Do nothing: the next turn reads the tensor again."""
 
 
 def write_sources(path: Path, rows: int, columns: int) -> None:
-    """A GGUF with one random matrix in each type of SOURCES, named by it."""
+    """Write a GGUF with one random matrix of each type in SOURCES, named after its type."""
     weights = np.random.default_rng(0).standard_normal((rows, columns), np.float32) * columns**-0.5
     writer = GGUFWriter(path, "llama")
     for kind in SOURCES:
@@ -63,7 +63,7 @@ def write_sources(path: Path, rows: int, columns: int) -> None:
 
 
 def seconds(source: OpenMatrix, asked: WeightFormat) -> float:
-    """Processor time for 10^9 weights."""
+    """Return the processor time for 10^9 weights."""
     choice, least = choose(asked, source.shape[1], source.kind), float("inf")
     for _ in range(TURNS):
         began = time.process_time()
@@ -74,7 +74,7 @@ def seconds(source: OpenMatrix, asked: WeightFormat) -> float:
 
 
 def of_sources(file: GGUFFile, asked: WeightFormat) -> dict[str, float]:
-    """The seconds by the source's type."""
+    """Return the seconds by the source's type."""
     return {kind.name: round(seconds(OpenMatrix(file, kind.name), asked), 1) for kind in SOURCES}
 
 

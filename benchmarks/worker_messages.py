@@ -1,13 +1,13 @@
-"""What the messages of a pass cost between the host and a native worker: JSON on both sides, and the socket.
+"""Measure the cost of a pass's messages between the host and a native worker: JSON and the socket.
 
     python benchmarks/worker_messages.py
 
-A pass of every width asks the best logit and four tokens' logits of each row, in slots at the end of a long
-context, so that its numbers are long. Every figure but the last is the processing of JSON on one side; `all
-JSON` is their sum. `round trip` is the time from the call to the answer, without the time that the worker
-says predictions and logits took: JSON, two ways through the socket, and waking both processes, which takes
-long where processors are busy; it is the least of all rounds. Predictions, the stand-in's on Linux, are in
-none.
+A pass of every width requests the best logit and four tokens' logits of each row, in slots at the end of a
+long context, so that its numbers are long. Every figure but the last is the processing of JSON on one side;
+`all JSON` is their sum. `round trip` is the time from the call to the answer, without the worker's time for
+predictions and logits. It has the JSON, the socket both ways, and waking both processes, which takes long if
+processors are busy; the shortest of all rounds counts. No figure includes predictions, which the stand-in
+makes on Linux.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.backends.worker.verifier import WorkerVerifier
 
 LIMIT = 1000.0
-"""Microseconds that all JSON of a pass may take."""
+"""The microseconds that all JSON of a pass may take."""
 
 JSON_ROUNDS = 200
 HEAD = ("rows", "message", "reply", "Python, encode", "Python, decode", "Swift", "all JSON", "round trip")
@@ -42,7 +42,7 @@ HEAD = ("rows", "message", "reply", "Python, encode", "Python, decode", "Swift",
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes of a pass's message and reply, and the typical microseconds of their parts."""
+    """The bytes of a pass's message and reply, and the median microseconds of their parts."""
 
     rows: int
     message_bytes: int
@@ -54,18 +54,18 @@ class Cost:
 
     @property
     def json_us(self) -> float:
-        """All of the processing of JSON."""
+        """Return the sum of all processing of JSON."""
         return self.encode_us + self.decode_us + self.worker_us
 
     def row(self) -> tuple[str, ...]:
-        """The cells under HEAD."""
+        """Return the cells under HEAD."""
         times = (self.encode_us, self.decode_us, self.worker_us, self.json_us, self.round_trip_us)
         sizes = (f"{self.message_bytes} B", f"{self.reply_bytes} B")
         return (str(self.rows), *sizes, *(f"{each:.0f} us" for each in times))
 
 
 def message(verifier: WorkerVerifier, rows: int) -> dict[str, Any]:
-    """A pass whose rows write the last slots of every pool, and of which every row is asked."""
+    """Return a pass whose rows write the last slots of every pool, with results of every row requested."""
     manifest = verifier.manifest
     head = max(width for width in manifest.widths_of(manifest.head_shards[0]) if width <= rows)
     wanted = [
@@ -80,7 +80,7 @@ def message(verifier: WorkerVerifier, rows: int) -> dict[str, Any]:
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """The typical time of doing something."""
+    """Return the median time of `work`."""
     times = []
     for _ in range(JSON_ROUNDS):
         began = time.perf_counter()
@@ -90,7 +90,7 @@ def microseconds(work: Callable[[], object]) -> float:
 
 
 def cost_of(verifier: WorkerVerifier, rows: int, rounds: int) -> Cost:
-    """Ask a worker for passes of so many rows."""
+    """Run passes of `rows` rows in a worker and return their costs."""
     fields, spent = message(verifier, rows), []
     reply: Mapping[str, Any] = {}
     before = verifier.workers.ask(0, "stats", {})["messages"]

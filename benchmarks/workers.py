@@ -1,9 +1,9 @@
-"""An artifact over several workers: how its shards are shared out, and what handing a pass on costs.
+"""Run an artifact on several workers: how its shards are distributed, and the cost of handing a pass on.
 
     python benchmarks/workers.py model.gguf --budget 300MB
 
-On Linux the worker's stand-in has torch compute, so the milliseconds say nothing about a Mac: the run shows
-that so much goes through the workers at all, and gives the torch backend's own bits.
+On Linux the worker's stand-in computes with torch, so the milliseconds mean nothing for a Mac: the run shows
+that the data passes through the workers and gives the torch backend's bits.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PROMPT = [1, 5, 9, 13, 17, 21, 25]
 
 
 def logits_of(verifier: Verifier, rounds: int) -> tuple[np.ndarray, Timing]:
-    """The last pass's logits, and the wall times of all."""
+    """Return the last pass's logits and the wall times of all passes."""
     prefill(verifier, PROMPT)
     plan = pass_of(verifier, PROMPT[:4], len(PROMPT))
     times, found = [], {}
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("gguf", type=Path)
     parser.add_argument("--budget", type=TypeAdapter(ByteSize).validate_python, default=BUDGET)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--compare", action="store_true", help="run it without workers, too")
+    parser.add_argument("--compare", action="store_true", help="also run it without workers")
     options = parser.parse_args(command_line(parser, MODEL, "--rounds", 1, "--compare"))
     if sys.platform == "linux":
         os.environ.setdefault("ANESPEC_STANDIN_PYTHON", sys.executable)

@@ -1,1 +1,1 @@
-"""Draft sources of others, which auto is compared with."""
+"""Draft sources of other projects, with which `auto` is compared."""

@@ -1,8 +1,9 @@
-"""SuffixDecoding: what followed, counted over all lengths of context, in this text and in earlier requests.
+"""SuffixDecoding: count what followed contexts of all lengths, in this text and in earlier requests.
 
-Oliaro et al., "SuffixDecoding" (arXiv 2411.04975). A token's chance is made of its shares in all contexts
-that the text ends with, the longest first: one that was followed n times, by d different tokens, leaves
-d / (n + d) to the next shorter one (escape method C of PPM). A chain's chance is the product along its path.
+Oliaro et al., "SuffixDecoding" (arXiv 2411.04975). A token's probability combines its shares in all contexts
+that the text ends with, the longest first: a context that was followed n times, by d different tokens, leaves
+d / (n + d) to the next shorter one (escape method C of PPM). A chain's probability is the product along its
+path.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens
 from peers.suffix_tries import (
     BEST,
     COUNT,
-    DEEPEST,
     FOLLOWED,
     FOLLOWERS,
     LATEST,
+    MAX_DEPTH,
     NEWEST,
     OLDER,
     TOKEN,
@@ -37,37 +38,37 @@ OWN_WEIGHT = 8.0
 LATEST_WEIGHT = 1.0
 """The additional weight of the latest follower."""
 
-NEWEST_LOOKED_AT = 3
-"""Followers of a context that become candidates, in addition to the most frequent one."""
+NEWEST_CANDIDATES = 3
+"""The newest followers of a context that become candidates, in addition to the most frequent one."""
 
-LEAST_LEFT = 0.01
-"""Shorter contexts are not looked at any more where so little is left to them."""
+MIN_REST = 0.01
+"""Shorter contexts are ignored once less probability than this is left for them."""
 
 AT_A_TIME = 256
-"""Tokens that are counted before it is asked whether there is room for more."""
+"""The tokens that are counted before the free space is checked again."""
 
 FIRST_NODES = 1 << 13
-MOST_NODES = 1 << 20
-"""Of one text; each takes 40 bytes."""
+MAX_NODES = 1 << 20
+"""The most nodes of one text; each takes 40 bytes."""
 
 REMEMBERED_TOKENS = 4096
-"""Of a text, at its end; no pass runs while they are counted."""
+"""The tokens at the end of a text that are remembered; no pass runs while they are counted."""
 
 REMEMBERED_NODES = 1 << 18
-"""Of earlier requests, of each tenant, twice."""
+"""The nodes of each of a tenant's two tries of earlier requests."""
 
-MOST_OWNERS = 8
+MAX_TENANTS = 8
 
 _TRIE = "int32[:,::1], int32[::1], "
 
 
 @compiled("int64(int32[:,::1], int64, int64, int32[::1])")
 def _collect(nodes: Nodes, node: int, count: int, found: Tokens) -> int:
-    """Append a context's best and newest followers that are not found yet; how many there are then."""
+    """Append a context's best and newest followers that are not found yet; return the new count."""
     child = nodes[node, BEST]
     following = nodes[node, LATEST]
     newer = nodes[node, NEWEST]
-    for _ in range(2 + NEWEST_LOOKED_AT):
+    for _ in range(2 + NEWEST_CANDIDATES):
         if child == 0 or count == MAX_CANDIDATES:
             break
         token = nodes[child, TOKEN]
@@ -83,7 +84,7 @@ def _collect(nodes: Nodes, node: int, count: int, found: Tokens) -> int:
 
 @compiled("int64(int64, int32[::1], float64[::1])")
 def _likely(count: int, found: Tokens, chances: Chances) -> int:
-    """Leave out candidates without a chance, such as those of contexts that were not looked at any more."""
+    """Remove candidates without a probability, such as those of ignored contexts; return the new count."""
     kept = 0
     for place in range(count):
         if chances[place] > 0:
@@ -106,13 +107,13 @@ def suffix_guess(
     found: Tokens,
     chances: Chances,
 ) -> tuple[int, int]:
-    """Candidates for what follows `text[:length]`: how many, at most MAX_CANDIDATES, and how many tokens the
-    longest context has.
+    """Find candidates for what follows `text[:length]`.
 
-    The tries are that of the text itself and two of earlier requests.
+    Returns their number, at most MAX_CANDIDATES, and the tokens of the longest context. The tries are that
+    of the text itself and two of earlier requests.
     """
     tries = ((own, own_slots, OWN_WEIGHT), (young, young_slots, 1.0), (old, old_slots, 1.0))
-    paths = np.empty((3, DEEPEST), np.int32)
+    paths = np.empty((3, MAX_DEPTH), np.int32)
     longest = 0
     for which in range(3):
         nodes, slots, _ = tries[which]
@@ -148,7 +149,7 @@ def suffix_guess(
                     seen = nodes[child, COUNT] + (LATEST_WEIGHT if child == nodes[node, LATEST] else 0.0)
                     chances[place] += left * weight * seen / whole
         left *= 1 - taken / whole
-        if left < LEAST_LEFT:
+        if left < MIN_REST:
             break
     return _likely(count, found, chances), order
 
@@ -162,16 +163,16 @@ class Remembered:
 
     def add(self, text: GrowingText) -> None:
         """Remember the end of a text."""
-        path = np.zeros(DEEPEST, np.int32)
+        path = np.zeros(MAX_DEPTH, np.int32)
         for begin in range(max(0, text.length - REMEMBERED_TOKENS), text.length, AT_A_TIME):
-            if self.young.room < AT_A_TIME * DEEPEST:
+            if self.young.room < AT_A_TIME * MAX_DEPTH:
                 self.young, self.old = Trie.empty(REMEMBERED_NODES), self.young
                 path[:] = 0
             self.young.add(text.tokens, path, begin, min(begin + AT_A_TIME, text.length))
 
 
 class SuffixGuesser:
-    """Guesses for one sequence from its own text and what is remembered of its tenant's."""
+    """Guesses for one sequence from its own text and from its tenant's earlier requests."""
 
     name = "suffix"
     wants_top = 0
@@ -179,7 +180,7 @@ class SuffixGuesser:
     def __init__(self, remembered: Remembered) -> None:
         self._remembered = remembered
         self._own = Trie.empty(FIRST_NODES)
-        self._path = np.zeros(DEEPEST, np.int32)
+        self._path = np.zeros(MAX_DEPTH, np.int32)
 
     def begin(self, text: GrowingText) -> None:
         """Count the prompt."""
@@ -207,7 +208,7 @@ class SuffixGuesser:
         )
 
     def learn(self, text: GrowingText, before: int, outcome: Outcome, rows: SeenRows) -> None:
-        """Count what is new."""
+        """Count the new tokens."""
         self._count(text, before)
 
     def end(self, text: GrowingText) -> None:
@@ -216,22 +217,22 @@ class SuffixGuesser:
 
     def _count(self, text: GrowingText, begin: int) -> None:
         for first in range(begin, text.length, AT_A_TIME):
-            if self._own.room < AT_A_TIME * DEEPEST and len(self._own.nodes) < MOST_NODES:
+            if self._own.room < AT_A_TIME * MAX_DEPTH and len(self._own.nodes) < MAX_NODES:
                 self._own = self._own.grown()
             self._own.add(text.tokens, self._path, first, min(first + AT_A_TIME, text.length))
 
 
 class SuffixSource(ChainSource[Remembered]):
-    """Sessions of one tenant share what they remember."""
+    """A source whose sessions of one tenant share their memory."""
 
     name = "suffix"
     cost = DraftCost(microseconds=50)
 
-    def __init__(self, most_owners: int = MOST_OWNERS) -> None:
-        super().__init__(Remembered, most_owners)
+    def __init__(self, max_tenants: int = MAX_TENANTS) -> None:
+        super().__init__(Remembered, max_tenants)
 
     def guesser(self, learnt: Remembered, reference: Sequence[int] | None) -> SuffixGuesser:
-        """A reference counts as a part of the session's own text, another one before the prompt."""
+        """Return a guesser; a reference counts as part of the session's own text, before the prompt."""
         guesser = SuffixGuesser(learnt)
         if reference:
             guesser.refer(reference)

@@ -1,7 +1,8 @@
-"""Tries of all short stretches of texts, with counts, in flat arrays of fixed size; compiled.
+"""Tries of all short sequences of tokens in texts, with counts, in flat arrays of fixed size; compiled.
 
-A node stands for a stretch of tokens, its children for what followed it. Short stretches get nodes at once,
-longer ones only once what is one token shorter has come back: so novel text costs a few nodes a token.
+A node is a sequence of tokens; its children are the tokens that followed it. Short sequences get nodes at
+once, longer ones only after the sequence that is one token shorter has occurred again: so new text costs a
+few nodes per token.
 """
 
 from dataclasses import dataclass
@@ -12,25 +13,25 @@ from numpy.typing import NDArray
 from anespec.runtime.drafters.compiled import compiled
 from anespec.runtime.drafters.texts import Tokens
 
-DEEPEST = 12
-"""Tokens of the longest stretch, the one that follows among them."""
+MAX_DEPTH = 12
+"""The tokens of the longest sequence, including the one that follows."""
 
 AT_ONCE = 4
-"""Tokens of the longest stretch that gets a node when it is seen first."""
+"""The tokens of the longest sequence that gets a node when it is seen first."""
 
 TOKEN, PARENT, COUNT, FOLLOWED, FOLLOWERS, BEST, LATEST, NEWEST, OLDER, COLUMNS = range(10)
-"""What a node has: its last token, the node of what stands before that, how often it was seen, how often
-anything followed, how many different tokens did, its most frequent child, the one seen last, its newest
-and its next older sibling."""
+"""The columns of a node: its last token, its parent, how often it was seen, how often anything followed,
+how many different tokens followed, its most frequent child, the latest child, its newest child and its
+next older sibling."""
 
 Nodes = NDArray[np.int32]
-"""[nodes, COLUMNS]; node 0 is the root, and none where a child or sibling is meant."""
+"""[nodes, COLUMNS]; node 0 is the root, or means no child or sibling."""
 
 Slots = NDArray[np.int32]
 """[a power of two, more than twice the nodes]: a hash table of nodes by parent and token; 0 is free."""
 
 Path = NDArray[np.int32]
-"""[DEEPEST]: the nodes of the last 0, 1, 2… tokens of a text; 0 where there is none, or for the root."""
+"""[MAX_DEPTH]: the nodes of the last 0, 1, 2… tokens of a text; 0 if there is none, or for the root."""
 
 
 @compiled("int64(int64, int64, int64)")
@@ -43,7 +44,7 @@ def _slot(parent: int, token: int, slots: int) -> int:
 
 @compiled("int64(int32[:,::1], int32[::1], int64, int64)")
 def trie_child(nodes: Nodes, slots: Slots, parent: int, token: int) -> int:
-    """The child of a node that a token leads to; 0 for none."""
+    """Return the child of a node for a token; 0 if there is none."""
     slot = _slot(parent, token, len(slots))
     while slots[slot]:
         node = slots[slot]
@@ -57,13 +58,13 @@ def trie_child(nodes: Nodes, slots: Slots, parent: int, token: int) -> int:
 def trie_add(nodes: Nodes, slots: Slots, path: Path, used: int, text: Tokens, begin: int, end: int) -> int:
     """Count `text[begin:end]`; `path` are the nodes of the text before it.
 
-    Return the number of used nodes. If the nodes run out, stretches that need new ones are not counted.
+    Returns the number of used nodes. When no nodes are left, sequences that need new ones are not counted.
     """
-    following = np.zeros(DEEPEST, np.int32)
+    following = np.zeros(MAX_DEPTH, np.int32)
     for place in range(begin, end):
         token = text[place]
         following[:] = 0
-        for length in range(min(place + 1, DEEPEST)):
+        for length in range(min(place + 1, MAX_DEPTH)):
             # The node of the `length` tokens before this one.
             parent = path[length]
             if length > 0 and parent == 0:
@@ -89,7 +90,7 @@ def trie_add(nodes: Nodes, slots: Slots, path: Path, used: int, text: Tokens, be
             best = nodes[parent, BEST]
             if best == 0 or nodes[child, COUNT] >= nodes[best, COUNT]:
                 nodes[parent, BEST] = child
-            if length + 1 < DEEPEST:
+            if length + 1 < MAX_DEPTH:
                 following[length + 1] = child
         path[:] = following
     return used
@@ -97,21 +98,21 @@ def trie_add(nodes: Nodes, slots: Slots, path: Path, used: int, text: Tokens, be
 
 @compiled("int64(int32[:,::1], int32[::1], int32[::1], int64, int32[::1])")
 def trie_path(nodes: Nodes, slots: Slots, text: Tokens, length: int, path: Path) -> int:
-    """Find the nodes of the last tokens of `text[:length]`; how many tokens the longest has."""
+    """Find the nodes of the last tokens of `text[:length]`; return the number of tokens of the longest."""
     path[:] = 0
-    for tokens in range(1, min(DEEPEST, length + 1)):
+    for tokens in range(1, min(MAX_DEPTH, length + 1)):
         node = 0
         for place in range(length - tokens, length):
             node = trie_child(nodes, slots, node, text[place])
             if node == 0:
                 return tokens - 1
         path[tokens] = node
-    return min(DEEPEST, length + 1) - 1
+    return min(MAX_DEPTH, length + 1) - 1
 
 
 @dataclass
 class Trie:
-    """A trie and how many of its nodes are used."""
+    """A trie and the number of its used nodes."""
 
     nodes: Nodes
     slots: Slots
@@ -119,12 +120,12 @@ class Trie:
 
     @classmethod
     def empty(cls, size: int) -> "Trie":
-        """One of at most `size` nodes. Pages never written to take no memory."""
+        """Return a trie of at most `size` nodes. Pages that were never written take no memory."""
         return cls(np.zeros((size, COLUMNS), np.int32), np.zeros(1 << (2 * size).bit_length(), np.int32))
 
     @property
     def room(self) -> int:
-        """How many more nodes fit."""
+        """Return how many more nodes fit."""
         return len(self.nodes) - self.used
 
     def add(self, text: Tokens, path: Path, begin: int, end: int) -> None:
@@ -132,7 +133,7 @@ class Trie:
         self.used = trie_add(self.nodes, self.slots, path, self.used, text, begin, end)
 
     def grown(self) -> "Trie":
-        """The same with room for twice as many nodes."""
+        """Return the same trie with space for twice as many nodes."""
         grown = Trie.empty(2 * len(self.nodes))
         grown.nodes[: self.used] = self.nodes[: self.used]
         grown.used = self.used

@@ -22,10 +22,10 @@ from peers.suffix_tries import (
     AT_ONCE,
     BEST,
     COUNT,
-    DEEPEST,
     FOLLOWED,
     FOLLOWERS,
     LATEST,
+    MAX_DEPTH,
     NEWEST,
     OLDER,
     PARENT,
@@ -55,7 +55,7 @@ def counted(text: Sequence[int], stretch: tuple[int, ...]) -> int:
 def trie_of(*together: Sequence[int], nodes: int = 1 << 12, step: int = 1000) -> Trie:
     trie = Trie.empty(nodes)
     for text in together:
-        array, path = np.array(text, np.int32), np.zeros(DEEPEST, np.int32)
+        array, path = np.array(text, np.int32), np.zeros(MAX_DEPTH, np.int32)
         for begin in range(0, len(text), step):
             trie.add(array, path, begin, min(begin + step, len(text)))
     return trie
@@ -68,7 +68,7 @@ def test_counts_are_those_of_a_plain_count(text: list[int], step: int) -> None:
     found = stretches(trie)
     nodes = trie.nodes
     for stretch, node in found.items():
-        assert len(stretch) <= DEEPEST
+        assert len(stretch) <= MAX_DEPTH
         if stretch and len(stretch) <= AT_ONCE:
             assert nodes[node, COUNT] == counted(text, stretch)
         elif stretch:
@@ -95,11 +95,11 @@ def test_counts_are_those_of_a_plain_count(text: list[int], step: int) -> None:
 def test_the_longest_context_that_has_a_node_is_found(text: list[int], then: list[int]) -> None:
     trie = trie_of(text)
     found = stretches(trie)
-    path = np.zeros(DEEPEST, np.int32)
+    path = np.zeros(MAX_DEPTH, np.int32)
     longest = trie_path(trie.nodes, trie.slots, np.array([*then, 0], np.int32), len(then), path)
     for length in range(1, longest + 1):
         assert found[tuple(then[-length:])] == path[length]
-    if longest + 1 < min(DEEPEST, len(then) + 1):
+    if longest + 1 < min(MAX_DEPTH, len(then) + 1):
         assert tuple(then[-longest - 1 :]) not in found
 
 
@@ -198,7 +198,7 @@ def test_an_empty_text_gets_no_draft() -> None:
 
 
 def test_owners_are_bounded() -> None:
-    source = SuffixSource(most_owners=2)
+    source = SuffixSource(max_tenants=2)
     for owner in range(5):
         source.open(str(owner), [1, 2]).close()
     assert len(source._tenants) == 2
