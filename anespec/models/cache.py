@@ -282,8 +282,7 @@ class ModelCache:
         return [self._model(root, key) for key in keys]
 
     def _serving(self, root: Folder, build: Build, sha256: str) -> CachedModel | None:
-        """Return the finished model that satisfies the request with the fewest extras; None if there is
-        none."""
+        """Return the model with the fewest sequences that satisfies the request; None if there is none."""
         fitting = [
             (model.entry.sequences, model.key, model)
             for model in self._all(root)

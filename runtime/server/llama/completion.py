@@ -107,7 +107,7 @@ def _extras(tokenizer: Tokenizer, ids: InfillIds, extras: Sequence[Extra], most:
 
 
 def _encoded(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
-    """Return a text's first tokens, at least `most` if it has as many."""
+    """Return a text's first tokens; a long text is cut, but to no fewer than `most` tokens."""
     return tokenizer.encode(text[: (most + SPARE) * tokenizer.longest_token], add_special=False)
 
 

@@ -44,7 +44,7 @@ class ResponseFormat(Body):
                     400, "a json_schema needs its schema", "invalid_value", "response_format.json_schema"
                 )
         require_modest(schema, "response_format")
-        # A schema without a type allows any JSON value, but json_object means an object.
+        # An empty schema would allow any JSON value, but json_object means an object.
         return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(schema or {"type": "object"}))
 
 

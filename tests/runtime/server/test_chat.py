@@ -207,8 +207,8 @@ def test_what_cannot_be_served_is_refused_by_name(
         ({"type": "image_url", "image_url": {"url": "data:,"}}, "image"),
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "audio"),
         ({"type": "file", "file": {}}, "file"),
-        ({"type": "hologram"}, "no text"),
-        ({"type": "text"}, "no text"),
+        ({"type": "hologram"}, "is not text"),
+        ({"type": "text"}, "is not text"),
     ],
 )
 def test_parts_that_are_no_text_are_refused_by_place(

@@ -290,6 +290,6 @@ def test_a_unix_socket_is_its_owners_alone_and_one_at_a_time(tmp_path: Path) -> 
         assert path.is_socket()
     path.unlink()
     path.write_text("precious")
-    with pytest.raises(UsageError, match="no socket"):
+    with pytest.raises(UsageError, match="not a socket"):
         listen_on(ServeOptions(unix=path))
     assert path.read_text() == "precious"

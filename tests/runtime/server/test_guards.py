@@ -101,8 +101,8 @@ def test_who_has_a_name_next_is_another_owner() -> None:
         (f"{FIRST}", 0o600, "line 1"),
         (f"first key:{FIRST}", 0o600, "line 1"),
         ("first:a key with spaces in it", 0o600, "line 1"),
-        (f"first:{FIRST}\nfirst:{SECOND}", 0o600, "one name"),
-        (f"first:{FIRST}\nsecond:{FIRST}", 0o600, "one key"),
+        (f"first:{FIRST}\nfirst:{SECOND}", 0o600, "the same name"),
+        (f"first:{FIRST}\nsecond:{FIRST}", 0o600, "the same key"),
     ],
 )
 def test_a_file_of_keys_that_keeps_nobody_out_is_refused(
@@ -115,13 +115,13 @@ def test_a_file_of_keys_that_keeps_nobody_out_is_refused(
 
 def test_what_is_no_file_of_keys_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         KeyRing.of_file(tmp_path / "pipe")
     with pytest.raises(StorageError, match="cannot be read"):
         KeyRing.of_file(tmp_path / "none")
     path = _key_file(tmp_path, f"first:{FIRST}")
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="no text"):
+    with pytest.raises(UsageError, match="is not text"):
         KeyRing.of_file(path)
 
 

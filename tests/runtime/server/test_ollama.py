@@ -132,7 +132,7 @@ def test_the_version_is_told(served: Running) -> None:
         ({"prompt": "x", "suffix": "y"}, 400, "suffix"),
         ({"prompt": "x", "template": "y"}, 400, "template"),
         ({"prompt": "x", "context": [1]}, 400, "context"),
-        ({"prompt": "x", "images": ["aGk="]}, 400, "text alone"),
+        ({"prompt": "x", "images": ["aGk="]}, 400, "only text"),
         ({"prompt": "x", "raw": True, "system": "y"}, 400, "system"),
         ({"prompt": "x", "format": "xml"}, 400, "format"),
         ({"prompt": "x", "top_logprobs": 1}, 400, "top_logprobs"),

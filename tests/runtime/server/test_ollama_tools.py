@@ -126,7 +126,7 @@ def test_a_template_without_tools_refuses_them(served: Running) -> None:
     ("fields", "reason"),
     [
         ({"tools": [{"type": "function", "function": {"name": "no name"}}]}, "tools.0.function.name"),
-        ({"tools": [WALK, WALK]}, "one name"),
+        ({"tools": [WALK, WALK]}, "the same name"),
         ({"format": {"type": "strange"}}, "schema is not valid"),
         ({"think": "much"}, "think"),
     ],
