@@ -96,7 +96,7 @@ class BackendOptions(Options):
         "Neural Engine, and openvino elsewhere.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
-        default=None, ge=1, le=MAX_THREADS, description="Processor threads."
+        default=None, ge=1, le=MAX_THREADS, description="The number of CPU threads."
     )
     worker_budget: Annotated[int | None, BeforeValidator(read_size), Flag(metavar="BYTES", default="3GB")] = (
         Field(
@@ -114,7 +114,7 @@ class BackendOptions(Options):
     )
     worker_loading: Annotated[
         Literal["together", "in-turn"] | None,
-        Flag(choices=("together", "in-turn"), default="together where memory is 16 GB or more"),
+        Flag(choices=("together", "in-turn"), default="together with 16 GB of memory or more"),
     ] = Field(
         default=None,
         description="Whether native workers load their shards together or one after another (in-turn).",
@@ -174,7 +174,7 @@ class LoadOptions(BackendOptions):
         default=None, ge=1, description="The context in tokens that a GGUF is converted with."
     )
     sequences: Annotated[int | None, Flag(default="1, to serve 4")] = Field(
-        default=None, ge=1, description="How many sequences of a GGUF can run at a time."
+        default=None, ge=1, description="The number of sequences of a GGUF that can run at a time."
     )
     weights: Annotated[
         WeightChoice | None,
@@ -211,10 +211,13 @@ class LoadOptions(BackendOptions):
         default=MOD_MATCH,
         ge=1,
         le=LONGEST_MATCH,
-        description="Tokens that mod hashes (llama.cpp's --spec-ngram-mod-n-match).",
+        description="The number of tokens that mod hashes (llama.cpp's --spec-ngram-mod-n-match).",
     )
     mod_size: int = Field(
-        default=MOD_ENTRIES, ge=1 << 10, le=1 << 28, description="Entries of mod's table, of 4 bytes each."
+        default=MOD_ENTRIES,
+        ge=1 << 10,
+        le=1 << 28,
+        description="The number of entries of mod's table, of 4 bytes each.",
     )
     datastore: Annotated[Path | None, Flag(metavar="FILE", default="none")] = Field(
         default=None, description="The corpus that drafts are copied from (anespec datastore build)."
@@ -288,7 +291,7 @@ class GenerationOptions(SamplingParameters):
         max_length=MOST_STOPS,
         description="End the output before this text; may be given several times.",
     )
-    ignore_eos: bool = Field(default=False, description="Go on past the model's end tokens.")
+    ignore_eos: bool = Field(default=False, description="Continue after the model's end tokens.")
     speculate: Annotated[bool, Flag(shown=False)] = Field(
         default=True, description="Draft tokens, where that provably changes no token of the output."
     )

@@ -95,14 +95,25 @@ class SamplingParameters(Options):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     temperature: float = Field(
-        default=0.0, ge=0.0, le=100.0, description="0 is greedy, 1 the model's own distribution."
+        default=0.0,
+        ge=0.0,
+        le=100.0,
+        description="The temperature: 0 is greedy, 1 is the model's own distribution.",
     )
     top_k: int = Field(
         default=0, ge=0, le=2**31 - 1, description="Sample from the K likeliest tokens only; 0: off."
     )
-    top_p: float = Field(default=1.0, ge=0.0, le=1.0, description="Nucleus sampling; 1: off.")
+    top_p: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1.0,
+        description="Sample from the likeliest tokens that together reach this share (nucleus); 1: off.",
+    )
     min_p: float = Field(
-        default=0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the likeliest; 0: off."
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="Drop tokens less likely than this share of the likeliest one; 0: off.",
     )
     typical_p: float = Field(
         default=1.0,
@@ -110,7 +121,9 @@ class SamplingParameters(Options):
         le=1.0,
         description="Keep the tokens whose information is nearest to the entropy, up to this share; 1: off.",
     )
-    seed: int = Field(default=0, ge=0, le=_SEEDS - 1, description="Same seed, same text.")
+    seed: int = Field(
+        default=0, ge=0, le=_SEEDS - 1, description="The random seed: the same seed gives the same text."
+    )
     repetition_penalty: Annotated[float, Flag(names=("--repetition-penalty", "--repeat-penalty"))] = Field(
         default=1.0,
         ge=0.01,

@@ -98,9 +98,11 @@ def test_help_says_what_holds_where_nothing_is_said() -> None:
 
     for verb in (chat, run):
         assert "default: what the model's file says, else 0.8;" in help_of(verb)
-        assert "Same seed, same text. [default: another each time]" in help_of(verb)
+        assert "The random seed: the same seed gives the same text. [default: another each time]" in help_of(
+            verb
+        )
     assert "default: what the model's file says, else 0;" in help_of(generate)
-    assert "Same seed, same text. [default: 0]" in help_of(generate)
+    assert "The random seed: the same seed gives the same text. [default: 0]" in help_of(generate)
 
 
 def test_paths_are_relative_to_the_file(folder: Path, tmp_path: Path) -> None:
