@@ -43,7 +43,7 @@ def test_lookup_has_the_figures_of_the_design() -> None:
     assert outcome.code == 0, outcome.err
     facts = outcome.json
     found = {name: round(each["tokens_per_pass"], 3) for name, each in facts["categories"].items()}
-    # docs/DESIGN.md, section 7.
+    # The figures of docs/sources.md.
     assert found.items() >= {
         "mt_bench": 1.538, "summarization": 1.974, "qa": 1.313, "math_reasoning": 1.678, "rag": 1.605,
     }.items()  # fmt: skip
