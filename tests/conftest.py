@@ -13,6 +13,7 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from fresh_process import answered_here
 from once import Once
 from skipped import pytest_terminal_summary  # noqa: F401  (pytest finds it here)
 
@@ -78,26 +79,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Con
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture
 def new_processes_are_this_one() -> Iterator[None]:
-    """What the exactness gate asks a new process is answered by this one, in a tenth of the time.
-
-    tests/validate/test_repeat.py starts real ones.
-    """
-    from anespec.manifests.store import Artifact
-    from anespec.runtime import backends
-    from anespec.validate.exactness import repeat_process
-    from anespec.validate.opening import Opening
-
-    def answered(module: str, arguments: tuple[str], longest_wait: float) -> bytes:
-        opening = Opening.model_validate_json(arguments[0])
-        backend = backends.chosen_backend(opening.backend, workers=opening.workers)
-        artifact = Artifact(Path(opening.artifact), sequences=opening.sequences)
-        found = repeat_process.openings(artifact, backend, opening.threads)
-        return repeat_process.packed(found)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repeat_process, "child_answer", answered)
+    """What the exactness gate asks a new process is answered by this one, for tests of something else."""
+    with answered_here():
         yield
 
 

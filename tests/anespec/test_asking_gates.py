@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from commands import command_of, run
+from fresh_process import answered_here
 from html_page import Page
 from slow import slow_but
 
@@ -19,6 +20,8 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.runtime.backends import circumstances
 from anespec.system.errors import AnespecError, GoldenGateError, Interrupted
+
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
 GATES = ["residency", "golden", "exactness", "quality"]
 ON = ("--backend", "torch", "--threads", 1)
@@ -55,7 +58,8 @@ def judged(gguf: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """A small artifact that every gate has judged: quickly, and in full as its verdict says."""
     path = tmp_path_factory.mktemp("judged") / "judged.anespec"
     assert run("convert", gguf, "-o", path, "--target", "mac", "--context", 64).code == 0
-    result = ask(path, "--quality", text, "--quality-tokens", 30, "--quick", "--json")
+    with answered_here():
+        result = ask(path, "--quality", text, "--quality-tokens", 30, "--quick", "--json")
     assert result.exception is None, result.exception
     assert result.stderr == "", "with --json nobody asked for progress"
     assert [gate["kept"] for gate in facts_of(result)["gates"]] == [False] * 4

@@ -20,6 +20,8 @@ from anespec.runtime.drafters import kept_code
 from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowKind, Verifier
 from anespec.system.errors import ExactnessGateError, StorageError
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 SPEC_BENCH = SHARED / "replay" / "spec-bench" / "sessions.jsonl"
 QWEN = SHARED / "tokenizers" / "qwen2.vocab.gguf"

@@ -15,6 +15,8 @@ from anespec.models.cache import ModelCache, resolve_artifact, sequences_to_run
 from anespec.system.errors import UsageError
 from anespec.validate.golden.figures import GoldenFile
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 
 def test_an_artifact_must_be_what_is_wanted_of_it(artifact: Path, trained: Path) -> None:
     assert resolve_artifact(artifact) == artifact

@@ -36,6 +36,8 @@ from anespec.validate.check_process import _CheckProgress
 from anespec.validate.costs import CostFile
 from anespec.validate.golden.figures import GoldenFile
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 PROMPT = "def area("
 PATIENCE = 240.0
 LATER = LoadOptions(gates=WhenGates.LATER, threads=1)

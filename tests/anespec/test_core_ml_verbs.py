@@ -15,6 +15,8 @@ from anespec.runtime.backends.coreml import load_probe
 from anespec.system.errors import AnespecError, ArtifactError
 from anespec.validate.residency.coremltools_plan import PlanningTools
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 PROMPT = "def area(self):"
 
 

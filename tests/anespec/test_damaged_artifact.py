@@ -18,6 +18,8 @@ from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invarian
 from anespec.runtime.backends import circumstances
 from anespec.system.errors import AnespecError
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 ON = ("--backend", "torch", "--threads", "1")
 
 

@@ -14,6 +14,8 @@ from anespec.runtime.options import GenerationOptions, LoadOptions
 from anespec.runtime.sampling.parameters import GrammarKind
 from anespec.system.errors import RequestError
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 PROMPTS = ["def area(", "class Point:", "import os\n", "for i in range(", "self.assertEqual("]
 NO_TEXTS = {"json_schema": None, "grammar": None, "regex": None, "reference": None}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
+from fresh_process import answered_here
 from typed_client import continued
 
 import anespec
@@ -16,13 +17,17 @@ from anespec.runtime.drafters.memory.learner import OpenMemory
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import RequestError, UsageError
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 GREEDY = anespec.GenerationOptions(max_tokens=12, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
 def model(trained: Path) -> Iterator[anespec.Model]:
     """The embedded model, loaded."""
-    with anespec.load(trained, threads=1) as model:
+    with answered_here():
+        model = anespec.load(trained, threads=1)
+    with model:
         yield model
 
 

@@ -17,6 +17,8 @@ from anespec.api import watcher_of
 from anespec.embedded import model_path
 from anespec.system.progress import SILENT
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 
 @pytest.fixture(autouse=True)
 def cache_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from anespec.validate import costs
 from anespec.validate.costs import CostFile, CostVerdict
 from anespec.validate.exactness import repeat_process
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 
 @pytest.fixture
 def artifact(stories_int8: Path, tmp_path: Path) -> Artifact:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fresh_process import answered_here
 
 import anespec
 from anespec.model import Model
@@ -11,13 +12,17 @@ from anespec.runtime.engine import engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.sampling import Sampler, SamplingParameters
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 CHOICES = 64
 BIASES = dict.fromkeys(range(1000), -1.0)
 
 
 @pytest.fixture(scope="module")
 def model(trained: Path) -> Iterator[Model]:
-    with anespec.load(trained) as loaded:
+    with answered_here():
+        loaded = anespec.load(trained)
+    with loaded:
         yield loaded
 
 

@@ -25,6 +25,8 @@ from anespec.system.errors import ArtifactError, GoldenGateError, RequestError, 
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.system.user_folders import private_folder
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 BUILD = Build(Target.CPU)
 
 

@@ -14,6 +14,8 @@ from anespec.cli.verbs.generate import use_prompt_cache
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 OPTIONS = anespec.GenerationOptions(max_tokens=12, ignore_eos=True, temperature=0.9, seed=3)
 
 

@@ -20,6 +20,8 @@ from anespec.cli.prompts import LONGEST_LINE, LONGEST_PROMPT, Prompt, PromptFile
 from anespec.cli.verbs.generate import generate
 from anespec.system.errors import RequestError, StorageError
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 
 

@@ -9,6 +9,8 @@ import anespec
 from anespec.models.draft_memory import memory_folder
 from anespec.runtime.drafters.starting import StartingSource
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 ASKED = ("-p", "The little", "-n", 4, "--ignore-eos", "--threads", 1)
 
 

@@ -18,6 +18,8 @@ from anespec.validate.tuning.candidates import Space
 from anespec.validate.tuning.options import TuneOptions
 from anespec.validate.tuning.truncated_gguf import write_first_layers
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 SPACE = Space(
     weights=("int8-channel",),
     kv_form=(KVForm.REREAD, KVForm.PACKED),

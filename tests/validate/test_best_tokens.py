@@ -18,6 +18,8 @@ from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends import verifier as verifier_module
 from anespec.validate.exactness.gate import exactness_gate
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 BACKENDS = ("torch", "openvino")
 DIGITS = shards._digits
 BEST_OF = verifier_module.best_of_slices

@@ -15,7 +15,6 @@ from anespec.runtime.backends.runner import ShardRunner, Tensor
 from anespec.runtime.passes import PassPlan, Verifier
 from anespec.system.child_python import child_command, child_environment
 from anespec.system.errors import AnespecError, ExactnessGateError
-from anespec.validate import child_answer
 from anespec.validate.exactness import repeat_process
 from anespec.validate.exactness.gate import exactness_gate, require_exactness
 from anespec.validate.exactness.repeat_checks import packed, recorded_pass, repeat_probe, unpacked
@@ -157,13 +156,6 @@ def test_a_backend_that_differs_elsewhere_alone_is_found(
     assert verdict.allows_speculation == (not wrong)
 
 
-@pytest.fixture
-def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo what conftest.py does for the other tests."""
-    monkeypatch.setattr(repeat_process, "child_answer", child_answer.child_answer)
-
-
-@pytest.mark.usefixtures("real_processes")
 def test_a_new_process_really_runs_it(embedded: Artifact) -> None:
     found = repeat_process.run_elsewhere(embedded, circumstances(embedded, "openvino", 1))
     here = repeat_process.openings(embedded, BACKENDS["openvino"], 1)
@@ -171,7 +163,6 @@ def test_a_new_process_really_runs_it(embedded: Artifact) -> None:
     assert all(len(recording.rows) == embedded.manifest.block for recording in found.values())
 
 
-@pytest.mark.usefixtures("real_processes")
 def test_a_process_that_fails_is_said_in_a_sentence(embedded: Artifact) -> None:
     here = circumstances(embedded, TORCH, 1).model_copy(update={"backend": "nothing"})
     with pytest.raises(AnespecError, match=r"could not run it in a new process on nothing \(.*nothing"):
@@ -186,6 +177,7 @@ def test_the_process_ends_with_whoever_started_it(embedded: Artifact) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("new_processes_are_this_one")
 def test_a_start_whose_process_fails_does_not_speculate_and_asks_again(
     embedded_cpu: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from anespec.models.cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions
 from anespec.system.errors import Interrupted, RequestError, UsageError
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 
 @pytest.fixture(scope="module")
 def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:

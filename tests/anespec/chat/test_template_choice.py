@@ -16,6 +16,8 @@ from anespec.runtime.options import LoadOptions
 from anespec.system.errors import RequestError
 from anespec.system.progress import ProgressCallbacks
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 
 @pytest.fixture(autouse=True)
 def cache_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -26,6 +26,8 @@ from anespec.serving.sources import ModelSource
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
 from anespec.system.progress import SILENT, ProgressCallbacks
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 LOADER = ArtifactLoader(lambda: SILENT)
 OPTIONS = LoadOptions(threads=1)
 

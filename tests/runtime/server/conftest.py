@@ -7,6 +7,7 @@ import pytest
 from chat_templates import SPECIAL, TEMPLATES, with_template
 from chatty_model import write_chatty
 from converting import build_once
+from fresh_process import answered_here
 from once import Once
 from serving import Running, running
 
@@ -26,7 +27,9 @@ def chatty(tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
 @pytest.fixture(scope="session")
 def model(chatty: Path) -> Iterator[Model]:
     """It, loaded."""
-    with anespec.load(chatty, queue=64) as loaded:
+    with answered_here():
+        loaded = anespec.load(chatty, queue=64)
+    with loaded:
         yield loaded
 
 

@@ -19,6 +19,8 @@ from anespec.runtime.server.http.connections import ServerConfig
 from anespec.runtime.server.http.running import server_of
 from anespec.runtime.server.options import ServeOptions
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 PROMPT = "Once upon a time"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 

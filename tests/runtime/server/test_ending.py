@@ -29,6 +29,8 @@ from anespec.runtime.server.models import Leased
 from anespec.runtime.server.options import ServeOptions
 from anespec.system.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 LONG = {"prompt": "Once", "temperature": 0, "stream": True, "ignore_eos": True, "speculate": False}
 
 LONGEST = 120.0

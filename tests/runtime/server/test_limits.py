@@ -19,6 +19,8 @@ from anespec.runtime.server.http.bodies import BodyRoom
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import KeyRing
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 
 def test_an_owner_s_bodies_have_a_limit_together_and_leave_room_for_anothers() -> None:
     room = BodyRoom(100)

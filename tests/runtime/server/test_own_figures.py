@@ -15,6 +15,8 @@ from anespec.runtime.engine.engine import Engine
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.page.endpoints import ModelStats, StatsAnswer
 
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
 ANN, BOB, BOSS = "ann-0123456789abcdef", "bob-0123456789abcdef", "boss-0123456789abcdef"
 KEYS = f"ann:{ANN}\nbob:{BOB}\nboss:{BOSS} admin\n"
 ASKED = {
