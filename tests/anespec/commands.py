@@ -1,8 +1,13 @@
-"""Runs verbs as a person would: in a process of their own, seeing exit code and both streams."""
+"""Runs verbs as a person would: in a process of their own, seeing exit code and both streams.
+
+The process is forked from one that has the libraries imported. Where a test is of the process itself, such as
+of a signal, of a stream that is closed or of what is imported, it starts `command_of` anew.
+"""
 
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,8 +50,10 @@ def command_of(*arguments: object) -> list[str]:
     return [sys.executable, "-c", "from anespec.cli.main import main; main()", *map(str, arguments)]
 
 
-def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> CommandResult:
-    """Run `anespec` with the arguments."""
+def run(
+    *arguments: object, cwd: Path | None = None, stdin: str = "", environment: Mapping[str, str] | None = None
+) -> CommandResult:
+    """Run `anespec` with the arguments; the environment is that of the tests unless it is given."""
     with TemporaryDirectory() as folder:
         given, out, err = (Path(folder) / name for name in ("in", "out", "err"))
         given.write_text(stdin)
@@ -54,7 +61,7 @@ def run(*arguments: object, cwd: Path | None = None, stdin: str = "") -> Command
             Command(
                 arguments=tuple(map(str, arguments)),
                 folder=str(cwd or Path.cwd()),
-                environment=dict(os.environ),
+                environment=dict(os.environ if environment is None else environment),
                 stdin=str(given),
                 stdout=str(out),
                 stderr=str(err),

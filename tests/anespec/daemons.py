@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from commands import CommandResult, command_of
+from commands import CommandResult, command_of, run
 
 PATIENCE = 60.0
 
@@ -35,10 +35,7 @@ class Started:
 
     def command(self, *arguments: object) -> CommandResult:
         """Run `anespec` where the daemon's records are."""
-        done = subprocess.run(
-            command_of(*arguments), env=self.environment, capture_output=True, text=True, check=False
-        )
-        return CommandResult(done.returncode, done.stdout, done.stderr)
+        return run(*arguments, environment=self.environment)
 
 
 @contextlib.contextmanager

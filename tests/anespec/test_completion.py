@@ -1,12 +1,11 @@
 """What a shell is told may follow: verbs, options, models' paths and the names of the cache."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
-from commands import command_of
+from commands import run
 
 from anespec.cli.main import cli
 from anespec.models.cache import CachedModel, ModelCache
@@ -65,8 +64,8 @@ def test_names_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bash_gets_words_and_success() -> None:
     environment = os.environ | {VARIABLE: "bash_complete", "COMP_WORDS": "anespec gen", "COMP_CWORD": "1"}
-    done = subprocess.run(command_of(), env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "plain,generate\n")
+    done = run(environment=environment)
+    assert (done.code, done.out) == (0, "plain,generate\n")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -74,8 +73,8 @@ def test_the_documented_line_makes_a_script_for_each_shell(shell: str) -> None:
     page = (ROOT / "docs" / "chat.md").read_text()
     assert f"{VARIABLE}={shell}_source anespec" in page
     environment = os.environ | {VARIABLE: f"{shell}_source"}
-    done = subprocess.run(command_of(), env=environment, capture_output=True, text=True, check=False)
-    if shell == "bash" and done.returncode:
+    done = run(environment=environment)
+    if shell == "bash" and done.code:
         pytest.skip("needs bash 4.4")
-    assert done.returncode == 0
-    assert f"{VARIABLE}={shell}_complete" in done.stdout
+    assert done.code == 0
+    assert f"{VARIABLE}={shell}_complete" in done.out
