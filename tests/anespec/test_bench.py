@@ -38,6 +38,7 @@ def written(path: Path, *answers: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_lookup_has_the_figures_of_the_design() -> None:
     if not (SPEC_BENCH.exists() and QWEN.exists()):
         pytest.skip("needs shared/ beside the repository")
@@ -59,6 +60,7 @@ def test_lookup_has_the_figures_of_the_design() -> None:
     assert facts["memory_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_a_replay_is_the_same_twice_and_limited(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick tock " * 9, "never again", "")
     counts = ("requests", "categories", "overall", "memory_bytes")
@@ -236,6 +238,7 @@ class Changing:
         return found
 
 
+@pytest.mark.slow
 def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     trained: Path, measured: tuple[CommandResult, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> Non
         assert model.generate(PROMPT, max_tokens=100).text == first.text
 
 
+@pytest.mark.slow
 def test_a_request_that_runs_while_it_is_proven_goes_on_with_drafts(artifact: Path) -> None:
     """The proofs come in the midst of one long text, by the same hand-over as those of a check."""
     with anespec.load(artifact, LATER, gates=WhenGates.NEVER) as model:
@@ -349,6 +350,7 @@ def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp
         assert "does not compute what its GGUF means" in daemon.log.read_text()
 
 
+@pytest.mark.slow
 def test_now_asks_before_anything_runs(artifact: Path) -> None:
     began = time.monotonic()
     with anespec.load(artifact, gates="now", threads=1) as model:

@@ -174,6 +174,7 @@ def test_the_prompt_may_stand_behind_the_model(trained: Path) -> None:
         assert "prompt" in outcome.output
 
 
+@pytest.mark.slow
 def test_minus_one_goes_on_until_the_context_is_full(trained: Path) -> None:
     found = run("generate", trained, "Once", "-n", -1, "--ignore-eos", "--threads", 1, "--json").json
     assert len(found["prompt_ids"]) + len(found["output_ids"]) == 256

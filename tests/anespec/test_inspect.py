@@ -98,6 +98,7 @@ def test_what_kv_cost_a_pass_is_told_for_every_form_and_shorter_contexts(tmp_pat
     assert re.search(r"at_position +491.5 kB", text)
 
 
+@pytest.mark.slow
 def test_the_explanation_reads_well(tmp_path: Path) -> None:
     path = big_llama(tmp_path / "m.gguf")
     flat = " ".join(run("inspect", path, "--target", "mac", "--plan", "--topology", "24,6").out.split())

@@ -85,6 +85,7 @@ def test_what_python_registered_for_the_end_is_done() -> None:
     assert outcome.out.splitlines()[-1] == "cleared up"
 
 
+@pytest.mark.slow
 def test_openvino_reports_to_nobody(artifact: Path, tmp_path: Path) -> None:
     """As it comes, every process counts itself in ~/intel and forks one that tells Google Analytics."""
     planted = (

@@ -50,6 +50,7 @@ def test_every_public_name_is_there() -> None:
         _ = anespec.nothing  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_typed_program_gets_one_text_four_ways(gguf: Path, tmp_path: Path) -> None:
     texts = continued(gguf, tmp_path)
     assert len(set(texts)) == 1

@@ -159,6 +159,7 @@ def test_what_was_measured_once_is_known_and_what_measuring_took_is_given_back(
     assert len(times) == 4
 
 
+@pytest.mark.slow
 def test_what_use_taught_of_costs_is_written_back_when_a_model_is_closed(artifact: Artifact) -> None:
     here = backends.circumstances(artifact, "openvino", 1)
     with anespec.load(artifact.root, threads=1) as model:

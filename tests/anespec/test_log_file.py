@@ -23,6 +23,7 @@ def loggers_as_before() -> Iterator[None]:
         log.handlers[:], log.level = handlers, level
 
 
+@pytest.mark.slow
 def test_a_run_and_its_failure_are_told_and_added_to_the_end(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     options = ("-n", 4, "--threads", 1)

@@ -156,6 +156,7 @@ def test_sessions_are_learnt_answer_by_answer(gguf: Path, other: Path, tmp_path:
     assert second.endswith("four") and "two" in second
 
 
+@pytest.mark.slow
 def test_much_is_learnt_at_once(other: Path, tmp_path: Path) -> None:
     texts = [" ".join(str(number * step) for step in range(1, 400)) for number in range(40)]
     file = tmp_path / "sessions.jsonl"
@@ -207,6 +208,7 @@ def test_what_is_not_there_is_said(gguf: Path, tmp_path: Path) -> None:
     assert "not both" in run("memory", "clear", gguf, "--all", "-y").err
 
 
+@pytest.mark.slow
 def test_a_key_is_known_by_its_name_as_long_as_one_has_had_it(gguf: Path, tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     learnt(gguf, "bob 00000001")

@@ -113,10 +113,10 @@ def test_plain_anespec_converts_validates_and_generates_without_torch(tmp_path: 
 @pytest.mark.parametrize(
     "module",
     [
-        "anespec",
-        "anespec.cli.chat.repl",
-        "anespec.runtime.server.daemon",
-        "anespec.serving.loader",
+        pytest.param("anespec", marks=pytest.mark.slow),
+        pytest.param("anespec.cli.chat.repl", marks=pytest.mark.slow),
+        pytest.param("anespec.runtime.server.daemon", marks=pytest.mark.slow),
+        pytest.param("anespec.serving.loader", marks=pytest.mark.slow),
         "anespec.serving.start",
         "anespec.validate.bench.measure",
         "anespec.validate.tuning.run",
@@ -128,6 +128,7 @@ def test_what_chat_serve_and_bench_are_made_of_loads_without_torch(module: str) 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_who_generates_without_drafts_loads_the_backend_alone(trained: Path) -> None:
     arguments = ("generate", trained, "-p", "def ", "-n", 3, "--threads", 1, "--drafter", "none")
     assert heavy_loaded(run_without((), *arguments)) == {"openvino"}
@@ -145,7 +146,11 @@ def test_who_looks_loads_nothing_heavy(trained: Path, gguf: Path) -> None:
         ("coremltools", ("convert", "GGUF", "-o", "OUTPUT")),
         ("torch", ("validate", "ARTIFACT", "--gate", "golden", "--backend", "torch", "--gguf", "GGUF")),
         ("torch", ("generate", "ARTIFACT", "-p", "a", "--backend", "torch")),
-        ("torch", ("generate", "ARTIFACT", "-p", "a", "--backend", "torch-flush")),
+        pytest.param(
+            "torch",
+            ("generate", "ARTIFACT", "-p", "a", "--backend", "torch-flush"),
+            marks=pytest.mark.slow,
+        ),
         ("torch", ("selftest", "--quick", "-o", "OUTPUT")),
         ("openvino", ("generate", "ARTIFACT", "-p", "a", "--backend", "openvino")),
         ("huggingface_hub", ("generate", "hf:owner/repo/file.gguf", "-p", "a")),

@@ -59,6 +59,7 @@ def test_a_prediction_is_shown_labelled_and_does_not_fail_the_run(mac: Path) -> 
     assert "--require-residency" in outcome.out
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_judged_alike(stories_mac: Path) -> None:
     assert run("validate", stories_mac, "--gate", "residency").code == 0
     required = run("validate", stories_mac, "--gate", "residency", "--require-residency")

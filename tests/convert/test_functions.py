@@ -189,6 +189,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(options: dict[str, Any], compla
         planned(**options)
 
 
+@pytest.mark.slow
 def test_a_ring_survives_the_widest_pass(families: Path, tmp_path: Path) -> None:
     gguf = families / "gemma3.gguf"
     narrow, wide = (

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from slow import slow_but
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
@@ -18,7 +19,9 @@ KEYS += ("scaling.original_context_length", "dimension_count")
 
 
 @pytest.mark.parametrize("scaling", ["none", "linear", "yarn", "longrope"])
-@pytest.mark.parametrize("family", ["llama", "gemma3", "ministral3", "phi3-longrope"])
+@pytest.mark.parametrize(
+    "family", slow_but(["llama", "gemma3", "ministral3", "phi3-longrope"], "llama", "phi3-longrope")
+)
 def test_no_warning_comes_before_the_sentence(families: Path, family: str, scaling: str) -> None:
     refused = 0
     with GGUFFile(families / f"{family}.gguf") as file, warnings.catch_warnings():

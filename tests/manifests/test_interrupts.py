@@ -67,6 +67,7 @@ def test_other_threads_are_left_alone() -> None:
     assert not failed
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_coremltools_imports_torch_is_not_lost(tmp_path: Path) -> None:
     torch = tmp_path / "torch"
     torch.mkdir()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from drafting import HostileSession, OracleSession, SourceByReference
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -263,6 +264,7 @@ def test_whatever_happens_every_text_is_its_own() -> None:
     run_state_machine_as_test(EngineMachine, settings=settings(max_examples=6, deadline=None))
 
 
+@pytest.mark.slow
 def test_what_the_machine_is_to_show_happens() -> None:
     TOTALS.clear()
     always_alike = settings(max_examples=20, stateful_step_count=25, deadline=None, derandomize=True)

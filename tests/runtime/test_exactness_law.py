@@ -40,7 +40,7 @@ def reference(stories_cpu: Path) -> Iterator[ArtifactVerifier]:
     verifier.close()
 
 
-@pytest.fixture(params=["torch", "openvino"])
+@pytest.fixture(params=slow_but(["torch", "openvino"], "openvino"))
 def verifier(stories_cpu: Path, request: pytest.FixtureRequest) -> Iterator[ArtifactVerifier]:
     verifier = open_verifier(stories_cpu, request.param, threads=1)
     yield verifier
@@ -92,7 +92,7 @@ def test_at_one_shape_neighbours_and_rejected_drafts_change_nothing(
     assert_same(verifier, np.concatenate(found), expected, held, len(text))
 
 
-@pytest.mark.parametrize("stale", [1.0, -20.0])
+@pytest.mark.parametrize("stale", slow_but([1.0, -20.0], -20.0))
 def test_at_one_shape_what_stale_slots_hold_changes_nothing(
     verifier: ArtifactVerifier, text: list[int], stale: float
 ) -> None:

@@ -50,6 +50,7 @@ def regions(passes: Sequence[PassPlan], slots: int) -> int:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     shape=st.sampled_from(SHAPES),

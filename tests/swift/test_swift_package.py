@@ -2,12 +2,14 @@
 
 import tomllib
 
+import pytest
 from setuptools import find_packages
 from swift_build import PACKAGE, ROOT, swift
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
+@pytest.mark.slow
 def test_swift_tests() -> None:
     built = swift("build", "--build-tests")
     assert built.returncode == 0, built.stdout + built.stderr

@@ -35,6 +35,7 @@ def converted(folder: Path, **options: object) -> Artifact:
     return Artifact(build(EMBEDDED, folder / "m.anespec", context=128, **options).path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_exactness_gate_proves_it(argmax: Artifact, backend: str) -> None:
     with closing(open_verifier(argmax, backend, 1)) as verifier:

@@ -47,7 +47,7 @@ def bits_of(artifact: Artifact, backend: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("shape", slow_but(AttentionShape, AttentionShape.PER_KV_HEAD))
-@pytest.mark.parametrize("family", slow_but(["llama", "gemma4-ple", "olmo2"], "olmo2"))
+@pytest.mark.parametrize("family", slow_but(["llama", "gemma4-ple", "olmo2"], "llama"))
 def test_both_layouts_give_the_same_bits(family: str, shape: AttentionShape, tmp_path: Path) -> None:
     """They have embeddings of their own for layers, norms over all heads, and K/V that layers share."""
     third, last = (converted(tmp_path, family, layout, attention=shape) for layout in ChannelLayout)

@@ -215,6 +215,7 @@ def test_the_verdict_names_the_first_difference() -> None:
     assert lane.largest_difference > 0
 
 
+@pytest.mark.slow
 def test_a_value_that_is_not_finite_is_named() -> None:
     stale = next(v for v in gate(StaleNaN(shape_of())).invariances if v.invariance is STALE)
     assert stale.detail == "before the first pass slot 127 of pool global holds a value that is not finite"

@@ -61,7 +61,7 @@ def divergence(expected: np.ndarray, found: np.ndarray) -> float:
     [
         pytest.param(
             *(gguf, weights, target if fits(weights, target) else Target.CPU, form, backend),
-            marks=() if gguf.stem == "llama" else pytest.mark.slow,
+            marks=() if gguf.stem == "llama" and backend == OPENVINO else pytest.mark.slow,
         )
         for (gguf, weights), target, form, backend in zip(
             PAIRS, cycle((Target.MAC, Target.CPU)), cycle(FORMS), cycle(BACKENDS), strict=False

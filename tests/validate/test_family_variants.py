@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from family_variants import CASES, CONTEXT, LOGITS, answers, llama_cpp_logits
+from slow import slow_but
 
 from anespec.convert.families import FAMILIES
 from anespec.gguf.container import GGUFFile
@@ -27,7 +28,7 @@ def reference_logits(path: Path, ids: list[int]) -> np.ndarray:
         return reference.logits(hidden[-1:])[0]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, *list(CASES)[::4]))
 def test_the_reference_computes_what_llama_cpp_does(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     path = case.variant.write(tmp_path / "model.gguf")

@@ -48,7 +48,7 @@ def worst_share(verdict: GoldenVerdict) -> float:
 
 
 @needs_stories
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "torch"))
 @pytest.mark.parametrize("weights", slow_but(FORMATS, WeightFormat.FP16))
 def test_a_trained_model_is_green(
     stories: dict[WeightFormat, Artifact], weights: WeightFormat, backend: str

@@ -185,6 +185,7 @@ def test_a_position_off_by_one_fails_the_exactness_gate(
     assert {Invariance.PARTITION, Invariance.STALE} & failed, verdict.invariances
 
 
+@pytest.mark.slow
 def test_rows_that_attention_does_not_see_are_found_on_openvino_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

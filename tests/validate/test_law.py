@@ -40,7 +40,7 @@ def test_the_embedded_model_allows_speculation(embedded: Artifact, backend: str)
 
 @needs_stories
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
-@pytest.mark.parametrize("weights", slow_but(WeightFormat, WeightFormat.FP16, WeightFormat.INT8_CHANNEL))
+@pytest.mark.parametrize("weights", slow_but(WeightFormat, WeightFormat.INT8_CHANNEL))
 def test_a_trained_model_allows_speculation(
     stories: dict[WeightFormat, Artifact], weights: WeightFormat, backend: str
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from planted import STORIES, convert_to, needs_stories
+from slow import slow_but
 
 from anespec.manifests.schema import WeightFormat, relative_error
 from anespec.manifests.store import Artifact
@@ -18,7 +19,9 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return convert_to(tmp_path_factory.mktemp("fp16"), STORIES, WeightFormat.FP16)
 
 
-@pytest.mark.parametrize("weights", [WeightFormat.INT8_BLOCK32, WeightFormat.LUT4])
+@pytest.mark.parametrize(
+    "weights", slow_but([WeightFormat.INT8_BLOCK32, WeightFormat.LUT4], WeightFormat.LUT4)
+)
 def test_an_estimate_is_what_a_conversion_gives(
     artifact: Artifact, weights: WeightFormat, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import row_by_row, row_logits
+from slow import slow_but
 
 from anespec.gguf.container import GGUFFile
 from anespec.validate.golden import reference as module
@@ -39,7 +40,7 @@ def some_ids(reference: Reference, count: int, seed: int = 5) -> list[int]:
     return [(7 * i * i + 3 * i + seed) % reference.facts.vocabulary for i in range(count)]
 
 
-@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", slow_but(FAMILIES, *FAMILIES[::6]), ids=lambda path: path.stem)
 def test_several_sequences_equal_single_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where rows and queries are cut into pieces."""
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 13)

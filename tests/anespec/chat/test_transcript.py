@@ -70,6 +70,7 @@ def test_what_is_taken_back_lets_older_turns_in_again() -> None:
     assert transcript.forgotten == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.none() | text, st.lists(st.builds(Turn, text, text, st.none() | text), max_size=4))
 def test_a_saved_conversation_is_the_one_that_is_loaded(

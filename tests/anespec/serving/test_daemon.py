@@ -101,6 +101,7 @@ def test_a_second_one_at_its_port_is_told_whose_that_is(daemon: Started, measure
         assert "another program listens there" in refused.err
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path: Path) -> None:
     with started(tmp_path, measured, "--model", "small=typo.gguf") as found:
         note = "note: typo.gguf: is no file, no folder and no model in the cache (`anespec list`), so there"

@@ -9,6 +9,7 @@ import pytest
 from by_hand import rows_for
 from converting import build
 from graphs import reloaded
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.graph.builder import Var, mb
@@ -151,7 +152,7 @@ def test_a_pass_runs_what_its_rows_need(argmax: Artifact, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", LIBRARIES)
-@pytest.mark.parametrize("shapes", ["range", "static", "functions"])
+@pytest.mark.parametrize("shapes", slow_but(["range", "static", "functions"], "functions"))
 def test_both_functions_find_the_same_tokens(gguf: Path, tmp_path: Path, shapes: str, backend: str) -> None:
     artifact = Artifact(build(gguf, tmp_path / "m.anespec", head_outputs="argmax", shapes=shapes).path)
     (head,) = artifact.manifest.head_shards

@@ -366,6 +366,7 @@ def test_what_is_no_document_is_one_sentence(tmp_path: Path, name: str, content:
         list(parts_of(tmp_path / "missing"))
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 1000))
 def test_the_longest_match_is_found_among_many(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:

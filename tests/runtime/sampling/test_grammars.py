@@ -240,7 +240,7 @@ def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
             "nested too deeply; make it smaller",
         ),
         # What would be prepared for hours.
-        ("regex", "((a{1000}){1000}){1000}", "takes more than 2 s"),
+        pytest.param("regex", "((a{1000}){1000}){1000}", "takes more than 2 s", marks=pytest.mark.slow),
     ],
     ids=range(14),
 )
@@ -256,6 +256,7 @@ def test_no_grammar_harms_the_process(kind: str, text: str, sentence: str | None
     assert len(str(error.value)) < 5000
 
 
+@pytest.mark.slow
 def test_a_grammar_that_its_text_matches_in_very_many_ways_is_given_up() -> None:
     tokenizer, tokens = vocabulary_of("gpt-2")
     state = tokens.follow(Grammar(kind="lark", text='start: s\ns: s s s | s s | "-" | "--"'))

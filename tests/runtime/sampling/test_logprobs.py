@@ -15,6 +15,7 @@ def random_row(seed: int, vocabulary: int, scale: float) -> NDArray[np.float16]:
     return (np.random.default_rng(seed).normal(size=vocabulary) * scale - 3).astype(np.float16)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

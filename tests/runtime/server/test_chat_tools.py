@@ -160,6 +160,7 @@ def test_without_parallel_calls_there_is_one_and_with_them_there_may_be_more(
         assert len(found.tool_calls or []) == 1
 
 
+@pytest.mark.slow
 def test_guesses_change_no_call(tooled: Running) -> None:
     fields = {"model": "hermes", "messages": [USER], "tools": [TURN], "tool_choice": "required", "seed": 3}
     answers = [
@@ -222,6 +223,7 @@ def test_only_allowed_tools_are_called(client: OpenAI) -> None:
     assert [call.function.name for call in found.choices[0].message.tool_calls or []] == ["stop"]
 
 
+@pytest.mark.slow
 def test_a_conversation_with_calls_goes_back_through_the_template(client: OpenAI, model: Model) -> None:
     call = {
         "id": "call_1",
@@ -284,6 +286,7 @@ def test_tools_need_neither_description_nor_parameters(model: Model) -> None:
         )
 
 
+@pytest.mark.slow
 def test_any_object_and_llama_servers_schema_and_grammar(tooled: Running) -> None:
     def ask(**fields: object) -> str:
         answer = tooled.client.post(

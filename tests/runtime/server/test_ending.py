@@ -116,6 +116,7 @@ def _until(happens: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_stream_that_has_begun_ends_properly_and_nothing_new_begins(owned: Model) -> None:
     def client(url: str, lifecycle: Lifecycle) -> None:
         with (

@@ -56,6 +56,7 @@ def until(happens: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_open_paths_and_refusals_count_as_nobody_s_looks(
     guarded: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

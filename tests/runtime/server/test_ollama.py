@@ -52,6 +52,7 @@ def test_streaming_is_the_default(served: Running) -> None:
     assert len(answer.text.splitlines()) > 10
 
 
+@pytest.mark.slow
 def test_a_prompt_is_answered_as_a_chat_is_and_a_raw_one_continued(client: Client, model: Model) -> None:
     told = client.generate("chatty", "Once upon a time", system="Be brief.", options=GREEDY)
     assert told.response == model.chat(MESSAGES, max_tokens=40).text

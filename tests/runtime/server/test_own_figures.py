@@ -166,6 +166,7 @@ def test_who_is_an_administrator(tmp_path: Path) -> None:
     assert admins(f"ann:{ANN}:admin\nadmin:{BOB}") == {"ann": False, "admin": False}
 
 
+@pytest.mark.slow
 def test_a_key_pays_for_its_metrics(
     shared: tuple[Running, KeyRing, Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:

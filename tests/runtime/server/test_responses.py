@@ -115,6 +115,7 @@ def test_a_stream_says_the_same_event_by_event(served: Running, client: OpenAI) 
     assert found[-1].response.usage.output_tokens == 40
 
 
+@pytest.mark.slow
 def test_the_stream_helper_of_the_client(client: OpenAI, model: Model) -> None:
     text = model.chat([USER], max_tokens=40).text
     with client.responses.stream(
@@ -166,6 +167,7 @@ class Step(BaseModel):
     far: bool
 
 
+@pytest.mark.slow
 def test_parse_gives_what_the_model_class_says(tooled_client: OpenAI) -> None:
     found = tooled_client.responses.parse(
         model="hermes", input=TEXT, text_format=Step, temperature=0, max_output_tokens=300
@@ -240,6 +242,7 @@ def test_a_function_is_called_and_its_output_goes_back(
     assert again.usage.input_tokens == len(prompt.ids)
 
 
+@pytest.mark.slow
 def test_the_stream_helper_puts_calls_together(tooled_client: OpenAI) -> None:
     with tooled_client.responses.stream(
         model="hermes",

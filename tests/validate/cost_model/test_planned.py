@@ -57,7 +57,10 @@ def whole(plan: ConversionPlan, indices: range) -> ShardWork:
 
 
 @pytest.mark.parametrize("name", slow_but(MODELS, "llama"))
-@pytest.mark.parametrize("form", [KVForm.SLICE_UPDATE, KVForm.PACKED, KVForm.OUTSIDE, KVForm.AT_POSITION])
+@pytest.mark.parametrize(
+    "form",
+    slow_but([KVForm.SLICE_UPDATE, KVForm.PACKED, KVForm.OUTSIDE, KVForm.AT_POSITION], KVForm.AT_POSITION),
+)
 def test_few_layers_tell_the_work_of_all(name: str, form: KVForm, tmp_path: Path) -> None:
     with planned(MODELS[name].write(tmp_path / "m.gguf"), kv_form=form) as plan:
         layers, _ = planned_shards(plan)

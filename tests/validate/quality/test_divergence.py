@@ -81,6 +81,7 @@ def test_perplexity_and_its_change_are_those_of_the_mean() -> None:
     assert figures.perplexity_change == pytest.approx(change)
 
 
+@pytest.mark.slow
 def test_the_standard_error_is_how_much_the_change_wavers() -> None:
     """Over many texts of 200 tokens the changes spread as far as one text's standard error says."""
     reference, artifact, targets = logits(4, 200 * 300, 30, 1.0)

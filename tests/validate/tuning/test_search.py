@@ -129,6 +129,7 @@ def test_only_packages_of_functions_have_another_prefill_block() -> None:
 HINTED = replace(SPACE, range_default=tuple(RangeDefault), reshape_hint=tuple(ReshapeHint))
 
 
+@pytest.mark.slow
 def test_a_range_s_default_and_hint_are_searched_and_no_other_shape_s() -> None:
     for candidate in HINTED.around(None, ()):
         is_range = candidate.shapes is Shapes.RANGE

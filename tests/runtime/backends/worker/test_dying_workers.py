@@ -171,7 +171,7 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("how", slow_but(REASONS, "die", "nonsense"))
+@pytest.mark.parametrize("how", slow_but(REASONS, "die"))
 def test_wherever_a_worker_is_lost_all_states_are_zeros_and_it_goes_on(
     small: Artifact, fault: Callable[..., None], how: str
 ) -> None:
@@ -228,6 +228,7 @@ def test_one_that_dies_again_and_again_ends_in_one_sentence(
         assert same_bits(run_tokens(verifier, PROMPT), clean)
 
 
+@pytest.mark.slow
 def test_a_shard_that_fails_is_said_and_the_same_pass_may_be_run_again(
     small: Artifact, fault: Callable[..., None]
 ) -> None:

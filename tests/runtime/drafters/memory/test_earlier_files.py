@@ -107,6 +107,7 @@ def test_files_that_could_not_be_taken_over_stay(
     assert image(root, "") == learnt(REQUESTS, (77, -5))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_whole_parts_of_damaged_files_are_taken_over(

@@ -18,6 +18,7 @@ def test_an_answer_is_shown_as_it_comes(visit: Visit, script: Script) -> None:
     assert visit.page.title().startswith("What comes?")
 
 
+@pytest.mark.slow
 def test_escape_stops_and_what_came_is_kept(visit: Visit, script: Script) -> None:
     script.answers.append(said("on and ", endless=True, seconds=0.02))
     visit.ask("Go on")

@@ -32,6 +32,7 @@ def test_figures_live_while_an_answer_is_written(visit: Visit, script: Script) -
     expect(figure(visit, "tokens/pass")).to_have_text(re.compile(r"^(2\.\d\d|3\.\d\d)$"))
 
 
+@pytest.mark.slow
 def test_drafted_tokens_are_coloured_by_source(visit: Visit, script: Script) -> None:
     pieces = [
         Piece("**Once"),

@@ -26,6 +26,7 @@ def fill(visit: Visit, script: Script) -> None:
         visit.wait_for_end()
 
 
+@pytest.mark.slow
 def test_what_left_is_said_and_is_not_asked_again(visit: Visit, script: Script) -> None:
     fill(visit, script)
     assert script.asked[-1]["truncation"] == "auto"

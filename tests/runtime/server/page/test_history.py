@@ -10,6 +10,7 @@ from scripted_chat import Piece, Said, Script
 from serving import Running
 
 
+@pytest.mark.slow
 def test_history_survives_a_reload(visit: Visit, script: Script) -> None:
     script.answers.append(Said([Piece("Because", None, True), Piece("It "), Piece("does.", "lookup")]))
     visit.ask("Does it stay?")

@@ -77,6 +77,7 @@ def test_each_form_becomes_its_element(visit: Visit) -> None:
         assert draw(visit, text)["html"] == html
 
 
+@pytest.mark.slow
 def test_what_has_begun_counts_as_closed_while_an_answer_is_written(visit: Visit) -> None:
     begun = {
         "a **b *c": "<p>a <strong>b <em>c</em></strong></p>",
@@ -101,8 +102,8 @@ def test_an_answer_looks_the_same_whichever_way_it_grew(visit: Visit) -> None:
     ("text", "drafted"),
     [
         ("**Once** [upon](https://a.example) a `time`", ["Once", "upon", "a ", "time"]),
-        ("> - AT&amp;T\n> - 2 \\* 3", ["2 ", "* ", "3"]),
-        ("```py\na\n\tb\n```", ["a", "b"]),
+        pytest.param("> - AT&amp;T\n> - 2 \\* 3", ["2 ", "* ", "3"], marks=pytest.mark.slow),
+        pytest.param("```py\na\n\tb\n```", ["a", "b"], marks=pytest.mark.slow),
         ("| a | b |\n|---|---|\n| c | d |", ["a", "b", "c", "d"]),
     ],
 )

@@ -48,6 +48,7 @@ def test_what_is_being_refused_can_be_stopped(visit: Visit, script: Script) -> N
     expect(visit.page.locator(".answer .ending")).to_have_text("Stopped.")
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_is_said_and_can_be_tried_again(visit: Visit, script: Script) -> None:
     script.answers.append(ApiError(400, "the conversation has 9 tokens", "context_length_exceeded"))
     script.answers.append(
@@ -98,6 +99,7 @@ def locked(tmp_path: Path) -> Iterator[Running]:
         yield found
 
 
+@pytest.mark.slow
 def test_a_key_is_asked_for_and_kept_for_this_tab(browser: Browser, locked: Running) -> None:
     with visiting(browser, locked) as visit:
         dialog = visit.page.locator("#ask-key")
