@@ -8,13 +8,18 @@ BENCHMARKED := $(VENV)/.benchmarked
 SETUP := pyproject.toml constraints.txt
 MYPY := $(VENV)/bin/mypy --strict
 PIP := $(PYTHON) -m pip --disable-pip-version-check -qq
-# A process takes the tests of a file in their order, so that what they share is made once.
-TESTS = $(PYTHON) -m pytest -n $(JOBS) --dist worksteal
 JOBS ?= 2
 CASES ?= 100000
 SEED ?= 0
 FIRST ?= 0
 MODEL ?= build/random-1gb.gguf
+
+# The Swift worker is built while the first tests run. Each process takes tests in the order of their files, so that
+# what those of a file share is made once.
+define run-tests
+@$(PYTHON) tests/support/swift_build.py & \
+$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(1) $(PYTEST_ARGS); code=$$?; wait; exit $$code
+endef
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all fuzz lint typecheck check wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
@@ -30,10 +35,10 @@ demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedde
 	@echo "  uv tool install .   or   pipx install .   in every shell"
 
 test: $(DEVELOPED) ## set up, then run the tests, without the slow ones: five minutes
-	@$(TESTS) -m 'not slow' $(PYTEST_ARGS)
+	$(call run-tests,-m 'not slow')
 
 test-all: $(DEVELOPED) ## run all tests, which takes several times as long
-	@$(TESTS) $(PYTEST_ARGS)
+	$(call run-tests)
 
 fuzz: $(DEVELOPED) ## damage GGUF headers, CASES=100000 of them, for some minutes (SEED=0 FIRST=0), and shards
 	@$(PYTHON) tests/fuzz/campaign.py --cases $(CASES) --seed $(SEED) --first $(FIRST)

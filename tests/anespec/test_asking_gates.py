@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from commands import command_of, run
 from fresh_process import answered_here
 from html_page import Page
+from once import Once
 from slow import slow_but
 
 from anespec.cli.verbs.generate import generate
@@ -54,17 +55,21 @@ def change_form(artifact: Path, before: str, after: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def judged(gguf: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def judged(gguf: Path, text: Path, tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
     """A small artifact that every gate has judged: quickly, and in full as its verdict says."""
     path = tmp_path_factory.mktemp("judged") / "judged.anespec"
-    assert run("convert", gguf, "-o", path, "--target", "mac", "--context", 64).code == 0
-    with answered_here():
-        result = ask(path, "--quality", text, "--quality-tokens", 30, "--quick", "--json")
-    assert result.exception is None, result.exception
-    assert result.stderr == "", "with --json nobody asked for progress"
-    assert [gate["kept"] for gate in facts_of(result)["gates"]] == [False] * 4
-    change_form(path, "quick", "full")
-    return path
+    asked = ("--quality-tokens", 30, "--quick", "--json")
+
+    def make(path: Path) -> None:
+        assert run("convert", gguf, "-o", path, "--target", "mac", "--context", 64).code == 0
+        with answered_here():
+            result = ask(path, "--quality", text, *asked)
+        assert result.exception is None, result.exception
+        assert result.stderr == "", "with --json nobody asked for progress"
+        assert [gate["kept"] for gate in facts_of(result)["gates"]] == [False] * 4
+        change_form(path, "quick", "full")
+
+    return once(path, make, gguf, text, asked)
 
 
 @pytest.fixture

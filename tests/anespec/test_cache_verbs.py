@@ -48,6 +48,7 @@ def gates() -> dict[str, str]:
     return dict(fact["gates"])
 
 
+@pytest.mark.slow
 def test_a_model_passes_once_golden_and_exactness_have_said_so(cached: Path, gguf: Path) -> None:
     assert "not checked" in listed()
     assert gates() == {"golden": "not run", "exactness": "not run"}

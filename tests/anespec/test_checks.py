@@ -226,6 +226,7 @@ def test_generate_keeps_nobody_waiting_who_does_not_watch(
     assert not (artifact / "gates").exists()
 
 
+@pytest.mark.slow
 def test_generate_ends_with_the_code_of_a_golden_gate_that_fails(failing: Path) -> None:
     result = invoke_generate(failing, "--gates", "later")
     assert isinstance(result.exception, GoldenGateError)  # type: ignore[attr-defined]

@@ -193,6 +193,7 @@ def test_no_daemon_touches_what_it_was_not_told(trapped: Trapped, artifact: Path
     assert (answer.status_code, stopped.code, daemon.returncode) == (200, 0, 0)
 
 
+@pytest.mark.slow
 def test_the_library_touches_nothing(trapped: Trapped, artifact: Path) -> None:
     trapped.sprung()
     program = PROGRAM.format(artifact=str(artifact))

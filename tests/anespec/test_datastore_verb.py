@@ -8,6 +8,7 @@ import pytest
 from commands import run
 
 
+@pytest.mark.slow
 def test_a_datastore_is_built_shown_and_drafted_from(gguf: Path, tmp_path: Path) -> None:
     messages = [
         {"role": "user", "content": "Well?"},

@@ -69,6 +69,7 @@ def test_choices_are_told_apart(trained: Path) -> None:
     assert all(choice["text"] in shown.out for choice in facts["choices"])
 
 
+@pytest.mark.slow
 def test_a_reference_and_lookups_limits_change_passes_and_no_token(trained: Path) -> None:
     with anespec.load(trained, threads=1) as model:
         plain = model.generate("def area(", max_tokens=40, speculate=False)

@@ -105,6 +105,7 @@ def test_for_an_artifact_for_the_cpu_a_note_is_enough(artifact: Path) -> None:
     assert run("validate", artifact, "--gate", "residency", "--require-residency").code == 11
 
 
+@pytest.mark.slow
 def test_residency_runs_first_of_all_gates(artifact: Path) -> None:
     outcome = run("validate", artifact, "--quick", "--threads", 1, "--json")
     assert outcome.code == 0, outcome.err

@@ -144,6 +144,7 @@ def test_validate_finds_a_damaged_shard(artifact: Path, gguf: Path, tmp_path: Pa
     assert 'class="red" href="#golden"' in (broken / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.py"
     text.write_text("def area(width, height):\n    return width * height\n" * 8)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from by_hand import greedy
 from commands import run
-from swift_build import SCRATCH, swift
+from swift_build import built_worker
 
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends import open_verifier
@@ -22,14 +22,13 @@ PROMPT = "def test_read(self):\n    self.assertEqual(self.file.read(1), b'a')\n 
 @pytest.fixture(scope="module")
 def over_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The environment in which there are workers here, whose predictions this process computes."""
-    built = swift("build", "--product", "anespec-worker")
-    assert built.returncode == 0, built.stdout + built.stderr
+    executable = built_worker()
     path = tmp_path_factory.mktemp("server") / "socket"
     threading.Thread(target=listen, args=(Packages(), path), daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANESPEC_STANDIN_SERVER", str(path))
         patch.setenv("ANESPEC_STANDIN_PYTHON", sys.executable)
-        patch.setenv("ANESPEC_WORKER", str(SCRATCH / "debug" / "anespec-worker"))
+        patch.setenv("ANESPEC_WORKER", str(executable))
         yield
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from converting import build
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.system.errors import StorageError
@@ -82,7 +83,7 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("after", slow_but([1, 2], 1))
 @pytest.mark.parametrize(
     "place",
     [

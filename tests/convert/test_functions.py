@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from converting import build
 from graphs import layers
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.graph.builder import ct
@@ -49,7 +50,12 @@ def weight_bytes(package: Path) -> int:
     return next(package.rglob(WEIGHTS_FILE)).stat().st_size
 
 
-@pytest.fixture(scope="module", params=[WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT6])
+@pytest.fixture(
+    scope="module",
+    params=slow_but(
+        [WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT6], WeightFormat.INT8_CHANNEL
+    ),
+)
 def weights(request: pytest.FixtureRequest) -> Any:
     return request.param
 

@@ -53,6 +53,7 @@ def test_large_hidden_states_stay_finite_and_right(loud: Path, tmp_path: Path) -
     assert np.abs(found - expected).max() < 0.1
 
 
+@pytest.mark.slow
 def test_without_the_scale_they_would_overflow(
     loud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

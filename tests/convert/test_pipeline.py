@@ -152,11 +152,11 @@ def test_the_same_run_again_is_up_to_date(gguf: Path, output: Path) -> None:
         {"weights": WeightChoice(WeightFormat.FP16)},
         {"block": 8},
         {"target": Target.CPU},
-        {"attention": AttentionShape.GROUPED},
-        {"sequences": 2},
-        {"context": 128},
-        {"topology": (1, 2)},
-        {"head_shards": 2},
+        pytest.param({"attention": AttentionShape.GROUPED}, marks=pytest.mark.slow),
+        pytest.param({"sequences": 2}, marks=pytest.mark.slow),
+        pytest.param({"context": 128}, marks=pytest.mark.slow),
+        pytest.param({"topology": (1, 2)}, marks=pytest.mark.slow),
+        pytest.param({"head_shards": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_other_options_are_refused_and_replace_when_forced(

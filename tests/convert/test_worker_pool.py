@@ -159,6 +159,7 @@ multiprocessing.get_context = lambda *_: spawning
 TRAPS = ("anespec", "coremltools", "encodings", "multiprocessing", "numpy", "pickle", "runpy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", slow_but([None, "SIGKILL", "SIGINT"], "SIGKILL"))
 def test_workers_that_are_not_forked(gguf: Path, tmp_path: Path, fault: str | None) -> None:
     """As on a Mac: the same bytes, nothing of the current folder, and no word of what they leave behind.

@@ -42,8 +42,8 @@ def ending(folder: Path, text: str, *options: str) -> str:
         "import pytest\npytest.skip('needs a folder', allow_module_level=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "skipped", "-p", "no:cacheprovider", *options],
-        cwd=folder, env={"PYTHONPATH": str(SUPPORT), "PATH": ""},
+        [sys.executable, "-m", "pytest", "-q", "-p", "skipped", "-p", "xdist", *options],
+        cwd=folder, env={"PYTHONPATH": str(SUPPORT), "PATH": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

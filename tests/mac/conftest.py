@@ -15,7 +15,7 @@ from converting import build
 from light_core_ml import meet_here
 from mac_core_ml import BOTH, Built, CoreMLHere, require
 from standin_core_ml import stand_in
-from swift_build import SCRATCH, swift
+from swift_build import built_worker
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.schema import Target
@@ -47,13 +47,12 @@ def worker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         if request.param:
             build_worker(lambda _: None)
         else:
-            built = swift("build", "--product", "anespec-worker")
-            assert built.returncode == 0, built.stdout + built.stderr
+            executable = built_worker()
             path = tmp_path_factory.mktemp("server") / "socket"
             threading.Thread(target=listen, args=(Packages(), path), daemon=True).start()
             patch.setenv("ANESPEC_STANDIN_SERVER", str(path))
             patch.setenv("ANESPEC_STANDIN_PYTHON", sys.executable)
-            patch.setenv("ANESPEC_WORKER", str(SCRATCH / "debug" / "anespec-worker"))
+            patch.setenv("ANESPEC_WORKER", str(executable))
         yield CoreMLHere(CoreMLTools(), request.param)
 
 

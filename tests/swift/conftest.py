@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swift_build import SCRATCH, swift
+from swift_build import built_worker
 
 from anespec.runtime.backends.portable.package_server import Packages, listen
 
@@ -16,9 +16,7 @@ def worker_binary() -> Path:
     """The worker's executable, for debugging, over the stand-in for Core ML."""
     if sys.platform == "darwin":
         pytest.skip("needs a machine without Core ML, where predictions are the portable backend's")
-    built = swift("build", "--build-tests")
-    assert built.returncode == 0, built.stdout + built.stderr
-    return SCRATCH / "debug" / "anespec-worker"
+    return built_worker()
 
 
 @pytest.fixture(scope="session")

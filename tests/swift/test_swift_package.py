@@ -4,15 +4,14 @@ import tomllib
 
 import pytest
 from setuptools import find_packages
-from swift_build import PACKAGE, ROOT, swift
+from swift_build import PACKAGE, ROOT, built_worker, swift
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
 @pytest.mark.slow
 def test_swift_tests() -> None:
-    built = swift("build", "--build-tests")
-    assert built.returncode == 0, built.stdout + built.stderr
+    built_worker()
     tested = swift("test", "--skip-build")
     assert tested.returncode == 0, tested.stdout + tested.stderr
 

@@ -158,6 +158,7 @@ def test_what_convert_plans_fits_the_gates(block: int, context: int, sequences: 
     require_cases(measure(shape), shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -28,7 +28,7 @@ def fp16(stories: dict[WeightFormat, Artifact]) -> Iterator[ArtifactVerifier]:
     verifier.close()
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_the_embedded_model_allows_speculation(embedded: Artifact, backend: str) -> None:
     verifier = open_verifier(embedded, backend, 1)
     verdict = exactness_gate(

@@ -38,6 +38,7 @@ def ringed(variant: Variant, folder: Path, form: KVForm = KVForm.SLICE_UPDATE) -
     return verifier
 
 
+@pytest.mark.slow
 def test_the_whole_gate_allows_speculation(tmp_path: Path) -> None:
     verifier = ringed(SHALLOW_GEMMA3, tmp_path)
     here = RunEnvironment(backend="openvino", library_version="2", machine="any", threads=1, artifact="0")
@@ -64,7 +65,7 @@ def chat(verifier: ArtifactVerifier, speculate: bool) -> tuple[list[int], list[i
 @pytest.mark.parametrize(
     ("variant", "form"),
     [
-        (SHALLOW_GEMMA3, KVForm.SLICE_UPDATE),
+        pytest.param(SHALLOW_GEMMA3, KVForm.SLICE_UPDATE, marks=pytest.mark.slow),
         (SHALLOW_GEMMA3, KVForm.AT_POSITION),
         pytest.param(Variant("gemma4-ple"), KVForm.SLICE_UPDATE, marks=pytest.mark.slow),
     ],

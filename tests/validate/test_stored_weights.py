@@ -10,6 +10,7 @@ from converting import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from planted import EMBEDDED, FORMATS, needs_stories
+from slow import slow_but
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Manifest, WeightFormat
@@ -35,7 +36,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 @needs_stories
-@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("weights", slow_but(FORMATS, WeightFormat.INT8_CHANNEL, WeightFormat.LUT4))
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_some_rows_are_those_of_the_whole(

@@ -38,9 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(
     scope="module",
-    params=slow_but(
-        OPTIONS, "llama all biases", "phi3 long factors", "granite without rope", "glm4 sections"
-    ),
+    params=slow_but(OPTIONS, "llama all biases", "granite without rope"),
 )
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)

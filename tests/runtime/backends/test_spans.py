@@ -11,6 +11,7 @@ from by_hand import rows_for, same_bits, states
 from converting import build
 from family_files import Variant
 from graphs import layers, reloaded
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.schema import AttentionShape, Shapes, Target, WeightFormat
@@ -64,7 +65,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return build(source, folder / "m.anespec", **options).path
 
 
-@pytest.fixture(scope="module", params=["torch", "openvino"])
+@pytest.fixture(scope="module", params=slow_but(["torch", "openvino"], "openvino"))
 def verifier(request: pytest.FixtureRequest, artifact: Path) -> Iterator[Verifier]:
     verifier = open_verifier(artifact, request.param, threads=1)
     yield verifier

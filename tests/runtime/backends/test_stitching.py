@@ -42,6 +42,7 @@ def test_several_shards_give_the_bits_of_one(stories_cpu: Path, cut: Path, backe
     assert all((a == b).all() for a, b in zip(states(one), states(several), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "torch"))
 def test_a_head_in_slices_gives_the_bits_of_one_convolution(
     shared_models: Path, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch

@@ -73,6 +73,7 @@ tokens = st.lists(st.integers(0, 3), max_size=40)
 wide = st.lists(st.sampled_from([0, 1, 299, 70_000, 99_999]), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     st.one_of(st.lists(tokens, min_size=1, max_size=6), st.lists(wide, min_size=1, max_size=6)),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow import slow_but
 
 from anespec.gguf.container import GGUFFile
 from anespec.runtime.passes import RowLogits
@@ -90,7 +91,7 @@ def output_of(name: str, sampler: Sampler, rows: int = 0, most: int = 200) -> li
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["phi-3", "gpt-2"])
+@pytest.mark.parametrize("name", slow_but(["phi-3", "gpt-2"], "phi-3"))
 def test_outputs_match_their_grammar(name: str, kind: str) -> None:
     grammar, matches = KINDS[kind]
     tokenizer, _ = vocabulary_of(name)

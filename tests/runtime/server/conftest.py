@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from chat_templates import SPECIAL, TEMPLATES, with_template
 from chatty_model import write_chatty
-from converting import build_once
+from converting import build
 from fresh_process import answered_here
 from once import Once
 from serving import Running, running
@@ -18,10 +18,16 @@ from anespec.model import Model
 
 @pytest.fixture(scope="session")
 def chatty(tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
-    """An artifact of the embedded model with a chat template."""
+    """An artifact of the embedded model with a chat template, that has the verdict of the exactness gate."""
     folder = tmp_path_factory.mktemp("chatty")
     gguf = write_chatty(folder / "chatty.gguf")
-    return build_once(once, gguf, folder / "chatty.anespec", target=Target.CPU, context=512, sequences=4)
+
+    def make(path: Path) -> None:
+        build(gguf, path, target=Target.CPU, context=512, sequences=4)
+        with answered_here():
+            anespec.load(path).close()
+
+    return once(folder / "chatty.anespec", make, gguf)
 
 
 @pytest.fixture(scope="session")

@@ -143,6 +143,7 @@ def test_the_stream_helper_puts_calls_together(client: OpenAI) -> None:
     require_call_of_turn(call.function.arguments)
 
 
+@pytest.mark.slow
 def test_without_parallel_calls_there_is_one_and_with_them_there_may_be_more(
     client: OpenAI, model: Model
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_call_that_is_cut_off_stays_one(client: OpenAI) -> None:
         json.loads(call.function.arguments)
 
 
+@pytest.mark.slow
 def test_strict_tools_may_be_left_out_but_not_called_wrongly(client: OpenAI, model: Model) -> None:
     strict = {**TURN, "function": {**TURN["function"], "strict": True}}
     fields = {"model": "hermes-special", "messages": [USER], "max_tokens": 60, "parallel_tool_calls": False}

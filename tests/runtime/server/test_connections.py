@@ -246,6 +246,7 @@ def test_a_client_that_goes_away_frees_what_it_held(busy: tuple[Model, Running])
         _until(lambda: found.models.leases == 0)
 
 
+@pytest.mark.slow
 def test_one_that_waits_in_the_queue_leaves_it(busy: tuple[Model, Running]) -> None:
     model, found = busy
     with model.begin([1, 2], anespec.GenerationOptions(max_tokens=480, choices=4, ignore_eos=True)):
@@ -258,6 +259,7 @@ def test_one_that_waits_in_the_queue_leaves_it(busy: tuple[Model, Running]) -> N
         assert model.load.active == 4
 
 
+@pytest.mark.slow
 def test_one_that_reads_nothing_of_its_stream_is_given_up(busy: tuple[Model, Running]) -> None:
     model, found = busy
     client = _connect(found, SO_RCVBUF=4096)

@@ -22,6 +22,7 @@ def client(served: Running) -> Client:
     return Client(host=served.url)
 
 
+@pytest.mark.slow
 def test_a_chat_is_the_one_that_the_library_gives(client: Client, model: Model) -> None:
     expected = model.chat(MESSAGES, max_tokens=40, temperature=0.8, top_k=40, top_p=0.9, seed=7)
     found = client.chat("chatty", MESSAGES, options={"seed": 7, "num_predict": 40, "num_ctx": 99})

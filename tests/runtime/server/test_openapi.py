@@ -7,6 +7,7 @@ from described import Described
 from openai import InternalServerError, OpenAI
 from openapi_spec_validator import validate
 from serving import Running
+from slow import slow_but
 from starlette.responses import Response
 from starlette.testclient import TestClient
 
@@ -15,7 +16,7 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.openapi import description
 
 
-@pytest.mark.parametrize("needs_key", [False, True])
+@pytest.mark.parametrize("needs_key", slow_but([False, True], True))
 def test_the_description_is_one(needs_key: bool) -> None:
     found = description(ENDPOINTS, "1", needs_key)
     validate(found)

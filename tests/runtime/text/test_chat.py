@@ -7,6 +7,7 @@ import pytest
 from chat_templates import FEATURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow import slow_but
 from transformers_templates import rendered
 
 from anespec.runtime.text.templates.rendering import render_chat
@@ -43,7 +44,7 @@ def render(template: str, messages: Any = MESSAGES, **variables: Any) -> str:
     )
 
 
-@pytest.mark.parametrize("name", ["qwen2", "phi-3"])
+@pytest.mark.parametrize("name", slow_but(["qwen2", "phi-3"], "phi-3"))
 def test_real_templates_render_as_transformers_renders_them(
     name: str, tokenizer_of: Callable[[str], Tokenizer]
 ) -> None:

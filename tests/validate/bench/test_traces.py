@@ -37,6 +37,7 @@ def plain() -> Tokenizer:
 TWO_TURNS = (("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello you"), ("user", "Bye"))
 
 
+@pytest.mark.slow
 def test_every_answer_is_a_request_after_all_before_it(qwen: Tokenizer) -> None:
     first, second = requests_of(session(*TWO_TURNS, ("assistant", "\nSee you")), qwen)
     assert qwen.decode(first.prompt, skip_special=False) == (

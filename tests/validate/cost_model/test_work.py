@@ -49,7 +49,7 @@ def shard_work(folder: Path, form: KVForm, shape: AttentionShape) -> ShardWork:
 
 
 @pytest.mark.parametrize("form", KVForm)
-@pytest.mark.parametrize("shape", AttentionShape)
+@pytest.mark.parametrize("shape", slow_but(AttentionShape, AttentionShape.PER_KV_HEAD))
 def test_bytes_of_keys_and_values_are_those_counted_by_hand(
     form: KVForm, shape: AttentionShape, tmp_path: Path
 ) -> None:
@@ -82,6 +82,7 @@ def test_a_plan_and_the_artifact_made_by_it_have_the_same_work(
     assert planned.rows == options.block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_but(["gemma3", "gemma4", "phi3"], "gemma3"))
 def test_layers_of_several_kinds_are_each_counted(families: Path, family: str, tmp_path: Path) -> None:
     source = families / f"{family}.gguf"

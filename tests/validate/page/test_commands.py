@@ -43,6 +43,7 @@ def read_back(verb: click.Command, line: str) -> dict[str, object]:
     return dict(verb.make_context(name, words).params)
 
 
+@pytest.mark.slow
 def test_the_conversion_of_the_page_is_the_one_that_was_done(tmp_path: Path) -> None:
     options = ConvertOptions(
         target=Target.IPHONE, block=3, context=64, sequences=2, topology=(1, 3), head_shards=2,

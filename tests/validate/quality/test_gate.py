@@ -148,6 +148,7 @@ def test_the_references_perplexity_is_llama_cpps(text: Path) -> None:
     model.close()
 
 
+@pytest.mark.slow
 @needs_stories
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_fp16_stays_closer_than_int8(

@@ -336,6 +336,7 @@ def test_only_core_ml_makes_a_plan_to_record(artifact: Artifact, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_core_ml_is_not_asked_about_an_artifact_for_the_cpu(gguf: Path, tmp_path: Path) -> None:
     artifact = Artifact(build(gguf, tmp_path / "cpu.anespec", target=Target.CPU).path)
     coreml = StandInCoreML(everything_on(Device.ANE))

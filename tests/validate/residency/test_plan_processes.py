@@ -12,7 +12,7 @@ import pytest
 from converting import build
 from plans import StandInCoreML, all_but, everything_on
 from standin_core_ml import stand_in
-from swift_build import SCRATCH, swift
+from swift_build import built_worker
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.graph_choices import ReshapeHint
@@ -115,9 +115,7 @@ def told(operations: Iterable[Operation]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def binary() -> Path:
-    built = swift("build", "--product", "anespec-worker")
-    assert built.returncode == 0, built.stdout + built.stderr
-    return SCRATCH / "debug" / "anespec-worker"
+    return built_worker()
 
 
 @pytest.fixture

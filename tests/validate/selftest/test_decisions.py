@@ -163,6 +163,7 @@ def test_the_form_that_runs_is_what_other_questions_are_asked_with() -> None:
         assert step.id in own or forms <= {KVForm.OUTSIDE}, step.id
 
 
+@pytest.mark.slow
 def test_a_healthy_machine_asks_about_shapes_once(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
 ) -> None:

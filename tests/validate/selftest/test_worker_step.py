@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from stand_in import SCALE, StandInDevice, planted, run_steps, said
-from swift_build import SCRATCH, swift
+from swift_build import built_worker
 from workers import STAND_IN_SERVER
 
 from anespec.manifests.schema import KVForm
@@ -27,13 +27,12 @@ FACTS = StandInDevice().facts()
 @pytest.fixture(scope="module")
 def over_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Workers whose predictions this process computes; the file of their faults."""
-    built = swift("build", "--product", "anespec-worker")
-    assert built.returncode == 0, built.stdout + built.stderr
+    executable = built_worker()
     folder = tmp_path_factory.mktemp("server")
     threading.Thread(target=listen, args=(Packages(), folder / "socket"), daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STAND_IN_SERVER, str(folder / "socket"))
-        patch.setenv("WORKER", str(SCRATCH / "debug" / "anespec-worker"))
+        patch.setenv("WORKER", str(executable))
         patch.setenv("ANESPEC_STANDIN_FAULTS", str(folder / "faults.json"))
         yield folder / "faults.json"
 
@@ -50,6 +49,7 @@ def run(folder: Path, faults: Path, *fault: dict[str, object]) -> tuple[TrialRec
     return record, said([record], "worker")["one shard"]
 
 
+@pytest.mark.slow
 def test_a_worker_gives_the_device_s_own_bits_and_is_advised(folder: Path, over_workers: Path) -> None:
     record, told = run(folder, over_workers)
     measured, worker = record.measured, record.measured.worker
@@ -185,7 +185,7 @@ def test_the_portable_device_s_worker_computes_with_openvino(
 ) -> None:
     from anespec.runtime.backends.worker.process import WorkerProgram
 
-    own = WorkerProgram((str(SCRATCH / "debug" / "anespec-worker"),), "by hand", compared=False)
+    own = WorkerProgram((str(built_worker()),), "by hand", compared=False)
     monkeypatch.setattr(device_module, "build_worker", lambda say: own)
     command = PortableDevice().worker(lambda _: None).command
     assert command[-1] == own.command[0]

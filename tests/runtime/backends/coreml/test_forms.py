@@ -6,6 +6,7 @@ import pytest
 from by_hand import run_tokens, same_bits, states
 from converting import build
 from light_core_ml import meet_here
+from slow import slow_but
 from standin_core_ml import stand_in
 from tiny_model import TinyModel, write_gguf
 
@@ -26,7 +27,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> CoreMLBackend:
     return CoreMLBackend("coreml", ComputeUnits.CPU_AND_NE)
 
 
-@pytest.mark.parametrize("form", list(KVForm))
+@pytest.mark.parametrize("form", slow_but(KVForm, KVForm.OUTSIDE, KVForm.AT_POSITION))
 def test_every_form_gives_torchs_own_bits(tmp_path: Path, backend: CoreMLBackend, form: KVForm) -> None:
     source = write_gguf(tmp_path / "tiny.gguf", TinyModel(layers=2))
     path = build(

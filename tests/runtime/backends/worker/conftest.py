@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from converting import build
-from swift_build import SCRATCH, swift
+from swift_build import built_worker
 from tiny_model import TinyModel, write_gguf
 from workers import STAND_IN_SERVER
 
@@ -37,12 +37,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 @pytest.fixture(scope="session")
 def swift_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProgram]:
     """The real worker, whose predictions this process computes; skips without Swift."""
-    built = swift("build", "--product", "anespec-worker")
-    assert built.returncode == 0, built.stdout + built.stderr
+    executable = built_worker()
     path = listening(tmp_path_factory, Packages())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(STAND_IN_SERVER, str(path))
-        yield WorkerProgram((str(SCRATCH / "debug" / "anespec-worker"),), "by hand", compared=False)
+        yield WorkerProgram((str(executable),), "by hand", compared=False)
 
 
 @pytest.fixture

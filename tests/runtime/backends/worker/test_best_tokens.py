@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from by_hand import rows_for
 from converting import build
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 from workers import EACH_ALONE, open_workers
 
@@ -31,7 +32,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path: Path) -> Artifact:
     return Artifact(build(source, tmp_path / "m.anespec", **options).path)
 
 
-@pytest.fixture(params=[EACH_ALONE, None], ids=["apart", "together"])
+@pytest.fixture(params=slow_but([EACH_ALONE, None], EACH_ALONE), ids=["apart", "together"])
 def verifier(
     request: pytest.FixtureRequest, artifact: Artifact, swift_worker: WorkerProgram
 ) -> Iterator[WorkerVerifier]:

@@ -271,6 +271,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", slow_but([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], signal.SIGKILL))
 def test_workers_end_with_the_process_that_started_them(small: Artifact, number: signal.Signals) -> None:
     support = str(Path(__file__).parents[3] / "support")

@@ -119,6 +119,7 @@ def test_marks_are_where_the_drafted_characters_are(visit: Visit) -> None:
     assert draw(visit, text, [[text.rindex("cat"), len(text), "mix"]])["drafted"] == ["cat"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     slow_but(["*a ", "**a*", "_a ", "[a](", "> ", "`a``", "<a ", "\\(", "![", "|a", "a@", "\n- "], "[a]("),

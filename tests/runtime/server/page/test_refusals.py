@@ -26,6 +26,7 @@ def test_a_full_queue_is_waited_for(visit: Visit, script: Script) -> None:
     assert len(script.asked) == 2
 
 
+@pytest.mark.slow
 def test_a_model_that_loads_is_waited_for_or_not(visit: Visit, script: Script) -> None:
     loading = ApiError(503, "the model is being loaded; try again soon", headers={"retry-after": "60"})
     script.answers.extend([loading, loading])
