@@ -1,7 +1,7 @@
 // swift-tools-version: 6.0
 import PackageDescription
 
-// Where there is no Core ML, a module of that name stands in for it: the sources are the same.
+// On Linux a module named CoreML stands in for Core ML, so that the worker's sources are the same.
 #if os(Linux)
 let standIn: [Target] = [.target(name: "CoreML", path: "Sources/StandIn")]
 let coreML: [Target.Dependency] = ["CoreML"]

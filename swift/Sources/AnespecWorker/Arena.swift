@@ -2,9 +2,9 @@ import Foundation
 
 /// The memory that host and workers share: a header, a table of entries, and the entries (docs/worker.md).
 ///
-/// Header and table are read once and checked whole; later changes to them are not seen.
+/// The header and the table are read and checked once; later changes to them have no effect.
 public final class Arena {
-    /// Where an entry lies.
+    /// The place of an entry in the memory.
     struct Entry: Equatable {
         let offset: Int
         let bytes: Int
@@ -22,7 +22,7 @@ public final class Arena {
 
     /// Map the file behind a descriptor, which may be closed afterwards.
     ///
-    /// - Parameter build: what this worker was built from, 64 hexadecimal digits.
+    /// - Parameter build: the SHA-256 of this worker's sources, 64 hexadecimal digits.
     /// - Throws: an `arena` WorkerError.
     public init(descriptor: Int32, build: String = buildIdentity) throws(WorkerError) {
         var status = stat()
@@ -47,7 +47,7 @@ public final class Arena {
         munmap(base, size)
     }
 
-    /// Where an entry of at least so many bytes lies.
+    /// Return the address of an entry that has at least `bytes` bytes.
     ///
     /// - Throws: an `arena` WorkerError.
     func pointer(_ name: String, bytes: Int) throws(WorkerError) -> UnsafeMutableRawPointer {
@@ -58,7 +58,7 @@ public final class Arena {
         return base + entry.offset
     }
 
-    /// - Throws: an `arena` WorkerError where there is none of that name.
+    /// - Throws: an `arena` WorkerError if no entry has this name.
     func entry(_ name: String) throws(WorkerError) -> Entry {
         guard let entry = entries[name] else { throw WorkerError(.arena, "the arena has no \"\(name)\"") }
         return entry
@@ -121,7 +121,7 @@ public final class Arena {
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Return bytes as hexadecimal digits.
 func hexadecimal(_ bytes: some Sequence<UInt8>) -> String {
     bytes.map { ($0 < 16 ? "0" : "") + String($0, radix: 16) }.joined()
 }

@@ -1,7 +1,7 @@
-/// Where the rows of a channel tensor stand: hidden states, embeddings and logits.
+/// The axis of the rows in channel tensors: hidden states, embeddings and logits.
 ///
-/// A host declares them as [1, C, T, 1]; a function with its rows last takes and makes them as [1, C, 1, T]. The rows lie
-/// innermost in both, so the numbers stand in the same order in the arena. Nothing else names these axes.
+/// A host declares them as [1, C, T, 1]; a function with rows last takes and returns them as [1, C, 1, T]. In both the
+/// rows are innermost, so the numbers have the same order in the arena. No other file refers to these axes.
 enum ChannelLayout: String {
     case rowsThird = "rows_third"
     case rowsLast = "rows_last"
@@ -10,7 +10,7 @@ enum ChannelLayout: String {
 
     var rowsAxis: Int { self == .rowsThird ? 2 : 3 }
 
-    /// The sizes that a function of this layout has for a declared shape.
+    /// Return the sizes of a declared shape in a function with this layout, for `rows` as T.
     func sizes(_ declared: Shape, _ rows: Int) -> [Int] {
         guard let channels = declared.channels else { return declared.at(rows) }
         var sizes = [1, channels, 1, 1]
@@ -20,7 +20,7 @@ enum ChannelLayout: String {
 }
 
 extension Shape {
-    /// The channels of a declared channel tensor; nil for any other shape.
+    /// The channels of a declared channel tensor; nil if the shape is another one.
     var channels: Int? {
         guard sizes.count == 4, let channels = sizes[ChannelLayout.channelsAxis], sizes == [1, channels, nil, 1] else { return nil }
         return channels
@@ -32,7 +32,7 @@ struct ChannelTensor {
     let tensor: StridedTensor
     let layout: ChannelLayout
 
-    /// The channels of one row.
+    /// Return the channels of one row.
     func row(_ row: Int) -> [UInt16] {
         let count = tensor.sizes[ChannelLayout.channelsAxis]
         let step = tensor.strides[ChannelLayout.channelsAxis]

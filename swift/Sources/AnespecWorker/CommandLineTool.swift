@@ -12,7 +12,7 @@ public enum CommandLineTool {
 
         """
 
-    /// Run one command; the exit status.
+    /// Run a command; return the exit status.
     public static func run(_ words: [String]) async -> Int32 {
         do throws(WorkerError) {
             return try await carryOut(words)
@@ -60,9 +60,9 @@ public enum CommandLineTool {
     }
 }
 
-/// Words of a command line: plain ones, and pairs of an option and its value.
+/// The words of a command line: plain words, and pairs of an option and its value.
 enum Arguments {
-    /// nil where an option has no value, or stands twice.
+    /// Parse the words; return nil if an option lacks its value or occurs twice.
     static func read(_ words: [String]) -> (plain: [String], options: [String: String])? {
         var plain: [String] = []
         var options: [String: String] = [:]

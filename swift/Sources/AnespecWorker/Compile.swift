@@ -1,10 +1,10 @@
 import CoreML
 import Foundation
 
-/// Compile a package into a folder, in place of what lies there under its name.
+/// Compile a package into a folder; an earlier result with the same name is replaced.
 ///
 /// - Returns: the path of the `.mlmodelc`.
-/// - Throws: a `load` WorkerError where Core ML refuses or the folder cannot be written.
+/// - Throws: a `load` WorkerError if Core ML refuses the package or the folder cannot be written.
 public func compile(package: String, into folder: String) async throws(WorkerError) -> String {
     let source = URL(fileURLWithPath: package)
     let target = URL(fileURLWithPath: folder)

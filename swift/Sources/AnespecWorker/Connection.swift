@@ -1,8 +1,8 @@
 import Foundation
 
-/// Messages over a stream: a little-endian u32, the byte count, and so many bytes.
+/// Messages over a stream: the number of bytes as a little-endian u32, then the bytes.
 public struct Connection {
-    /// The longest message, in bytes.
+    /// The largest message, in bytes.
     public static let longest = 16 << 20
 
     let descriptor: Int32
@@ -11,9 +11,9 @@ public struct Connection {
         self.descriptor = descriptor
     }
 
-    /// The next message; nil where the other side closed the stream between two messages.
+    /// Read the next message; return nil if the other side closed the stream between two messages.
     ///
-    /// - Throws: a `request` WorkerError where the framing is broken; the stream is of no use then.
+    /// - Throws: a `request` WorkerError if the framing is broken; the stream cannot be used any more.
     public func read() throws(WorkerError) -> [UInt8]? {
         guard let head = try bytes(4, within: false) else { return nil }
         let count = head.reversed().reduce(0) { $0 << 8 | Int($1) }
@@ -23,7 +23,7 @@ public struct Connection {
         return try bytes(count, within: true)
     }
 
-    /// Send a message; false where nobody listens any more.
+    /// Send a message; return false if the other side has closed the stream.
     public func write(_ message: [UInt8]) -> Bool {
         let count = UInt32(message.count).littleEndian
         let framed = withUnsafeBytes(of: count, Array.init) + message

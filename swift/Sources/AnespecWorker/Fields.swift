@@ -1,16 +1,16 @@
-/// The fields of one JSON object, each taken once; what is left over is refused.
+/// The fields of a JSON object. Each is read once, and `finish` refuses unknown ones.
 struct Fields {
     private var left: [String: JSON]
     private let what: String
 
-    /// - Parameter what: the object for people, "stage 2".
+    /// - Parameter what: the name of the object in errors, such as "stage 2".
     init(_ value: JSON, _ what: String) throws(WorkerError) {
         guard case .object(let fields) = value else { throw WorkerError(.request, "\(what) is no object") }
         left = fields
         self.what = what
     }
 
-    /// A field, nil where it is absent or null.
+    /// Read a field; nil if it is missing or null.
     mutating func optional(_ name: String) -> JSON? {
         let value = left.removeValue(forKey: name)
         return value == .null ? nil : value
@@ -47,7 +47,7 @@ struct Fields {
         }
     }
 
-    /// A whole number within `range`.
+    /// Read an integer within `range`.
     mutating func integer(_ name: String, _ range: ClosedRange<Int>) throws(WorkerError) -> Int {
         guard case .integer(let value) = try required(name), range.contains(value) else {
             throw wrong(name, "a whole number of \(range.lowerBound) to \(range.upperBound)")
@@ -60,12 +60,12 @@ struct Fields {
         return values
     }
 
-    /// Whole numbers within `range`.
+    /// Read a list of integers within `range`.
     mutating func integers(_ name: String, _ range: ClosedRange<Int>) throws(WorkerError) -> [Int] {
         try integerList(try required(name), range, "\(what)'s \"\(name)\"")
     }
 
-    /// Refuse what was not taken.
+    /// Refuse fields that were not read.
     func finish() throws(WorkerError) {
         if let name = left.keys.sorted().first { throw WorkerError(.request, "\(what) has an unknown \"\(name)\"") }
     }
@@ -75,7 +75,7 @@ struct Fields {
     }
 }
 
-/// A list of whole numbers within `range`.
+/// Parse a list of integers within `range`.
 func integerList(_ value: JSON, _ range: ClosedRange<Int>, _ what: String) throws(WorkerError) -> [Int] {
     guard case .array(let values) = value else { throw WorkerError(.request, "\(what) is not a list") }
     var integers: [Int] = []

@@ -1,10 +1,10 @@
-/// The head shards of a worker: the rows that they see, and what is wanted of their logits.
+/// The head shards of a worker: gathers their input rows, runs them, and reduces their logits to the requested ones.
 struct Heads {
     let stages: [Stage]
     let vocabulary: Int
     let arena: Arena
 
-    /// Refuse what cannot be answered, before anything runs.
+    /// Refuse a pass whose requested logits cannot be returned, before anything runs.
     func check(_ pass: PassRequest) throws(WorkerError) {
         guard let head = pass.head, !stages.isEmpty else { return }
         for stage in stages where !stage.runs(head.rows) {
@@ -19,7 +19,7 @@ struct Heads {
         _ = try gathers(pass, head)
     }
 
-    /// Move the wanted lanes to where heads see them, run them all, and answer.
+    /// Copy the requested lanes to the heads' inputs, run all heads, and return their times and the rows of the reply.
     func run(_ pass: PassRequest) throws(WorkerError) -> (milliseconds: [Double], rows: [JSON]) {
         var milliseconds = stages.map { _ in 0.0 }
         guard let head = pass.head, !stages.isEmpty else { return (milliseconds, []) }
@@ -39,7 +39,7 @@ struct Heads {
 
     private typealias Memory = UnsafeMutablePointer<UInt16>
 
-    /// What to move where: an input [outer, T, inner] at the pass's width to the head's; once per entry.
+    /// Return the copies to make: inputs [outer, T, inner] at the pass's width to the head's, once for each entry.
     private func gathers(_ pass: PassRequest, _ head: PassRequest.Head) throws(WorkerError) -> [(Memory, Memory, Int, Int)] {
         guard head.rows != pass.rows else { return [] }
         var moves: [String: (Memory, Memory, Int, Int)] = [:]
@@ -66,7 +66,7 @@ struct Heads {
         }
     }
 
-    /// What is wanted of a lane that was the given row of the last run.
+    /// Return the requested logits of a lane, which was row `row` of the heads' last run.
     private func answer(_ wanted: PassRequest.Wanted, _ row: Int, of rows: Int) throws(WorkerError) -> JSON {
         let slices = try self.slices(row, rows: rows)
         if let place = wanted.logits {

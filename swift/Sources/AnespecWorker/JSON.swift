@@ -1,4 +1,4 @@
-/// A JSON value. Whole numbers that fit are integers.
+/// A JSON value. Whole numbers that Int can hold are integers.
 public enum JSON: Equatable, Sendable {
     case null
     case bool(Bool)
@@ -8,7 +8,7 @@ public enum JSON: Equatable, Sendable {
     case array([JSON])
     case object([String: JSON])
 
-    /// UTF-8 text without spaces, keys in order. A number that is not finite is written as null.
+    /// The value as UTF-8 without spaces, keys in order. Numbers that are not finite become null.
     public var encoded: [UInt8] {
         var bytes: [UInt8] = []
         encode(into: &bytes)

@@ -1,17 +1,17 @@
-/// What is not JSON, and where.
+/// The error for text that is not JSON, with its position.
 public struct JSONError: Error, Equatable {
     public let text: String
 }
 
-/// Reads JSON strictly: a key stands once in its object, nothing stands behind the value, nesting has an end.
+/// A strict parser of JSON: keys are unique, nothing follows the value, and the depth is limited.
 struct JSONParser {
-    /// Deeper than any message; a parser calls itself once per level.
+    /// The largest depth, more than any message has; the parser recurses for each level.
     static let deepest = 32
 
     private let bytes: [UInt8]
     private var at = 0
 
-    /// The one value that `bytes` are.
+    /// Parse `bytes` as one value.
     static func parse(_ bytes: [UInt8]) throws(JSONError) -> JSON {
         var parser = JSONParser(bytes: bytes)
         let value = try parser.value(depth: 0)

@@ -1,6 +1,6 @@
 import Foundation
 
-/// Run something, and let go of what Objective-C was to release later; a loop without a run loop never would.
+/// Run `body` in an autorelease pool; a loop without a run loop would otherwise never release Objective-C's objects.
 func pooled<Result>(_ body: () -> Result) -> Result {
     #if canImport(ObjectiveC)
         return autoreleasepool(invoking: body)
@@ -9,14 +9,14 @@ func pooled<Result>(_ body: () -> Result) -> Result {
     #endif
 }
 
-/// Milliseconds of a clock that only goes on.
+/// Return the milliseconds of a monotonic clock.
 func milliseconds() -> Double {
     var time = timespec()
     clock_gettime(CLOCK_MONOTONIC, &time)
     return Double(time.tv_sec) * 1e3 + Double(time.tv_nsec) / 1e6
 }
 
-/// Bytes of memory that this process holds, 0 where that cannot be told.
+/// Return the resident bytes of this process, 0 if they are unknown.
 func residentBytes() -> Int {
     #if canImport(Darwin)
         var usage = rusage_info_v4()

@@ -1,16 +1,16 @@
 import CoreML
 import Foundation
 
-/// Core ML's plan of one compiled shard in the schema of `manifests/residency.py`, `ShardComputePlan`.
+/// Core ML's compute plan of a compiled shard, in the schema of `ShardComputePlan` in `manifests/residency.py`.
 ///
-/// A plan has no shapes: the host takes those from the package.
+/// A compute plan has no shapes; the host takes them from the package.
 public struct PlanReport {
-    /// How kinds begin that have no device: constants and what decompresses them.
+    /// The prefix of kinds without a device: constants, and operations that decompress them.
     private static let withoutDevice = "const"
 
-    /// Ask Core ML for the plan.
+    /// Return Core ML's plan as JSON.
     ///
-    /// - Throws: a `load` WorkerError where Core ML refuses.
+    /// - Throws: a `load` WorkerError if Core ML refuses.
     public static func json(
         of shard: String, units: MLComputeUnits, function: String?, hint: ReshapeHint, name: String, sha256: String
     ) async throws(WorkerError) -> JSON {
@@ -53,12 +53,12 @@ public struct PlanReport {
         block.operations.flatMap { operation in [operation] + operation.blocks.flatMap(walk) }
     }
 
-    /// `ios18.conv` is a conv.
+    /// Return the kind without the opset: `conv` for `ios18.conv`.
     private static func kind(_ operation: MLModelStructure.Program.Operation) -> String {
         operation.operatorName.split(separator: ".").last.map(String.init) ?? operation.operatorName
     }
 
-    /// The first output; what writes a state has none and is named after the state.
+    /// Return the name of the first output; an operation that writes a state has none and gets the state's name.
     private static func name(_ operation: MLModelStructure.Program.Operation) -> String {
         if let output = operation.outputs.first { return output.name }
         let names = operation.inputs["input"]?.bindings.compactMap { binding in
@@ -77,8 +77,8 @@ public struct PlanReport {
     }
 }
 
-/// The layer of every operation: its name's, or else that of the next one that has a layer in its name; what comes last ends
-/// the last layer. The same as `layers_by_name` of `manifests/residency.py`.
+/// Return the layer of every operation: the one in its name, or else in the next name that has one; the last operations
+/// belong to the last layer. The same as `layers_by_name` in `manifests/residency.py`.
 func layersByName(_ names: [String]) -> [Int?] {
     let own = names.map(layer)
     var following = own.last { $0 != nil } ?? nil
@@ -90,7 +90,7 @@ func layersByName(_ names: [String]) -> [Int?] {
     return layers.reversed()
 }
 
-/// `layer_3_attended` is of layer 3.
+/// Return the layer in a name: 3 for `layer_3_attended`.
 private func layer(_ name: String) -> Int? {
     let digits = name.hasPrefix("layer_") ? name.dropFirst(6).prefix { "0"..."9" ~= $0 } : ""
     return !digits.isEmpty && name.dropFirst(6 + digits.count).first == "_" ? Int(digits) : nil

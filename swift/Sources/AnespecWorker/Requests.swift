@@ -1,4 +1,4 @@
-/// What a host may ask (docs/worker.md, Messages).
+/// A host's request (docs/worker.md, Messages).
 enum Request: Equatable {
     case load(LoadRequest)
     case pass(PassRequest)
@@ -41,7 +41,7 @@ enum Request: Equatable {
 
 private let slotRange = 0...Shape.largest
 
-/// The shards to load, in a pass's order.
+/// A request to load shards, in the order in which a pass runs them.
 struct LoadRequest: Equatable {
     /// The names of `MLComputeUnits`.
     enum Units: String {
@@ -50,7 +50,7 @@ struct LoadRequest: Equatable {
 
     let units: Units
     let hint: ReshapeHint
-    /// Whether every width is run once before the answer.
+    /// Whether every width is run once before the reply.
     let firstPasses: Bool
     let vocabulary: Int
     let stages: [StageSpec]
@@ -73,20 +73,20 @@ struct LoadRequest: Equatable {
     }
 }
 
-/// One pass over `rows` rows.
+/// A request to run a pass over `rows` rows.
 struct PassRequest: Equatable {
-    /// The rows that heads see: lanes of the pass, those of one run of `rows` rows after the other.
+    /// The inputs of the heads: lanes of the pass, for one or several runs of `rows` rows, run by run.
     struct Head: Equatable {
         let rows: Int
         let lanes: [Int]
-        /// Whether the stages of the kind `best` run in place of the heads; the host reads their entries.
+        /// Whether the stages of the kind `best` run instead of the heads; the host reads their entries.
         let best: Bool
 
         /// The lanes of each run.
         var runs: [[Int]] { stride(from: 0, to: lanes.count, by: rows).map { Array(lanes[$0..<$0 + rows]) } }
     }
 
-    /// What is wanted of one lane's logits.
+    /// The logits requested for one lane.
     struct Wanted: Equatable {
         let lane: Int
         let best: Bool
@@ -96,7 +96,7 @@ struct PassRequest: Equatable {
     }
 
     let rows: Int
-    /// The slot that each lane writes, per pool; -1 where none.
+    /// The slot that each lane writes, for each pool; -1 if it writes none.
     let homes: [[Int]]
     let head: Head?
     let wanted: [Wanted]
@@ -151,7 +151,7 @@ extension PassRequest.Wanted {
     }
 }
 
-/// A list of `rows` slots per pool.
+/// Parse a list of `rows` slots for each pool.
 private func homesOf(_ value: JSON, _ rows: Int) throws(WorkerError) -> [[Int]] {
     guard case .array(let pools) = value else { throw WorkerError(.request, "\"homes\" is not a list") }
     var homes: [[Int]] = []

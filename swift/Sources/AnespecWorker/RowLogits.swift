@@ -1,19 +1,19 @@
-/// What is asked of a row's logits, found in their fp16 bits, in the order of `runtime/sampling/row_logits.py`.
+// Find the largest logits of a row by their fp16 bits, in the order of `runtime/sampling/row_logits.py`.
 
-/// A token and its logit's bits.
+/// A token and the bits of its logit.
 struct Candidate: Equatable {
     let token: Int
     let bits: UInt16
 
     var isFinite: Bool { bits & 0x7C00 != 0x7C00 }
 
-    /// Orders as the numbers do; 0 and -0 are one, and what is not a number is below all.
+    /// An integer that orders as the numbers do; 0 and -0 are equal, and NaN is below all.
     var rank: Int32 { AnespecWorker.rank(bits) }
 
     var json: JSON { .array([.integer(token), .integer(Int(bits))]) }
 }
 
-/// See `Candidate.rank`.
+/// Return an integer that orders as fp16 numbers do; see `Candidate.rank`.
 @inline(__always)
 func rank(_ bits: UInt16) -> Int32 {
     let magnitude = Int32(bits & 0x7FFF)
@@ -21,17 +21,17 @@ func rank(_ bits: UInt16) -> Int32 {
     return bits & 0x8000 == 0 ? magnitude : -magnitude
 }
 
-/// One slice of the vocabulary of one row.
+/// A row's logits of one slice of the vocabulary.
 struct LogitSlice {
-    /// Its first token.
+    /// The slice's first token.
     let first: Int
     let bits: [UInt16]
 
     var tokens: Range<Int> { first..<first + bits.count }
 
-    /// The largest logit, the lowest token on ties; where any is not finite, of those the largest as bits.
+    /// The largest logit, the lowest token on ties. If some are not finite, the one of them with the largest bits.
     var best: Candidate {
-        // Without indices the loop is of the kind that a compiler makes wide.
+        // Without indices the compiler can vectorise the loop.
         var largest = Int32.min
         var strange: UInt16 = 0
         for value in bits {
@@ -51,7 +51,7 @@ struct LogitSlice {
         return found
     }
 
-    /// Candidates for the `count` largest, in order.
+    /// Return the slice's candidates for the `count` largest, in order.
     func top(_ count: Int) -> [Candidate] {
         guard count > 0 else { return [] }
         if count > 64 { return Array(sorted(bits.indices.map { Candidate(token: first + $0, bits: bits[$0]) }).prefix(count)) }
@@ -69,7 +69,7 @@ struct LogitSlice {
     }
 }
 
-/// Of several slices: the first whose best is not finite, else the largest, the first on ties.
+/// Return the best of several slices: the first best that is not finite, else the largest, the first on ties.
 func best(_ slices: [LogitSlice]) -> Candidate? {
     let found = slices.map(\.best)
     if let strange = found.first(where: { !$0.isFinite }) { return strange }
@@ -78,7 +78,7 @@ func best(_ slices: [LogitSlice]) -> Candidate? {
     }
 }
 
-/// The `count` largest of several slices: largest first, the lower token first on ties, NaN last.
+/// Return the `count` largest of several slices: largest first, the lower token first on ties, NaN last.
 func top(_ slices: [LogitSlice], _ count: Int) -> [Candidate] {
     Array(sorted(slices.flatMap { $0.top(count) }).prefix(count))
 }

@@ -1,6 +1,6 @@
 import Foundation
 
-/// Serve one host until it says stop, closes the socket, or SIGTERM comes; the exit status.
+/// Serve a host until it sends `stop`, closes the socket, or SIGTERM arrives; return the exit status.
 public func serve(socket: Int32, arena: Int32) -> Int32 {
     for descriptor in [socket, arena] { _ = fcntl(descriptor, F_SETFD, FD_CLOEXEC) }
     signal(SIGPIPE, SIG_IGN)
@@ -28,7 +28,7 @@ public func serve(socket: Int32, arena: Int32) -> Int32 {
     return 0
 }
 
-/// SIGTERM, noticed between two messages; a second one ends the process at once.
+/// Handles SIGTERM between two messages; a second one ends the process at once.
 private struct Termination {
     private static let pipeEnds: (read: Int32, write: Int32) = {
         var ends: [Int32] = [-1, -1]
@@ -46,7 +46,7 @@ private struct Termination {
         }
     }
 
-    /// Wait for something to read; false where SIGTERM came.
+    /// Wait until the descriptor can be read; return false if SIGTERM arrived.
     func waits(for descriptor: Int32) -> Bool {
         var polled = [
             pollfd(fd: descriptor, events: Int16(POLLIN), revents: 0),

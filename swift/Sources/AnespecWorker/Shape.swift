@@ -1,12 +1,12 @@
-/// A tensor's sizes, some of which may be T, the width of a pass.
+/// The sizes of a tensor, some of which may be T, the width of a pass.
 struct Shape: Equatable, Hashable {
-    /// nil is T.
+    /// The sizes; nil is T.
     let sizes: [Int?]
 
-    /// Larger than any size of a tensor.
+    /// The largest size that is accepted, more than any tensor has.
     static let largest = 1 << 31
 
-    /// - Parameter what: the tensor for people.
+    /// - Parameter what: the name of the tensor in errors.
     init(_ value: JSON, _ what: String) throws(WorkerError) {
         guard case .array(let values) = value, !values.isEmpty, values.count <= 5 else {
             throw WorkerError(.request, "\(what) has no shape of 1 to 5 sizes")
@@ -29,7 +29,7 @@ struct Shape: Equatable, Hashable {
     }
 }
 
-/// How many numbers a tensor of these sizes has; nil where no Int holds it.
+/// Return the number of elements of a tensor of these sizes; nil if Int cannot hold it.
 func elementCount(_ sizes: [Int]) -> Int? {
     sizes.reduce(1) { count, size in
         guard let count else { return nil }
@@ -38,7 +38,7 @@ func elementCount(_ sizes: [Int]) -> Int? {
     }
 }
 
-/// The strides of a contiguous tensor in C order, in numbers.
+/// Return the strides of a contiguous tensor in C order, in elements.
 func contiguousStrides(_ sizes: [Int]) -> [Int] {
     var strides = [Int](repeating: 1, count: sizes.count)
     for axis in sizes.indices.dropLast().reversed() {

@@ -1,6 +1,6 @@
-/// An input or output of a shard and the entry of the arena that it is.
+/// An input or output of a shard, and its entry in the arena.
 struct TensorSpec: Equatable {
-    /// The type of its numbers.
+    /// The element type.
     enum Element: String {
         case fp16, int32
 
@@ -25,15 +25,15 @@ struct TensorSpec: Equatable {
         try fields.finish()
     }
 
-    /// The entry at this width.
+    /// Return the name of the entry at this width.
     func entry(_ rows: Int) -> String {
         shape.hasWidth ? "\(buffer)@\(rows)" : buffer
     }
 }
 
-/// A state of a shard, in its graph or, with a `cache`, in the arena. Slots are axis 2 of 4.
+/// A state of a shard: in its graph or, with a `cache`, in the arena. Axis 2 of 4 has the slots.
 struct StateSpec: Equatable {
-    /// Where the worker holds it, and the output that has its new rows.
+    /// The entry in which the worker holds the state, and the output with its new rows.
     struct Cache: Equatable {
         let buffer: String
         let new: String
@@ -46,12 +46,12 @@ struct StateSpec: Equatable {
 
     var slots: Int { sizes[2] }
 
-    /// A state in the shard's graph.
+    /// Parse a state that the shard's graph holds.
     static func held(_ value: JSON, _ what: String) throws(WorkerError) -> StateSpec {
         try StateSpec(value, what, isCache: false)
     }
 
-    /// A state that the worker holds in the arena.
+    /// Parse a state that the worker holds in the arena.
     static func cached(_ value: JSON, _ what: String) throws(WorkerError) -> StateSpec {
         try StateSpec(value, what, isCache: true)
     }
@@ -69,7 +69,7 @@ struct StateSpec: Equatable {
         try fields.finish()
     }
 
-    /// The sizes of the rows that a pass makes anew.
+    /// Return the sizes of a pass's new rows.
     func newSizes(_ rows: Int) -> [Int] {
         [sizes[0], sizes[1], rows, sizes[3]]
     }
@@ -97,7 +97,7 @@ struct FunctionSpec: Equatable {
 /// One shard.
 struct StageSpec: Equatable {
     enum Kind: String {
-        /// `best` is a head through its functions that find the best tokens.
+        /// `best` runs a head's functions that find the best tokens.
         case layers, head, best
     }
 
@@ -147,10 +147,10 @@ struct StageSpec: Equatable {
     }
 }
 
-/// More rows than a pass may have.
+/// The largest number of rows of a pass that is accepted.
 let widest = 1024
 
-/// Each of a list's values read, named by its index.
+/// Parse each value of a list; errors name it by its index.
 func specs<Spec>(
     _ values: [JSON], _ what: String, _ read: (JSON, String) throws(WorkerError) -> Spec
 ) throws(WorkerError) -> [Spec] {

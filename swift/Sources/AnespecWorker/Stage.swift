@@ -1,9 +1,9 @@
 import CoreML
 import Foundation
 
-/// One loaded shard: a model per function, bound to the arena at every width that is run.
+/// A loaded shard: a model for each function, bound to the arena at every width in use.
 final class Stage {
-    /// A width: the model that runs it and the tensors that it runs on, made once.
+    /// The model for a width and its tensors, made once.
     struct Binding {
         let model: MLModel
         let layout: ChannelLayout
@@ -12,7 +12,7 @@ final class Stage {
         let options: MLPredictionOptions
     }
 
-    /// Where an output is asked for, and must be.
+    /// The memory to which an output must be written.
     struct Output {
         let array: MLMultiArray
         let tensor: StridedTensor
@@ -22,9 +22,9 @@ final class Stage {
     let state: StageState
     private let bindings: [Int: Binding]
 
-    /// Milliseconds spent in predictions.
+    /// The milliseconds of all predictions.
     private(set) var milliseconds = 0.0
-    /// Bytes of outputs that Core ML did not put where it was asked to.
+    /// The bytes of outputs that Core ML did not write to the given backings.
     private(set) var copied = 0
 
     init(spec: StageSpec, state: StageState, bindings: [Int: Binding]) {
@@ -37,7 +37,7 @@ final class Stage {
         bindings[rows] != nil
     }
 
-    /// One prediction, from the input entries to the output entries; its milliseconds.
+    /// Run a prediction from the input entries to the output entries; return its milliseconds.
     func run(_ rows: Int) throws(WorkerError) -> Double {
         let binding = try self.binding(rows)
         let start = AnespecWorker.milliseconds()
@@ -53,8 +53,9 @@ final class Stage {
         return spent
     }
 
-    /// Run every width once, on what lies in the arena, and forget what that wrote: Core ML may make a model anew at the first
-    /// pass of each, which takes minutes. The milliseconds by rows.
+    /// Run every width once with the arena's inputs and reset the states; return the milliseconds by rows.
+    ///
+    /// Core ML may prepare a model anew at the first pass of each width, which takes minutes.
     func runFirstPasses() throws(WorkerError) -> [(rows: Int, milliseconds: Double)] {
         var spent: [(rows: Int, milliseconds: Double)] = []
         for rows in spec.functions.flatMap(\.rows) { spent.append((rows, try run(rows))) }
@@ -64,8 +65,10 @@ final class Stage {
         return spent
     }
 
-    /// Where it fails with backings, it is tried without: Core ML refuses those that it does not take for some outputs of
-    /// flexible shapes (executorch#9094 and its runtime, B). What the first try wrote to the state, the second writes again.
+    /// Run a prediction; if it fails with backings, try it again without.
+    ///
+    /// Core ML refuses backings for some outputs with flexible shapes (executorch#9094 and its runtime, B). The second try
+    /// writes to the state again what the first one wrote.
     private func predict(_ binding: Binding) throws -> any MLFeatureProvider {
         func made(_ options: MLPredictionOptions) throws -> any MLFeatureProvider {
             guard let held = state.coreML else { return try binding.model.prediction(from: binding.inputs, options: options) }
@@ -74,14 +77,14 @@ final class Stage {
         do {
             return try made(binding.options)
         } catch {
-            // What no second try mends is said as it was said first.
+            // If the second try fails too, the first error is reported.
             guard !binding.options.outputBackings.isEmpty, let other = try? made(MLPredictionOptions()) else { throw error }
             binding.options.outputBackings = [:]
             return other
         }
     }
 
-    /// Write the new rows of the last run at this width to the caches' homes.
+    /// Write the new rows of the last run at this width to their slots in the caches.
     func writeCaches(_ rows: Int, homes: [[Int]]) throws(WorkerError) {
         let binding = try self.binding(rows)
         for cache in spec.caches {
@@ -90,14 +93,14 @@ final class Stage {
         }
     }
 
-    /// Refuse outputs of the last run at this width that are no numbers: a layer's go into states, and stay there.
+    /// Refuse outputs of the last run at this width that are not finite: those of layers would stay in the states.
     func requireNumbers(_ rows: Int) throws(WorkerError) {
         for (name, output) in try binding(rows).outputs where !output.tensor.isFinite {
             throw WorkerError(.predict, "not a number: \(name)", stage: spec.path)
         }
     }
 
-    /// Slices of the vocabulary that a head made.
+    /// Return the logits of a head's slices after a run at this width.
     func logits(_ rows: Int) throws(WorkerError) -> [ChannelTensor] {
         let binding = try self.binding(rows)
         return spec.outputs.compactMap { output in
@@ -105,7 +108,7 @@ final class Stage {
         }
     }
 
-    /// Refuse homes that the caches have not.
+    /// Refuse slots that the caches do not have.
     func check(homes: [[Int]]) throws(WorkerError) {
         for cache in spec.caches {
             guard homes.indices.contains(cache.pool) else {
@@ -133,7 +136,7 @@ final class Stage {
                 .predict, "the prediction's \"\(name)\" is \(sizes) of type \(array.dataType.rawValue), not fp16 \(output.tensor.sizes)",
                 stage: spec.path)
         }
-        // Only read, so that the array keeps its memory and these strides.
+        // The array is only read here, so it keeps its memory and these strides.
         let strides = array.strides.map(\.intValue)
         array.withUnsafeBytes { memory in
             guard let base = memory.baseAddress else { return }

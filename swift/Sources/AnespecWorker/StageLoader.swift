@@ -1,12 +1,12 @@
 import CoreML
 import Foundation
 
-/// What Core ML is told of shapes that vary; with `none`, nothing.
+/// The hint to Core ML on how often shapes change; `none` gives no hint.
 public enum ReshapeHint: String {
     case none, frequent, infrequent
 }
 
-/// Loads shards and binds them to an arena. Tensors over the same entry are made once.
+/// Loads shards and binds them to an arena. Each entry gets only one tensor.
 final class StageLoader {
     private struct Key: Hashable {
         let entry: String
@@ -29,7 +29,7 @@ final class StageLoader {
             }
     }
 
-    /// Load a shard with all its functions; their one state is zeros.
+    /// Load a shard with all its functions, which share one state of zeros.
     func load(_ spec: StageSpec) throws(WorkerError) -> Stage {
         var models: [(model: MLModel, function: FunctionSpec)] = []
         for function in spec.functions { models.append((try model(spec, function), function)) }
@@ -49,7 +49,7 @@ final class StageLoader {
         return Stage(spec: spec, state: state, bindings: bindings)
     }
 
-    /// How a function is loaded and planned. The backend `coreml` says the same.
+    /// Return the configuration to load a function or to get its plan. The backend `coreml` uses the same.
     static func configuration(_ units: MLComputeUnits, function: String?, hint: ReshapeHint) -> MLModelConfiguration {
         let configuration = MLModelConfiguration()
         configuration.computeUnits = units
@@ -75,7 +75,7 @@ final class StageLoader {
         return model
     }
 
-    /// What the host says must be what the model says: Core ML ends the process where a state's name is unknown.
+    /// Check the host's specification against the model: for an unknown state's name Core ML would end the process.
     private func requireDeclared(_ spec: StageSpec, _ model: MLModelDescription) throws(WorkerError) {
         func require(_ names: [String], among known: Dictionary<String, MLFeatureDescription>.Keys, _ what: String) throws(WorkerError) {
             if let name = names.first(where: { !known.contains($0) }) {
@@ -119,7 +119,7 @@ final class StageLoader {
         }
     }
 
-    /// An input's numbers at a width: an entry of the arena.
+    /// Return an input's tensor at a width, over an entry of the arena.
     private func input(
         _ input: TensorSpec, _ rows: Int, _ spec: StageSpec, _ layout: ChannelLayout
     ) throws(WorkerError) -> MLMultiArray {
@@ -129,7 +129,7 @@ final class StageLoader {
         return try array(memory, sizes, .int32, spec, deallocator: nil)
     }
 
-    /// The tensor over an entry of the arena.
+    /// Return an output's tensor over an entry of the arena.
     private func output(_ entry: String, _ sizes: [Int], _ spec: StageSpec) throws(WorkerError) -> Stage.Output {
         let key = Key(entry: entry, sizes: sizes)
         if let known = made[key] { return known }
@@ -139,7 +139,7 @@ final class StageLoader {
         return output
     }
 
-    /// A tensor in memory of its own, page-aligned, which Core ML's header asks for.
+    /// Return a tensor in memory of its own, page-aligned as Core ML's header requires.
     private func ownOutput(_ sizes: [Int], _ spec: StageSpec) throws(WorkerError) -> Stage.Output {
         let bytes = try fp16Bytes(sizes, "a cache's new rows")
         let memory = UnsafeMutableRawPointer.allocate(byteCount: bytes, alignment: Arena.alignment)
@@ -168,14 +168,14 @@ final class StageLoader {
     }
 }
 
-/// Bytes of an fp16 tensor.
+/// Return the bytes of an fp16 tensor.
 ///
-/// - Throws: a `request` WorkerError where no memory holds so many.
+/// - Throws: a `request` WorkerError if the tensor is too large.
 func fp16Bytes(_ sizes: [Int], _ what: String) throws(WorkerError) -> Int {
     try tensorBytes(sizes, .fp16, what)
 }
 
-/// Bytes of a tensor; throws as `fp16Bytes` does.
+/// Return the bytes of a tensor; throws like `fp16Bytes`.
 func tensorBytes(_ sizes: [Int], _ element: TensorSpec.Element, _ what: String) throws(WorkerError) -> Int {
     guard let count = elementCount(sizes), count < 1 << 44 else {
         throw WorkerError(.request, "\"\(what)\" of \(sizes) is larger than any tensor")

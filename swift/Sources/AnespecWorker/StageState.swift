@@ -1,7 +1,7 @@
 import CoreML
 import Foundation
 
-/// The states of one stage, in its graph's MLState or in the arena: slots copied, given away, taken back.
+/// The states of a stage, in its graph's MLState or in the arena. Their slots can be read, written and copied.
 final class StageState {
     let specs: [StateSpec]
     private let held: MLState?
@@ -10,7 +10,7 @@ final class StageState {
     /// - Parameters:
     ///   - specs: the graph's states first, then the caches.
     ///   - held: the graph's states.
-    ///   - caches: where those of the arena lie.
+    ///   - caches: the arena's states by name.
     init(_ specs: [StateSpec], held: MLState?, caches: [String: StridedTensor]) {
         self.specs = specs
         self.held = held
@@ -19,7 +19,7 @@ final class StageState {
 
     var coreML: MLState? { held }
 
-    /// The slots of a pool's states [n, n_kv, S, head_dim]; what is written there is theirs.
+    /// Call `body` with each of a pool's states [n, n_kv, S, head_dim], whose memory it may write.
     func each(pool: Int? = nil, _ body: (StridedTensor) throws(WorkerError) -> Void) throws(WorkerError) {
         for spec in specs where pool == nil || spec.pool == pool {
             if let cache = caches[spec.name] {
@@ -30,9 +30,9 @@ final class StageState {
         }
     }
 
-    /// Write lane t's new rows [n, n_kv, T, head_dim] to slot `homes[t]` of a cache, nowhere where that is -1.
+    /// Write row t of [n, n_kv, T, head_dim] to slot `homes[t]` of a cache, unless that is -1.
     ///
-    /// A negative zero becomes zero, as in the sum that the pass itself attends to.
+    /// A negative zero becomes zero, as in the sum to which the pass itself attends.
     func write(_ new: StridedTensor, to cache: StateSpec, homes: [Int]) {
         guard let tensor = caches[cache.name] else { return }
         for (lane, slot) in homes.enumerated() where slot >= 0 {

@@ -1,22 +1,22 @@
-/// fp16 numbers in memory at strides, as bits.
+/// A tensor of fp16 numbers in memory, as bits, with strides.
 struct StridedTensor {
     let base: UnsafeMutablePointer<UInt16>
     let sizes: [Int]
     let strides: [Int]
 
-    /// - Parameter strides: in numbers; contiguous in C order where they are left out.
+    /// - Parameter strides: in elements; nil means contiguous in C order.
     init(_ memory: UnsafeMutableRawPointer, _ sizes: [Int], strides: [Int]? = nil) {
         base = memory.assumingMemoryBound(to: UInt16.self)
         self.sizes = sizes
         self.strides = strides ?? contiguousStrides(sizes)
     }
 
-    /// Numbers along the last axis from a place on.
+    /// Return the address of the elements along the last axis at `index`.
     private func row(_ index: [Int]) -> UnsafeMutablePointer<UInt16> {
         base + zip(index, strides).reduce(0) { $0 + $1.0 * $1.1 }
     }
 
-    /// Copy the numbers of a tensor of the same sizes.
+    /// Copy the elements of a tensor of the same sizes.
     func copy(from other: StridedTensor) {
         guard let width = sizes.last else { return }
         eachRow { index in
@@ -24,7 +24,7 @@ struct StridedTensor {
         }
     }
 
-    /// Put other bits wherever these bits stand.
+    /// Replace all elements with these bits by other bits.
     func replace(_ bits: UInt16, with other: UInt16) {
         guard let width = sizes.last, let step = strides.last else { return }
         eachRow { index in
@@ -33,15 +33,15 @@ struct StridedTensor {
         }
     }
 
-    /// Whether none of the numbers is infinite or no number; for contiguous ones.
+    /// Whether all elements are finite; the tensor must be contiguous.
     var isFinite: Bool {
         var strange: UInt16 = 0
-        // Without a way out the loop is of the kind that a compiler makes wide.
+        // Without an early exit the compiler can vectorise the loop.
         for bits in UnsafeBufferPointer(start: base, count: sizes.reduce(1, *)) { strange |= bits & 0x7C00 == 0x7C00 ? 1 : 0 }
         return strange == 0
     }
 
-    /// Every index of all axes but the last.
+    /// Call `body` with every index of all axes but the last.
     private func eachRow(_ body: ([Int]) -> Void) {
         guard !sizes.isEmpty, !sizes.contains(0) else { return }
         var index = [Int](repeating: 0, count: sizes.count - 1)
@@ -53,7 +53,7 @@ struct StridedTensor {
         }
     }
 
-    /// The slots (axis 2 of 4) from `first` on, as a tensor of their own over the same memory.
+    /// Return `count` slots (axis 2 of 4) from `first` on, as a tensor over the same memory.
     func slots(_ first: Int, _ count: Int) -> StridedTensor {
         var part = sizes
         part[2] = count
@@ -70,7 +70,7 @@ struct StridedTensor {
         guard let width = sizes.last else { return }
         let zeros = [UInt16](repeating: 0, count: width)
         zeros.withUnsafeBufferPointer { row in
-            // A source of strides 0 gives the same row everywhere.
+            // A source with strides 0 repeats the same row.
             let source = UnsafeMutableRawPointer(mutating: row.baseAddress!)
             copy(from: StridedTensor(source, sizes, strides: [Int](repeating: 0, count: sizes.count - 1) + [1]))
         }

@@ -1,24 +1,24 @@
 import Foundation
 
-/// Answers a host's messages, one after the other (docs/worker.md).
+/// Answers a host's messages, one after another (docs/worker.md).
 public final class Worker {
-    /// A message's answer, and whether the worker ends with it.
+    /// The reply to a message, and whether the worker ends after it.
     public struct Answer {
         public let reply: [UInt8]
-        /// The status to end with; nil to go on.
+        /// The exit status with which to end; nil to continue.
         public let end: Int32?
     }
 
     private let arena: Arena
-    /// In the order of the host, which is that of a pass.
+    /// The stages in the host's order, in which a pass runs them.
     private var stages: [Stage] = []
     private var layers: [Stage] = []
     private var heads: Heads
-    /// The heads through their functions that find the best tokens.
+    /// The stages of the kind `best`: the heads' functions that find the best tokens.
     private var best: Heads
     private var passes = 0
     private var milliseconds = 0.0
-    /// Of reading and writing messages, this one left out.
+    /// The milliseconds of reading and writing messages, without the current one.
     private var messageMilliseconds = 0.0
 
     public init(arena: Arena) {
@@ -27,7 +27,7 @@ public final class Worker {
         best = heads
     }
 
-    /// Answer one message. What cannot be read ends the worker.
+    /// Answer a message. A message that cannot be parsed ends the worker.
     public func answer(_ message: [UInt8]) -> Answer {
         let start = AnespecWorker.milliseconds()
         let value: JSON
@@ -52,7 +52,7 @@ public final class Worker {
         }
     }
 
-    /// The answer to what has no id, after which the worker ends.
+    /// Return the reply to a message without an id, after which the worker ends.
     public static func lastWords(_ error: WorkerError) -> Answer {
         Answer(reply: failure(.null, error), end: 2)
     }
@@ -164,7 +164,7 @@ public final class Worker {
         return ["milliseconds": .number(spent)]
     }
 
-    /// Between a pool's slots, in the order of stages and their states, and the entry `slots`.
+    /// Copy a pool's slots from or to the entry `slots`, in the order of stages and their states.
     private func move(
         _ pool: Int, _ first: Int, _ count: Int, _ copy: (_ slots: StridedTensor, _ moved: StridedTensor) -> Void
     ) throws(WorkerError) -> [String: JSON] {

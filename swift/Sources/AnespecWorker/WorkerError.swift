@@ -1,18 +1,18 @@
 import Foundation
 
-/// What a reply says went wrong.
+/// The error in a reply.
 public struct WorkerError: Error, Equatable {
-    /// Whose fault it is (docs/worker.md, Errors).
+    /// The origin of the error (docs/worker.md, Errors).
     public enum Kind: String, Sendable {
         case request, load, predict, arena, `internal`
     }
 
     public var kind: Kind
-    /// The NSError's, where Core ML refused.
+    /// The domain of the NSError, if Core ML refused.
     public var domain: String?
     public var code: Int?
     public var text: String
-    /// The path of the shard that it is about.
+    /// The path of the shard that caused the error.
     public var stage: String?
 
     public init(_ kind: Kind, _ text: String, stage: String? = nil) {
@@ -21,7 +21,7 @@ public struct WorkerError: Error, Equatable {
         self.stage = stage
     }
 
-    /// Core ML's own error, raw: its text, then those of the errors under it.
+    /// Make an error from Core ML's: its text, and then the texts of its underlying errors.
     public init(_ kind: Kind, _ error: any Error, stage: String?) {
         let raw = error as NSError
         self.init(kind, WorkerError.text(of: raw), stage: stage)
@@ -34,7 +34,7 @@ public struct WorkerError: Error, Equatable {
         return "\(error.localizedDescription) [\(under.domain) \(under.code): \(text(of: under))]"
     }
 
-    /// As it stands in a reply.
+    /// The error's fields in a reply.
     public var json: JSON {
         .object([
             "kind": .string(kind.rawValue),

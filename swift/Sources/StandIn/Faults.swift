@@ -1,6 +1,6 @@
 import Foundation
 
-/// Faults planted by the file `ANESPEC_STANDIN_FAULTS` (docs/worker.md, The stand-in).
+/// The faults that the file `ANESPEC_STANDIN_FAULTS` plants (docs/worker.md, The stand-in).
 final class Faults {
     enum Place: String, Decodable {
         case compile, load, predict, plan
@@ -11,17 +11,17 @@ final class Faults {
             case fail, kill, abort, decline, refuse
         }
 
-        /// Part of the model's path; nil is every model.
+        /// A part of the model's path; nil means every model.
         let path: String?
         let at: Place
-        /// The first call that it hits, from 1; every later one too, where `every` says so.
+        /// The call that fails, from 1; with `every` all later calls fail too.
         let nth: Int?
         let every: Bool?
         let action: Action
         let code: Int?
         let domain: String?
         let text: String?
-        /// A file that is made when it strikes; where it is there already, it does not strike.
+        /// A file that is created when the fault occurs; if it exists already, the fault does not occur.
         let once: String?
     }
 
@@ -37,17 +37,17 @@ final class Faults {
         planted = all.filter { fault in fault.path.map(path.contains) ?? true }
     }
 
-    /// Whether outputs are to lie elsewhere than in their backings.
+    /// Whether outputs are written elsewhere than to their backings.
     var declinesBackings: Bool {
         planted.contains { $0.action == .decline }
     }
 
-    /// Whether a prediction that is given backings fails.
+    /// Whether a prediction with backings fails.
     var refusesBackings: Bool {
         planted.contains { $0.action == .refuse }
     }
 
-    /// Count a call, and fail or die where that is planted.
+    /// Count a call; throw or end the process if a fault is planted there.
     func raise(at place: Place) throws {
         if place == .predict { calls += 1 }
         for fault in planted where fault.at == place && [.fail, .kill, .abort].contains(fault.action) {
@@ -68,7 +68,7 @@ final class Faults {
 }
 
 extension FileManager {
-    /// Whether the file was not there and is now.
+    /// Create the file; return false if it existed already.
     fileprivate func createFile(atPath path: String, once: Void) -> Bool {
         let descriptor = open(path, O_CREAT | O_EXCL | O_WRONLY, 0o600)
         guard descriptor >= 0 else { return false }

@@ -1,15 +1,15 @@
 import Foundation
 
-/// Core ML's (MLCPUComputeDevice.h).
+/// The stand-in for Core ML's type (MLCPUComputeDevice.h).
 public final class MLCPUComputeDevice: NSObject, Sendable {}
 
-/// Core ML's (MLGPUComputeDevice.h).
+/// The stand-in for Core ML's type (MLGPUComputeDevice.h).
 public final class MLGPUComputeDevice: NSObject, Sendable {}
 
-/// Core ML's (MLNeuralEngineComputeDevice.h).
+/// The stand-in for Core ML's type (MLNeuralEngineComputeDevice.h).
 public final class MLNeuralEngineComputeDevice: NSObject, Sendable {}
 
-/// Core ML's (CoreML.swiftinterface).
+/// The stand-in for Core ML's type (CoreML.swiftinterface).
 public enum MLComputeDevice: Equatable, Hashable, Sendable {
     case cpu(MLCPUComputeDevice)
     case gpu(MLGPUComputeDevice)

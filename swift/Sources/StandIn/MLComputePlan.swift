@@ -1,6 +1,6 @@
 import Foundation
 
-/// Core ML's (CoreML.swiftinterface), read from the file `ANESPEC_STANDIN_PLAN`.
+/// The stand-in for Core ML's type (CoreML.swiftinterface), read from the file `ANESPEC_STANDIN_PLAN`.
 public class MLComputePlan {
     public struct DeviceUsage: Sendable {
         public let supported: [MLComputeDevice]
@@ -37,7 +37,7 @@ public class MLComputePlan {
     }
 }
 
-/// A plan as the stand-in reads it (docs/worker.md, The stand-in).
+/// The file from which the stand-in reads a plan (docs/worker.md, The stand-in).
 struct PlanFile: Decodable, Sendable {
     struct Function: Decodable, Sendable {
         let name: String
@@ -64,7 +64,7 @@ struct PlanFile: Decodable, Sendable {
         }
     }
 
-    /// nil is a model that is no program.
+    /// The functions; nil for a model that is not an ML program.
     let functions: [Function]?
 
     var structure: MLModelStructure {

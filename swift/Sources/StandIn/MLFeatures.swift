@@ -1,6 +1,6 @@
 import Foundation
 
-/// Core ML's (MLFeatureValue.h), of which only tensors are here.
+/// The stand-in for Core ML's type (MLFeatureValue.h), of which only tensors are here.
 public class MLFeatureValue: NSObject {
     public let multiArrayValue: MLMultiArray?
 
@@ -9,13 +9,13 @@ public class MLFeatureValue: NSObject {
     }
 }
 
-/// Core ML's (MLFeatureProvider.h).
+/// The stand-in for Core ML's type (MLFeatureProvider.h).
 public protocol MLFeatureProvider {
     var featureNames: Set<String> { get }
     func featureValue(for featureName: String) -> MLFeatureValue?
 }
 
-/// Core ML's (MLDictionaryFeatureProvider.h).
+/// The stand-in for Core ML's type (MLDictionaryFeatureProvider.h).
 public class MLDictionaryFeatureProvider: NSObject, MLFeatureProvider {
     public let dictionary: [String: MLFeatureValue]
 
@@ -38,8 +38,8 @@ public class MLDictionaryFeatureProvider: NSObject, MLFeatureProvider {
     public subscript(featureName: String) -> MLFeatureValue? { dictionary[featureName] }
 }
 
-/// Core ML's (MLPredictionOptions.h).
+/// The stand-in for Core ML's type (MLPredictionOptions.h).
 public class MLPredictionOptions: NSObject {
-    /// Where outputs shall lie. Core ML may decline; the stand-in does where a backing's shape is not the output's.
+    /// The memory for outputs, by name. Core ML may ignore it; the stand-in does if a backing's shape is not the output's.
     public var outputBackings: [String: Any] = [:]
 }

@@ -1,13 +1,13 @@
 import Foundation
 
-/// Core ML's (MLModel.h, MLModel+MLState.h, CoreML.swiftinterface), with predictions by a package server.
+/// The stand-in for Core ML's type (MLModel.h, MLModel+MLState.h, CoreML.swiftinterface), with predictions by a package server.
 public class MLModel: NSObject {
     public let modelDescription: MLModelDescription
     public let configuration: MLModelConfiguration
     private let opened: OpenedPackage
     private let faults: Faults
 
-    /// Load a compiled model: here a folder that names its package (docs/worker.md, The stand-in).
+    /// Load a "compiled model", here a folder that names the package (docs/worker.md, The stand-in).
     public init(contentsOf url: URL, configuration: MLModelConfiguration) throws {
         self.configuration = configuration
         faults = try Faults(path: url.path)
@@ -22,7 +22,7 @@ public class MLModel: NSObject {
         try MLModel(contentsOf: url, configuration: configuration)
     }
 
-    /// Makes a folder that names the package, where temporary files are.
+    /// Make a folder that names the package, among the temporary files; return it.
     public class func compileModel(at url: URL) async throws -> URL {
         try Faults(path: url.path).raise(at: .compile)
         let files = FileManager.default
@@ -99,7 +99,7 @@ public class MLModel: NSObject {
     }
 }
 
-/// An error in Core ML's domain.
+/// Return an error in Core ML's domain.
 func standInError(_ code: Int, _ text: String) -> NSError {
     NSError(domain: "com.apple.CoreML", code: code, userInfo: [NSLocalizedDescriptionKey: text])
 }

@@ -1,6 +1,6 @@
 import Foundation
 
-/// Core ML's (MLModelConfiguration.h).
+/// The stand-in for Core ML's type (MLModelConfiguration.h).
 public enum MLComputeUnits: Int, Sendable {
     case cpuOnly = 0
     case cpuAndGPU = 1
@@ -8,7 +8,7 @@ public enum MLComputeUnits: Int, Sendable {
     case cpuAndNeuralEngine = 3
 }
 
-/// Core ML's (CoreML.swiftinterface).
+/// The stand-in for Core ML's type (CoreML.swiftinterface).
 public struct MLOptimizationHints: Equatable, Sendable {
     public enum ReshapeFrequency: Int, Sendable {
         case frequent
@@ -20,7 +20,7 @@ public struct MLOptimizationHints: Equatable, Sendable {
     public init() {}
 }
 
-/// Core ML's (MLModelConfiguration.h).
+/// The stand-in for Core ML's type (MLModelConfiguration.h).
 public class MLModelConfiguration: NSObject {
     public var computeUnits: MLComputeUnits = .all
     public var functionName: String?

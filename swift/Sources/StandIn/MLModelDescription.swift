@@ -1,6 +1,6 @@
 import Foundation
 
-/// Core ML's (MLMultiArrayConstraint.h).
+/// The stand-in for Core ML's type (MLMultiArrayConstraint.h).
 public class MLMultiArrayConstraint: NSObject {
     public let shape: [NSNumber]
     public let dataType: MLMultiArrayDataType
@@ -11,7 +11,7 @@ public class MLMultiArrayConstraint: NSObject {
     }
 }
 
-/// Core ML's (MLStateConstraint.h, CoreML.swiftinterface).
+/// The stand-in for Core ML's type (MLStateConstraint.h, CoreML.swiftinterface).
 public class MLStateConstraint: NSObject {
     public let bufferShape: [Int]
     public let dataType: MLMultiArrayDataType
@@ -22,7 +22,7 @@ public class MLStateConstraint: NSObject {
     }
 }
 
-/// Core ML's (MLFeatureDescription.h).
+/// The stand-in for Core ML's type (MLFeatureDescription.h).
 public class MLFeatureDescription: NSObject {
     public let name: String
     public let multiArrayConstraint: MLMultiArrayConstraint?
@@ -35,15 +35,15 @@ public class MLFeatureDescription: NSObject {
     }
 }
 
-/// Core ML's (MLModelDescription.h).
+/// The stand-in for Core ML's type (MLModelDescription.h).
 public class MLModelDescription: NSObject {
     public let inputDescriptionsByName: [String: MLFeatureDescription]
     public let outputDescriptionsByName: [String: MLFeatureDescription]
     public let stateDescriptionsByName: [String: MLFeatureDescription]
 
     /// - Parameters:
-    ///   - inputs: sizes by name, 1 where they vary.
-    ///   - outputs: names; their sizes are not known before a prediction.
+    ///   - inputs: sizes by name; a size that varies is 1.
+    ///   - outputs: names; their sizes are unknown before a prediction.
     ///   - states: sizes by name.
     init(inputs: [String: [Int]], outputs: [String], states: [String: [Int]]) {
         func tensor(_ name: String, _ sizes: [Int]) -> MLFeatureDescription {

@@ -1,6 +1,6 @@
 import Foundation
 
-/// Core ML's (CoreML.swiftinterface), of which only programs are here.
+/// The stand-in for Core ML's type (CoreML.swiftinterface), of which only programs are here.
 public enum MLModelStructure: Sendable {
     public struct Program: Sendable {
         public struct ValueType: Sendable {}
@@ -37,7 +37,7 @@ public enum MLModelStructure: Sendable {
             public let inputs: [String: Argument]
             public let outputs: [NamedValueType]
             public let blocks: [Block]
-            /// What the plan's file says of it, the stand-in's own.
+            /// The operation in the plan's file; Core ML's class has no such property.
             let planned: PlanFile.Operation
         }
 

@@ -1,6 +1,6 @@
 import Foundation
 
-/// Core ML's (MLMultiArray.h); only fp16 and, for inputs, int32 ever hold numbers here.
+/// The stand-in for Core ML's type (MLMultiArray.h); only fp16 and, for inputs, int32 ever hold numbers here.
 public enum MLMultiArrayDataType: Int, Sendable {
     case double = 0x10040
     case float32 = 0x10020
@@ -8,7 +8,7 @@ public enum MLMultiArrayDataType: Int, Sendable {
     case int32 = 0x20020
 }
 
-/// Core ML's (MLMultiArray.h): a tensor over memory with strides in numbers.
+/// The stand-in for Core ML's type (MLMultiArray.h): a tensor over memory with strides in numbers.
 public class MLMultiArray: NSObject {
     public let dataPointer: UnsafeMutableRawPointer
     public let dataType: MLMultiArrayDataType
@@ -28,7 +28,7 @@ public class MLMultiArray: NSObject {
         self.deallocator = deallocator
     }
 
-    /// Contiguous, in C order, and zeros. (Core ML leaves the numbers open.)
+    /// Make a contiguous array of zeros in C order. (Core ML does not define the numbers.)
     public convenience init(shape: [NSNumber], dataType: MLMultiArrayDataType) throws {
         var strides = [Int](repeating: 1, count: shape.count)
         for axis in shape.indices.dropLast().reversed() { strides[axis] = strides[axis + 1] * shape[axis + 1].intValue }
@@ -56,7 +56,7 @@ public class MLMultiArray: NSObject {
         try body(UnsafeMutableRawBufferPointer(start: dataPointer, count: span), strides.map(\.intValue))
     }
 
-    /// Bytes from the first number to the last.
+    /// The bytes from the first element to the last.
     private var span: Int {
         let last = zip(shape, strides).reduce(0) { $0 + ($1.0.intValue - 1) * $1.1.intValue }
         return count == 0 ? 0 : (last + 1) * ((dataType.rawValue & 0xFF) / 8)

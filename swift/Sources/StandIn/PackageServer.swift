@@ -2,14 +2,14 @@ import Foundation
 
 /// The process that computes predictions: `python -m anespec.runtime.backends.portable.package_server`.
 ///
-/// A child of this process for `ANESPEC_STANDIN_PYTHON`, or one that listens already on the Unix socket
-/// `ANESPEC_STANDIN_SERVER`; every model of a process shares the one connection. It ends with its last model.
+/// It is a child of this process with the Python `ANESPEC_STANDIN_PYTHON`, or a server that listens on the Unix socket
+/// `ANESPEC_STANDIN_SERVER`. All models of a process share one connection, which closes with the last model.
 final class PackageServer {
     nonisolated(unsafe) private static weak var known: PackageServer?
 
     private let descriptor: Int32
 
-    /// The connection of this process, made where there is none.
+    /// Return the connection of this process; connect if there is none.
     static func shared() throws -> PackageServer {
         if let known { return known }
         let environment = ProcessInfo.processInfo.environment
@@ -33,13 +33,13 @@ final class PackageServer {
         close(descriptor)
     }
 
-    /// Open a compiled model, or one function of it.
+    /// Open a compiled model, or one of its functions.
     func open(_ path: String, function: String?) throws -> OpenedPackage {
         let question: [String: Any] = ["op": "open", "path": path, "function": function ?? NSNull()]
         return try OpenedPackage(server: self, answer: try ask(question, []).header)
     }
 
-    /// A header and the bytes of some tensors, there and back.
+    /// Send a header and the bytes of tensors; return those of the answer.
     func ask(_ header: [String: Any], _ tensors: [[UInt8]]) throws -> (header: [String: Any], bytes: [UInt8]) {
         let text = try JSONSerialization.data(withJSONObject: header)
         let sizes = [UInt64(text.count), UInt64(tensors.reduce(0) { $0 + $1.count })].map(\.littleEndian)
@@ -97,7 +97,9 @@ final class PackageServer {
         return kept(descriptor)
     }
 
-    /// A child whose standard input and output are one end of a socket pair. It ends when this end closes.
+    /// Start a child whose standard input and output are one end of a socket pair; return the other end.
+    ///
+    /// The child ends when this end closes.
     private static func child(of python: String) throws -> Int32 {
         var ends: [Int32] = [0, 0]
         guard socketpair(AF_UNIX, standInStream, 0, &ends) == 0 else { throw standInError(0, "no socket pair") }
@@ -126,7 +128,7 @@ final class PackageServer {
 
 private let standInStream = Int32(SOCK_STREAM.rawValue)
 
-/// A package that the server holds open for one model.
+/// A package that the server keeps open for one model.
 final class OpenedPackage {
     let description: MLModelDescription
     private let server: PackageServer
@@ -142,7 +144,7 @@ final class OpenedPackage {
             inputs: inputs.mapValues { $0.map { $0 as? Int ?? 1 } }, outputs: outputs, states: states)
     }
 
-    /// Outputs by name; the states are changed in place.
+    /// Run a prediction; return the outputs by name. The states are changed in place.
     func predict(_ inputs: [String: MLMultiArray], _ states: [String: MLMultiArray]) throws -> [String: TensorBytes] {
         let given = inputs.map { (name: $0.key, tensor: TensorBytes($0.value)) }
         let held = states.map { (name: $0.key, tensor: TensorBytes($0.value)) }

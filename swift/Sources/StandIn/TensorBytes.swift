@@ -1,6 +1,6 @@
 import Foundation
 
-/// A tensor as contiguous bytes, on its way to or from a package server: fp16, or int32 where an input is.
+/// A tensor as contiguous bytes, as the package server exchanges it: fp16, or int32 for some inputs.
 struct TensorBytes {
     let sizes: [Int]
     let bytes: [UInt8]
@@ -10,11 +10,11 @@ struct TensorBytes {
         self.bytes = bytes
     }
 
-    /// A copy in C order.
+    /// Copy an array in C order.
     init(_ array: MLMultiArray) {
         let sizes = array.shape.map(\.intValue)
         if array.dataType == .int32 {
-            // Only the worker's own arrays are int32, and those are contiguous.
+            // Only the worker's own arrays are int32, and these are contiguous.
             self.init(sizes: sizes, bytes: array.withUnsafeBytes(Array.init))
             return
         }
@@ -26,7 +26,7 @@ struct TensorBytes {
         self.init(sizes: sizes, bytes: copy.withUnsafeBytes(Array.init))
     }
 
-    /// Written over an array of the same sizes.
+    /// Write the bytes to an array of the same sizes.
     func write(to array: MLMultiArray) {
         bytes.withUnsafeBytes { source in
             array.withUnsafeMutableBytes { memory, strides in
@@ -38,7 +38,7 @@ struct TensorBytes {
         }
     }
 
-    /// The backing, where it has these sizes, else an array of its own.
+    /// Write the tensor to the backing if that has these sizes, else to a new array; return it.
     func placed(in backing: MLMultiArray?) throws -> MLMultiArray {
         let fits = backing.map { $0.shape.map(\.intValue) == sizes && $0.dataType == .float16 } ?? false
         let array = fits ? backing! : try MLMultiArray(shape: sizes.map(NSNumber.init(value:)), dataType: .float16)
@@ -46,7 +46,7 @@ struct TensorBytes {
         return array
     }
 
-    /// Every index of a tensor in C order, with its place in memory.
+    /// Call `visit` for every element of a tensor in C order, with its index and its offset in memory.
     private static func walk(_ sizes: [Int], _ strides: [Int], _ visit: (Int, Int) -> Void) {
         let count = sizes.reduce(1, *)
         let width = sizes.last ?? 1

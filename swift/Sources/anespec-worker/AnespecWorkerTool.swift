@@ -1,7 +1,7 @@
 import AnespecWorker
 import Foundation
 
-/// `anespec-worker`: see docs/worker.md.
+/// The executable `anespec-worker` (docs/worker.md).
 @main
 struct AnespecWorkerTool {
     static func main() async {

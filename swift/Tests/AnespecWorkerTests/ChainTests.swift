@@ -53,7 +53,7 @@ final class ChainTests: XCTestCase {
         func slot(_ head: Int, _ index: Int) -> UInt16 { cache[(head * ToyChain.slots + index) * 3 + 2] }
         XCTAssertEqual((0..<8).map { slot(0, $0) }, [120, 130, 0, 0, 0, 100, 0, 0])
         XCTAssertEqual((0..<8).map { slot(1, $0) }, [220, 230, 0, 0, 0, 200, 0, 0])
-        // What the next pass reads is what this one wrote.
+        // The next pass reads the values that this one wrote.
         _ = try worker.ask("{\"id\":3,\"op\":\"run\",\"stage\":1,\"rows\":4,\"homes\":[[0,0,0,0],[-1,7,-1,-1]]}")
         XCTAssertEqual(arena["cache.v"][7 * 3], 110 + 120)
         // A negative zero is written as zero.

@@ -2,13 +2,13 @@ import Foundation
 
 @testable import AnespecWorker
 
-/// An arena's file as a host makes it, which tests may damage before it is opened.
+/// The file of an arena as a host writes it; tests may damage it before it is opened.
 struct TestArena {
     static let step = 16384
     var bytes: [UInt8]
     let offsets: [String: Int]
 
-    /// - Parameter entries: bytes by name, in order.
+    /// - Parameter entries: the names and bytes of the entries, in order.
     init(_ entries: [(name: String, bytes: Int)]) {
         var offsets: [String: Int] = [:]
         var table: [UInt8] = []
@@ -27,7 +27,7 @@ struct TestArena {
         self.offsets = offsets
     }
 
-    /// A descriptor of an unlinked file of these bytes.
+    /// Return a descriptor of an unlinked file with these bytes.
     func descriptor() -> Int32 {
         var path = Array("/tmp/anespec-arena-XXXXXX".utf8CString)
         let descriptor = mkstemp(&path)
@@ -62,7 +62,7 @@ func little(_ value: some FixedWidthInteger) -> [UInt8] {
     withUnsafeBytes(of: value.littleEndian, Array.init)
 }
 
-/// Numbers that are the same in every run.
+/// A generator whose numbers are the same in every run.
 struct SeededGenerator: RandomNumberGenerator {
     var state: UInt64
 

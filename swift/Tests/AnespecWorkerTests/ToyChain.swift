@@ -4,9 +4,9 @@ import Foundation
 
 @testable import AnespecWorker
 
-/// Two layer shards, the second with a cache that the worker holds, and a head in two slices.
+/// A toy model: two layer shards, the second with a cache that the worker holds, and a head in two slices.
 ///
-/// A layer adds 1 to x [1, 2, T, 1] and counts its passes in the slots of its state that are written.
+/// A layer adds 1 to x [1, 2, T, 1], and counts its passes in the slots of its state that it writes.
 enum ToyChain {
     static let slots = 8
     static let vocabulary = 7
@@ -18,7 +18,7 @@ enum ToyChain {
         },
         "/toy/b": ToyModel(inputs: ["x": [1, 2, nil, 1], "v": [1, 2, slots, 3]], outputs: ["hidden", "new_v"]) { inputs, _ in
             let rows = inputs["x"]!.sizes[2]
-            // Row t of head h is 100 (h + 1) + 10 t + what the cache begins with; in a pass of two, a negative zero.
+            // Row t of head h is 100 (h + 1) + 10 t + the cache's first number; in a pass of two rows, a negative zero.
             let new = ToyTensor([1, 2, rows, 3]) { index in
                 rows == 2 ? 0x8000 :
                 UInt16(100 * (index / (rows * 3) + 1) + 10 * (index / 3 % rows)) + inputs["v"]!.numbers[0]
@@ -28,7 +28,7 @@ enum ToyChain {
         "/toy/head": ToyModel(inputs: ["x": [1, 2, nil, 1]], outputs: ["logits_0", "logits_1"]) { inputs, _ in
             let x = inputs["x"]!
             let rows = x.sizes[2]
-            // Token v of row t: x of the first channel, plus v.
+            // The logit of token v in row t is the first channel of x, plus v.
             return [
                 "logits_0": ToyTensor([1, 4, rows, 1]) { x.numbers[$0 % rows] + UInt16($0 / rows) },
                 "logits_1": ToyTensor([1, 3, rows, 1]) { x.numbers[$0 % rows] + UInt16($0 / rows) + 4 },
@@ -79,7 +79,7 @@ enum ToyChain {
 }
 
 extension Worker {
-    /// The reply to one message.
+    /// Send a message; return the reply.
     func ask(_ message: String) throws -> JSON {
         try JSONParser.parse(answer(Array(message.utf8)).reply)
     }

@@ -2,7 +2,7 @@
 #if os(Linux)
 import Foundation
 
-/// A tensor of the toy models; its bits are counted with as whole numbers.
+/// A tensor of the toy models, which compute with its bits as integers.
 struct ToyTensor {
     var sizes: [Int]
     var numbers: [UInt16]
@@ -13,7 +13,7 @@ struct ToyTensor {
     }
 }
 
-/// What a path is opened as: shapes, and what a prediction does to inputs and states.
+/// A toy model: its shapes, and its prediction as a function of inputs and states.
 struct ToyModel: Sendable {
     var inputs: [String: [Int?]]
     var outputs: [String]
@@ -21,13 +21,13 @@ struct ToyModel: Sendable {
     let predict: @Sendable ([String: ToyTensor], inout [String: ToyTensor]) -> [String: ToyTensor]
 }
 
-/// Serves toy models to the stand-in for Core ML, in the protocol of the portable backend's package server.
+/// Serves toy models to the stand-in for Core ML, with the protocol of the portable backend's package server.
 final class ToyServer: @unchecked Sendable {
     private let models: [String: ToyModel]
     private let listening: Int32
     private let path: String
 
-    /// Listen; models by the paths under which they are loaded.
+    /// Listen; `models` are by the paths under which they are loaded.
     init(_ models: [String: ToyModel]) {
         self.models = models
         path = "/tmp/anespec-toy-\(getpid())-\(UInt32.random(in: 0...UInt32.max))"
@@ -51,7 +51,7 @@ final class ToyServer: @unchecked Sendable {
         }.start()
     }
 
-    /// Take no further connections; those that are open end with their clients.
+    /// Accept no more connections; open ones end with their clients.
     func stop() {
         unlink(path)
         shutdown(listening, Int32(SHUT_RDWR))
