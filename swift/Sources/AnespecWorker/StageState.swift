@@ -19,7 +19,7 @@ final class StageState {
 
     var coreML: MLState? { held }
 
-    /// Call `body` with each of a pool's states [n, n_kv, S, head_dim], whose memory it may write.
+    /// Call `body` with each state [n, n_kv, S, head_dim] of a pool, of all pools if nil; it may write to the memory.
     func each(pool: Int? = nil, _ body: (StridedTensor) throws(WorkerError) -> Void) throws(WorkerError) {
         for spec in specs where pool == nil || spec.pool == pool {
             if let cache = caches[spec.name] {
