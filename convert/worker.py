@@ -30,7 +30,7 @@ from anespec.system.child_python import end_with_parent
 from anespec.system.errors import AnespecError
 from anespec.system.machine import own_peak_memory, peak_memory
 
-START_METHOD = (
+MP_CONTEXT = (
     multiprocessing.get_context("fork") if sys.platform == "linux" else multiprocessing.get_context("spawn")
 )
 
@@ -91,9 +91,9 @@ def _serve(asked: Connection, answers: Connection) -> None:
     import anespec.convert.worker_imports  # noqa: F401
 
     job: Job = asked.recv()
-    builder, waiting = Builder(job, answers, START_METHOD.Lock()), START_METHOD.SimpleQueue()
+    builder, waiting = Builder(job, answers, MP_CONTEXT.Lock()), MP_CONTEXT.SimpleQueue()
     count = job.workers if job.workers > 1 else 0
-    workers = [START_METHOD.Process(target=_work, args=(builder, waiting)) for _ in range(count)]
+    workers = [MP_CONTEXT.Process(target=_work, args=(builder, waiting)) for _ in range(count)]
     for worker in workers:
         worker.start()
     tasks: Sequence[Task] = asked.recv()

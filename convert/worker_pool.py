@@ -68,8 +68,8 @@ class ConversionWorkers:
         from anespec.convert.build import build_unit
 
         for task in tasks:
-            told = partial(on_written, task)
-            entry = build_unit(self._plan, task.unit, task.path, task.recipe, self._threads, told)
+            on_bytes = partial(on_written, task)
+            entry = build_unit(self._plan, task.unit, task.path, task.recipe, self._threads, on_bytes)
             write_checkpoint(task.path, entry)
             yield task, entry
 

@@ -112,10 +112,10 @@ class Notes:
                     raise _RefusedError(f"{self._root}: belongs to another user, so nothing is written there")
                 yield folder
         except OSError as error:
-            said = f"{written}: cannot be written ({error.strerror})"
+            text = f"{written}: cannot be written ({error.strerror})"
             if error.errno in _REFUSALS:
-                raise _RefusedError(said) from error
-            raise StorageError(said) from error
+                raise _RefusedError(text) from error
+            raise StorageError(text) from error
 
     @contextlib.contextmanager
     def _own_folder(self, refusal: str) -> Iterator[Folder]:
@@ -125,8 +125,8 @@ class Notes:
                 yield folder
         except (OSError, StorageError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            said = f"{refusal}; your cache folder cannot be used either" if refusal else str(self._root)
-            raise StorageError(f"{said} ({reason})") from error
+            text = f"{refusal}; your cache folder cannot be used either" if refusal else str(self._root)
+            raise StorageError(f"{text} ({reason})") from error
 
     @property
     def _own_path(self) -> Path:

@@ -57,8 +57,8 @@ def remember_start(compiled: CompiledShard, place: Path, start: StartTimes) -> N
         return
     if known.last is None:
         is_reused = start.seconds < REUSE_FRACTION * known.first.seconds
-        said = "reused the first one's work" if is_reused else "took as long as the first one"
-        _log.info("%s: a second process %s: %s", compiled.shard.path, said, start)
+        outcome_text = "reused the first one's work" if is_reused else "took as long as the first one"
+        _log.info("%s: a second process %s: %s", compiled.shard.path, outcome_text, start)
     _write(place, known.model_copy(update={"last": start}))
 
 

@@ -170,7 +170,7 @@ def _require_safe(path: Path) -> None:
 
 def _require_swift(swift: str) -> None:
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [swift, "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -186,9 +186,9 @@ def _require_swift(swift: str) -> None:
         ) from None
     except OSError:
         raise MissingPackageError(f"Swift, which builds the worker, is not installed; {INSTALL}") from None
-    found = _VERSION.search(told.stdout)
+    found = _VERSION.search(completed.stdout)
     if found is None:
-        lines = (told.stderr.strip() or told.stdout.strip()).splitlines() or ["it prints nothing"]
+        lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines() or ["it prints nothing"]
         raise MissingPackageError(
             f"`{swift} --version` prints no version ({printable(lines[0], LONGEST_REASON)}); {INSTALL}"
         )

@@ -25,9 +25,9 @@ def compile_package(
     program: WorkerProgram, package: Path, folder: Path, seconds: float = PROBE_TIMEOUT
 ) -> Path:
     """Compile a package into a folder; return the path of the .mlmodelc. Raises like `_run`."""
-    said = _run(program, ("compile", str(package.absolute()), str(folder.absolute())), seconds)
+    output = _run(program, ("compile", str(package.absolute()), str(folder.absolute())), seconds)
     # Only the name is used of the worker's answer, so that nothing outside this folder is moved.
-    if not (name := Path(said.strip()).name):
+    if not (name := Path(output.strip()).name):
         raise CommandFailedError("the worker did not return the path of the compiled package")
     return folder / name
 

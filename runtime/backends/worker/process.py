@@ -278,14 +278,14 @@ def _end(process: "subprocess.Popen[bytes]", connection: Connection, words: Bina
 
 
 def _ending(code: int | None, words: str) -> str:
-    said = f": {words}" if words else ""
+    detail = f": {words}" if words else ""
     if code is None:
-        return f"closed its connection{said}"
+        return f"closed its connection{detail}"
     if code >= 0:
-        return f"ended with {code}{said}"
+        return f"ended with {code}{detail}"
     if -code == signal.SIGKILL:
-        return f"was killed{said}"
-    return f"died of {signal_name(-code)}{said}"
+        return f"was killed{detail}"
+    return f"died of {signal_name(-code)}{detail}"
 
 
 def _last_stderr_line(words: BinaryIO) -> str:

@@ -136,8 +136,8 @@ class WorkerRunner:
 
     def stats(self) -> WorkerStats:
         """Return the worker's counters; raises like `finish`."""
-        told = self._workers.ask(0, "stats", {})
-        return WorkerStats(sum(told["stages"]), told["copied"], told["resident_bytes"])
+        stats = self._workers.ask(0, "stats", {})
+        return WorkerStats(sum(stats["stages"]), stats["copied"], stats["resident_bytes"])
 
     def close(self) -> None:
         """End the worker."""

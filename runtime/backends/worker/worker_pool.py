@@ -246,8 +246,8 @@ class WorkerPool:
         except WorkerLostError as lost:
             raise LoadLostError(lost, paths) from lost
         starts: dict[str, list[StartTimes]] = {}
-        for path, told in zip(paths, reply.get("stages", ()), strict=False):
-            starts.setdefault(path, []).append(_start_of(told))
+        for path, fields in zip(paths, reply.get("stages", ()), strict=False):
+            starts.setdefault(path, []).append(_start_of(fields))
         self.starts |= {path: times for path, each in starts.items() if (times := added_up(each)) is not None}
 
     def _share_of(self, worker: WorkerProcess) -> tuple[Stage, ...]:
@@ -260,20 +260,20 @@ def _spoils(failure: ShardRefusedError) -> bool:
     return known is not None and known.spoils
 
 
-def _start_of(told: Mapping[str, Any]) -> StartTimes:
+def _start_of(fields: Mapping[str, Any]) -> StartTimes:
     """Parse the start times of one stage in a reply to `load`."""
     passes = (
         FirstPass(rows=each["rows"], seconds=each["milliseconds"] / 1000)
-        for each in told.get("first_passes", ())
+        for each in fields.get("first_passes", ())
     )
-    return StartTimes(load_seconds=told["seconds"], passes=tuple(passes))
+    return StartTimes(load_seconds=fields["seconds"], passes=tuple(passes))
 
 
 def _load_fields(stage: Stage) -> dict[str, Any]:
     """Return the fields of a stage in the message `load`."""
-    told = asdict(stage)
-    del told["bytes"]
-    return told
+    fields = asdict(stage)
+    del fields["bytes"]
+    return fields
 
 
 def _failure(refusal: Refusal) -> AnespecError:
