@@ -153,7 +153,7 @@ def test_an_interruption_within_a_shard_leaves_no_part_of_it(
         raise KeyboardInterrupt
 
     output = tmp_path / "m.anespec"
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match=r"so nothing is kept$"):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt, match=r"and nothing is kept$"):
         patched.setattr(WeightFile, "content", interrupt)
         build(gguf, output)
     assert not list(tmp_path.iterdir())

@@ -210,7 +210,7 @@ PER_LAYER = {"tensor": "per_layer_token_embd.weight", "width": 4, "scale": 2.0}
         ({"schema_version": float(SCHEMA_VERSION)}, "schema_version"),
         ({"block": 65, "t_max": 65, "context": 64}, "block 65 is more than the context"),
         ({"context": 1 << 25}, "context"),
-        ({"context": 1 << 20, "sequences": 32}, "more than the 16777216"),
+        ({"context": 1 << 20, "sequences": 32}, "exceed the 16777216"),
         ({"hyperparameters": {**HYPER, "layers": 10**6}}, "hyperparameters.layers"),
         ({"hyperparameters": {**HYPER, "vocabulary": 2**31}}, "hyperparameters.vocabulary"),
         ({"hyperparameters": {**HYPER, "kv_heads": 1}}, "no state has the 1 KV heads of 4"),
