@@ -98,7 +98,7 @@ def _require_clean_log(daemon: Daemon) -> None:
 
 
 def crowd(bench: Bench) -> str:
-    """Send requests from a thousand clients at once to a queue of 64; all others are told to retry."""
+    """Check that of a thousand clients at once each gets its own text or is told to retry."""
     questions = [Question(number) for number in range(1000)]
     with serving(bench.artifact, bench.log("crowd"), "--queue", "64") as daemon:
         tally = Tally()

@@ -38,7 +38,7 @@ from anespec.validate.page.extras import measure_extras
 from anespec.validate.sample import process
 from anespec.validate.sample import run as run_module
 from anespec.validate.sample.figures import Generation, SampleFile
-from anespec.validate.sample.process import MOST_TOKENS, WrittenSamples, write_samples
+from anespec.validate.sample.process import MAX_TOKENS, WrittenSamples, write_samples
 from anespec.validate.sample.prompts import SAMPLE_PROMPTS
 from anespec.validate.sample.run import sample_run
 
@@ -114,7 +114,7 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
     verifier = open_verifier(artifact, TORCH, 1)
     service = Service(Engine(verifier, Proven.nothing(verifier.shape)))
     for passage, prompt in zip(run.passages, SAMPLE_PROMPTS, strict=True):
-        request = Request(tokenizer.encode(prompt), MOST_TOKENS, end_ids=tokenizer.end_ids)
+        request = Request(tokenizer.encode(prompt), MAX_TOKENS, end_ids=tokenizer.end_ids)
         assert "".join(passage.pieces) == TextStream(service, tokenizer, request).summary.text
         assert passage.same_text is True
         assert passage.drafted is not None

@@ -7,7 +7,13 @@ from planted import EMBEDDED
 from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.validate.quality.divergence import diverge, log_softmax
-from anespec.validate.quality.gate import LONGEST_TEXT, MOST_TOKENS, TOKENS_BEFORE, cut_windows, worst_tokens
+from anespec.validate.quality.gate import (
+    LONGEST_TEXT,
+    MAX_WORST_TOKENS,
+    TOKENS_BEFORE,
+    cut_windows,
+    worst_tokens,
+)
 
 TEXT = "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
 
@@ -32,7 +38,7 @@ def test_the_largest_divergences_in_their_places(tokenizer: Tokenizer) -> None:
         found[number, targets[number]] += strength
     worst = worst_tokens(tokenizer, windows, diverge(reference, found, targets))
     assert [w.number for w in worst[:3]] == spoiled
-    assert len(worst) == MOST_TOKENS
+    assert len(worst) == MAX_WORST_TOKENS
     assert [w.kl for w in worst] == sorted((w.kl for w in worst), reverse=True)
     read = [(window, place) for window in windows for place in range(1, len(window.ids))]
     for entry in worst[:3]:

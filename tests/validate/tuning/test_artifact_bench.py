@@ -184,7 +184,7 @@ def test_a_whole_model_is_timed_in_its_own_shards(
     assert found.usable, found.why_not
     assert (found.probe, [time.rows for time in found.times]) == (probe, [4])
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(artifact_bench, "ROOM", 1e12)
+    monkeypatch.setattr(artifact_bench, "DISK_FACTOR", 1e12)
     with pytest.raises(StorageError, match="a whole artifact takes up to"):
         tried.measure(probe)
 
