@@ -202,7 +202,7 @@ def main() -> None:
     timings = {
         "opening": plain, "opening with a journal": journal,
         "start with": with_memory, "start without": without,
-        "processor time with": cpu_with, "processor time without": cpu_without,
+        "the same, of processors": cpu_with, "the same, of processors, without": cpu_without,
         "learning a request": alone, "learning beside a snapshot, worst of each": beside,
         "writing a snapshot": writing,
     }  # fmt: skip

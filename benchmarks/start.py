@@ -109,7 +109,7 @@ def main() -> None:
     starts: dict[str, Start] = {}
     if artifact.is_file():
         with cache_folder() as cache:
-            starts["a new GGUF"] = start(artifact, cache, threads)
+            starts["a GGUF never seen"] = start(artifact, cache, threads)
         artifact = artifact_of(artifact, ConvertOptions(target=Target.CPU))
     shutil.rmtree(artifact / "gates", ignore_errors=True)
     size = sum(file.stat().st_size for file in artifact.rglob("*") if file.is_file())

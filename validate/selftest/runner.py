@@ -326,7 +326,7 @@ def _kill(process: "subprocess.Popen[str]") -> None:
 
 
 def _error_file(file: Path) -> Path:
-    return file.with_suffix(".error_output")
+    return file.with_suffix(".words")
 
 
 def _error_text(file: Path) -> str:
