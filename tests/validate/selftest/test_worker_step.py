@@ -170,7 +170,8 @@ def test_without_swift_the_step_says_so(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("WORKER", raising=False)
     (record,) = run_steps(folder, "worker")
     assert record.outcome is Outcome.NOT_HERE
-    assert said([record], "worker")["one shard"][0].startswith("not here: not here: the worker is built with")
+    text = "not here: not here: Swift, which builds the worker, is not installed"
+    assert said([record], "worker")["one shard"][0].startswith(text)
 
     def absent(*_: object) -> None:
         raise MissingPackageError("Swift, which builds the worker, is not installed; install Xcode")
