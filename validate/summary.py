@@ -67,7 +67,7 @@ class Known:
 def summary(artifact: Artifact, circumstances: RunEnvironment, found: Known | None = None) -> str:
     """Return one sentence on what the artifact computes, may do and costs in this environment.
 
-    If a run says what it `found`, the other gates are named as not asked now, with their recorded verdicts.
+    If a run says what it `found`, the other gates are named as not tested now, with their recorded verdicts.
     """
     on_record = Known.of(artifact, circumstances)
     known, earlier = (on_record, Known()) if found is None else (found, on_record)
@@ -80,9 +80,9 @@ def sentence(
     """Return the sentence of `summary` for an artifact called `name`, from its verdicts."""
     source = printable(manifest.source.name)
     does = _does(source, known.golden) + _may(manifest, known.exactness)
-    unasked = _unasked(source, manifest, known, earlier or Known())
+    untested = _untested(source, manifest, known, earlier or Known())
     parts = [listed(does)] if does else []
-    parts += [f"{'it ' if does else ''}was not asked {listed(unasked, 'or')}"] if unasked else []
+    parts += [f"{'it ' if does else ''}was not tested on {listed(untested, 'or')}"] if untested else []
     remarks = [*_cost(known.quality), *_place(manifest, known)]
     parts = [*parts[:1], *remarks, *parts[1:]]
     threads = counted(where.threads, "thread")
@@ -171,7 +171,7 @@ def _place(manifest: Manifest, known: Known) -> list[str]:
     return [f"{place}, where all are required" if required and not residency.passed else place]
 
 
-def _unasked(source: str, manifest: Manifest, known: Known, earlier: Known) -> list[str]:
+def _untested(source: str, manifest: Manifest, known: Known, earlier: Known) -> list[str]:
     """Return the questions without a verdict, each with the gate's recorded status."""
     residency = known.residency or manifest.target is Target.CPU
     questions = (

@@ -398,7 +398,9 @@ def test_a_gate_that_could_not_be_asked_is_no_finding_of_the_run(
     error = ask(copy, "--again", "--gate", "golden", "--json").exception
     assert isinstance(error, GoldenGateError)
     summary = str(error.facts["summary"])
-    assert "m.anespec was not asked whether it computes what llama.gguf means (on record: pass)" in summary
+    assert (
+        "m.anespec was not tested on whether it computes what llama.gguf means (on record: pass)" in summary
+    )
 
 
 @pytest.mark.usefixtures("nothing_runs")

@@ -78,7 +78,7 @@ def test_all_that_passed_is_allowed_and_nothing_is_left_open(phi: Artifact) -> N
 
 
 def test_nothing_known_is_only_questions(phi: Artifact) -> None:
-    assert said(phi) == f"was not asked {OPEN[0]}, {OPEN[1]} or {OPEN[2]}"
+    assert said(phi) == f"was not tested on {OPEN[0]}, {OPEN[1]} or {OPEN[2]}"
 
 
 @pytest.mark.parametrize("asked", list(itertools.product((False, True), repeat=3)), ids=str)
@@ -92,7 +92,7 @@ def test_each_gate_is_either_answered_or_an_open_question(phi: Artifact, asked: 
     for mark, question, yes in zip(marks, OPEN, asked, strict=True):
         assert (question in text) is not yes
         assert (mark in text.replace(question, "")) is yes
-    assert ("was not asked" in text) is not all(asked)
+    assert ("was not tested on" in text) is not all(asked)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_each_gate_is_either_answered_or_an_open_question(phi: Artifact, asked: 
 )  # fmt: skip
 def test_rights_follow_from_the_invariances(phi: Artifact, standings: dict[str, Status], rights: str) -> None:
     text = said(phi, golden=golden_of(phi, worst=9), exactness=exactness(phi, **standings))
-    assert text == f"does not compute what {NAME} means and {rights}; it was not asked {OPEN[2]}"
+    assert text == f"does not compute what {NAME} means and {rights}; it was not tested on {OPEN[2]}"
 
 
 @pytest.mark.parametrize("standings", list(itertools.product(list(Status), repeat=2)), ids=str)
@@ -143,7 +143,7 @@ def test_speculation_is_never_said_to_be_allowed_where_it_is_not(
     needed, other = standings
     verdict = exactness(phi, **{invariance.value: needed, "width": other})
     text = said(phi, exactness=verdict)
-    assert ("may speculate" in text.split("; it was not asked")[0]) is verdict.allows_speculation
+    assert ("may speculate" in text.split("; it was not tested on")[0]) is verdict.allows_speculation
     assert ("not speculate" in text) is not verdict.allows_speculation
 
 
@@ -184,7 +184,7 @@ def test_the_summary_reads_what_was_recorded_under_these_circumstances_alone(
     assert "rules predict" in text
     assert "not asked" not in text
     other = summary(mac, elsewhere)
-    assert other.startswith("On torch with 2 threads mac.anespec was not asked whether it computes")
+    assert other.startswith("On torch with 2 threads mac.anespec was not tested on whether it computes")
     assert "rules predict" in other, "where it would run does not depend on the backend"
     assert "rules predict" not in summary(mac, here.model_copy(update={"artifact": "another"}))
 

@@ -67,7 +67,7 @@ def test_an_artifact_that_was_never_validated(bare: Artifact) -> None:
     assert page.text.count("not run") == 4
     assert page.text.count("Not run yet") == 5
     assert f"anespec validate {bare.root.name} --quality TEXT" in " ".join(page.text.split())
-    assert "was not asked whether it computes what" in page.text
+    assert "was not tested on whether it computes what" in page.text
     assert "Weights" in page.text
     for shard in bare.manifest.shards:
         assert Path(shard.path).stem in page.text
