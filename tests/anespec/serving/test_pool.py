@@ -419,7 +419,7 @@ def test_who_waits_for_a_load_that_is_given_up_is_told_and_the_others_stay() -> 
             waiting = asyncio.create_task(use(pool, "b"))
             await asyncio.sleep(0.01)
             pool.stop_loading()
-            with pytest.raises(ApiError, match="ending"):
+            with pytest.raises(ApiError, match="shutting down"):
                 await waiting
             assert cast(Any, leased.model).is_open
         loader.gates["b"].set()
@@ -437,9 +437,9 @@ def test_closing_ends_all_and_whoever_still_waits_is_told() -> None:
             waiting = asyncio.create_task(use(pool, "b"))
             await asyncio.sleep(0.01)
             await pool.close()
-        with pytest.raises(ApiError, match="ending"):
+        with pytest.raises(ApiError, match="shutting down"):
             await waiting
-        with pytest.raises(ApiError, match="ending"):
+        with pytest.raises(ApiError, match="shutting down"):
             await use(pool, "a")
         assert pool.loaded == {}
         # What comes after all is closed, too.
