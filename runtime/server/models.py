@@ -120,7 +120,7 @@ class Leased:
 class ModelCard:
     """The description of a served model.
 
-    `created` is in seconds since 1970. `context` is None until the model was loaded for the first time.
+    `created` is in seconds since 1970. `context` is None unless the model is in memory.
     `checking` is the progress of its gates, if they run in the background (see ServingModel).
     """
 

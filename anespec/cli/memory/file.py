@@ -166,12 +166,12 @@ def _direct(text: _Text, place: str, size: int) -> RequestRecord:
     except ValueError:
         raise RequestError(f"{place} has no valid tokens; it is damaged") from None
     if not len(tokens) or tokens.min() < 0 or tokens.max() >= size or text.answer > len(tokens):
-        raise RequestError(f"{place} has tokens that are not in the vocabulary; it is damaged")
+        raise RequestError(f"{place} has tokens or an index out of range; it is damaged")
     return RequestRecord.of(tokens, text.answer)
 
 
 def _request(tokenizer: "Tokenizer", prompt: str, output: str) -> Iterator[RequestRecord]:
-    """Yield the record of a prompt, with special tokens, and its output; nothing if a text is empty."""
+    """Yield the record of a prompt, with special tokens, and its output; nothing if both are empty."""
     ids = tokenizer.encode(prompt, add_special=False, parse_special=True) if prompt else []
     answer = len(ids)
     if output:

@@ -34,8 +34,8 @@ PATIENCE_SECONDS = 30.0
 """The longest time without a byte from the server."""
 
 LEAST_BYTES, LEAST_SECONDS = 60_000, 60.0
-"""A connection that brings fewer bytes in PATIENCE_SECONDS counts as broken. No connection in use is slower
-than this, 1 kB/s."""
+"""A connection that brings fewer than LEAST_BYTES in LEAST_SECONDS counts as broken. No connection in use is
+slower than this, 1 kB/s."""
 
 LONGEST_HEAD = 1 << 18
 """The most bytes before a file: status, headers, and interim answers (1xx)."""

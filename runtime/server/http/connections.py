@@ -127,7 +127,7 @@ class Connection(H11Protocol):
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Stop the timers, and stop counting the connection."""
         if self._looking is not None:
             self._looking.cancel()
         self._gone.set()

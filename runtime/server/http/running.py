@@ -205,7 +205,7 @@ async def serve_until_ended(
 def _ending_text(daemon: Daemon) -> str:
     """Return the log line for the start of the shutdown."""
     if not (count := daemon.lifecycle.answering):
-        return "ending"
+        return "shutting down"
     return (
         f"shutting down: {counted(count, 'answer')} may take up to {daemon.options.drain_seconds:g} s more; "
         "a second ^C or SIGTERM cancels them"
