@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from anespec.runtime.drafters import Draft, DraftCost, Outcome, TopKLogits
-from anespec.runtime.drafters.chains import PerOwner
+from anespec.runtime.drafters.chains import PerTenant
 from anespec.runtime.drafters.datastore.stored import Datastore
 from anespec.runtime.drafters.jacobi import Pooled, fresh_window, jacobi_learn
 from anespec.runtime.drafters.memory.learner import Memory, TenantMemoryView
@@ -40,8 +40,8 @@ class AutoSource(MixSource):
         """
         super().__init__(traits, memory)
         self._store = store
-        self._recycled = PerOwner(lambda: Recycled.fresh(vocabulary), MAX_TENANTS)
-        self._pooled = PerOwner(Pooled.fresh, MAX_TENANTS)
+        self._recycled = PerTenant(lambda: Recycled.fresh(vocabulary), MAX_TENANTS)
+        self._pooled = PerTenant(Pooled.fresh, MAX_TENANTS)
 
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None

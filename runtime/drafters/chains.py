@@ -15,7 +15,7 @@ from anespec.runtime.drafters.texts import GrowingText, SeenRows, Tokens, seen_r
 Learnt = TypeVar("Learnt")
 
 
-class PerOwner(Generic[Learnt]):
+class PerTenant(Generic[Learnt]):
     """A memory of type `Learnt` for each of the most recent tenants, never shared between tenants.
 
     If there are too many, the least recently used one is dropped; open sessions keep using it until they end.
@@ -144,9 +144,9 @@ class ChainSource(ABC, Generic[Learnt]):
     name: ClassVar[str]
     cost: ClassVar[DraftCost]
 
-    def __init__(self, fresh: Callable[[], Learnt], most_owners: int) -> None:
+    def __init__(self, fresh: Callable[[], Learnt], most_tenants: int) -> None:
         """Keep the memories of `most_owners` tenants; `fresh` makes the memory of a new tenant."""
-        self._tenants = PerOwner(fresh, most_owners)
+        self._tenants = PerTenant(fresh, most_tenants)
 
     @abstractmethod
     def guesser(self, learnt: Learnt, reference: Sequence[int] | None) -> Guesser:

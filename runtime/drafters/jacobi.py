@@ -240,8 +240,8 @@ class JacobiSource(ChainSource[Pooled]):
     name = "jacobi"
     cost = DraftCost(microseconds=20)
 
-    def __init__(self, most_owners: int = MAX_TENANTS) -> None:
-        super().__init__(Pooled.fresh, most_owners)
+    def __init__(self, most_tenants: int = MAX_TENANTS) -> None:
+        super().__init__(Pooled.fresh, most_tenants)
 
     def guesser(self, learnt: Pooled, reference: Sequence[int] | None) -> JacobiGuesser:
         """Return a session's guesser; it makes no use of a reference."""

@@ -194,9 +194,9 @@ class ModSource(ChainSource[ModTable]):
     name = "mod"
     cost = DraftCost(microseconds=20)
 
-    def __init__(self, settings: ModSettings | None = None, most_owners: int = MAX_TENANTS) -> None:
+    def __init__(self, settings: ModSettings | None = None, most_tenants: int = MAX_TENANTS) -> None:
         chosen = settings or ModSettings()
-        super().__init__(lambda: ModTable(chosen), most_owners)
+        super().__init__(lambda: ModTable(chosen), most_tenants)
 
     @property
     def facts(self) -> ModFacts:

@@ -205,9 +205,9 @@ class RecycleSource(ChainSource[Recycled]):
     name = "recycle"
     cost = DraftCost(microseconds=20)
 
-    def __init__(self, vocabulary: int, most_owners: int = MAX_TENANTS) -> None:
+    def __init__(self, vocabulary: int, most_tenants: int = MAX_TENANTS) -> None:
         """Take the size of the verifier's vocabulary, and the number of tenants whose tables are kept."""
-        super().__init__(lambda: Recycled.fresh(vocabulary), most_owners)
+        super().__init__(lambda: Recycled.fresh(vocabulary), most_tenants)
 
     def guesser(self, learnt: Recycled, reference: Sequence[int] | None) -> RecycleGuesser:
         """Return a session's guesser; it makes no use of a reference."""

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from anespec.runtime.drafters import DraftSource, TopKLogits
 from anespec.runtime.engine.commit import Committed, commit_rows, look_ahead
-from anespec.runtime.engine.load import OwnerCounts, PassCounts, PoolLoad
+from anespec.runtime.engine.load import PassCounts, PoolLoad, TenantCounts
 from anespec.runtime.engine.next_pass import SequenceRows, next_pass
 from anespec.runtime.engine.planner import Planner
 from anespec.runtime.engine.requests import Event, FinishReason, Request, checked_prompt
@@ -98,7 +98,7 @@ class Engine:
         self._shape = verifier.shape
         self.clock = clock
         self.counts = PassCounts()
-        self.counts_of = OwnerCounts()
+        self.counts_of = TenantCounts()
         self._source = source
         self._policy = DraftPolicy(
             verifier.shape.block,

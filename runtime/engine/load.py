@@ -80,7 +80,7 @@ class PassCounts:
             self._rows[row.kind] += 1
 
 
-class OwnerCounts:
+class TenantCounts:
     """The counts of an engine's passes by tenant; a pass counts for each tenant with rows in it."""
 
     def __init__(self) -> None:

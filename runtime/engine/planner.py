@@ -109,7 +109,7 @@ class Planner:
                 prompt_rows -= demand.is_prompt
         for is_prompt, most in ((False, left), (True, prompt_rows)):
             chosen = [i for i, demand in enumerate(demands) if demand.is_prompt is is_prompt]
-            more = owner_shares(
+            more = tenant_shares(
                 [demands[i].tenant for i in chosen],
                 [wants[i] - shares[i] if shares[i] else 0 for i in chosen],
                 min(left, most),
@@ -194,7 +194,7 @@ def fair_shares(wants: Sequence[int], capacity: int) -> list[int]:
     return shares
 
 
-def owner_shares(tenants: Sequence[str], wants: Sequence[int], capacity: int) -> list[int]:
+def tenant_shares(tenants: Sequence[str], wants: Sequence[int], capacity: int) -> list[int]:
     """Divide `capacity` fairly among the tenants, then each tenant's share among its requests.
 
     `tenants[i]` is the tenant of request i, which wants `wants[i]`. Return the share of each request.

@@ -23,7 +23,7 @@ MIN_OWNER_SECONDS = 1e-3
 """Tenants with fewer seconds than this are dropped."""
 
 
-class OwnerSeconds:
+class TenantSeconds:
     """The seconds for which each tenant's sequences have used regions, with exponential decay.
 
     Use it from one thread at a time.
@@ -78,7 +78,7 @@ class Scheduler:
         self._store = store
         self.shares_prefixes = shares_prefixes
         self._clock = clock
-        self._seconds = OwnerSeconds(clock)
+        self._seconds = TenantSeconds(clock)
         self._queue = WaitingQueue(self._seconds_of)
         self._active: dict[int, ActiveSequence] = {}
         self._admitted: dict[int, float] = {}

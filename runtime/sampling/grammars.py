@@ -59,7 +59,7 @@ REFILL_RATE = 0.1
 
 
 @dataclass
-class OwnerBudget:
+class TenantBudget:
     """The seconds that a tenant's grammars may take beyond the usual time; for one thread at a time."""
 
     left: float = BURST_SECONDS
@@ -83,7 +83,7 @@ class GrammarEffort:
     left: float = ALLOWANCE_SECONDS
     now: float = 0.0
     before: float = 0.0
-    budget: OwnerBudget = field(default_factory=OwnerBudget)
+    budget: TenantBudget = field(default_factory=TenantBudget)
 
     def timed(self, call: Callable[[], T]) -> T:
         """Return the result of `call`, and count its time."""
@@ -154,7 +154,7 @@ class _Tenant:
     """The prepared grammars of a tenant, the last used one last, and the time budget of its grammars."""
 
     prepared: OrderedDict[Grammar, LLMatcher] = field(default_factory=OrderedDict)
-    budget: OwnerBudget = field(default_factory=OwnerBudget)
+    budget: TenantBudget = field(default_factory=TenantBudget)
 
 
 class GrammarTokens:

@@ -112,7 +112,7 @@ class Preparations:
     async def thread(self, caller: Principal, size: int) -> AsyncIterator[None]:
         """Wait until the caller may use a thread for a request of `size` bytes; hold that place for the
         block."""
-        with self._owner(caller) as tenant:
+        with self._tenant(caller) as tenant:
             async with self._alone(tenant, size), tenant.turns:
                 yield
 
@@ -127,7 +127,7 @@ class Preparations:
             RequestError: the model's queue can never hold that many.
             QueueFullError: the queue cannot hold them beside the waiting and prepared ones.
         """
-        with self._owner(caller) as tenant:
+        with self._tenant(caller) as tenant:
             ahead = tenant.of_model[leased.id]
             tenant.of_model[leased.id] += count
             try:
@@ -147,7 +147,7 @@ class Preparations:
             yield
 
     @contextlib.contextmanager
-    def _owner(self, caller: Principal) -> Iterator[_TenantState]:
+    def _tenant(self, caller: Principal) -> Iterator[_TenantState]:
         """Yield the tenant's entry, which is removed when it has no requests."""
         tenant = self._tenants.setdefault(caller.tenant, _TenantState(asyncio.Semaphore(self._at_once)))
         tenant.count += 1

@@ -8,7 +8,7 @@ from toy import ToyVerifier, ids, sequential_text, toy_shape
 
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.engine.scheduler import HALF_LIFE, HOLD_SECONDS, MIN_OWNER_SECONDS, OwnerSeconds
+from anespec.runtime.engine.scheduler import HALF_LIFE, HOLD_SECONDS, MIN_OWNER_SECONDS, TenantSeconds
 from anespec.runtime.engine.service import Service
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
@@ -95,7 +95,7 @@ def test_nobody_is_waited_for_who_has_had_more_or_has_another_waiting() -> None:
 
 def test_what_was_taken_long_ago_does_not_count() -> None:
     clock = Clock()
-    seconds = OwnerSeconds(clock)
+    seconds = TenantSeconds(clock)
     seconds.take("a", 8.0)
     clock.now += HALF_LIFE
     assert abs(seconds.of("a") - 4.0) < 1e-9

@@ -14,7 +14,7 @@ from anespec.runtime.engine.planner import (
     RowDemand,
     Run,
     fair_shares,
-    owner_shares,
+    tenant_shares,
 )
 from anespec.runtime.passes import BEST_LOGIT, KVCacheGroupShape, RowKind, VerifierShape
 from anespec.runtime.proven import Proven
@@ -96,7 +96,7 @@ def test_owners_share_fairly_however_many_sequences_they_have(
     asked: list[tuple[str, int]], capacity: int
 ) -> None:
     tenants, wants = [tenant for tenant, _ in asked], [want for _, want in asked]
-    shares = owner_shares(tenants, wants, capacity)
+    shares = tenant_shares(tenants, wants, capacity)
     assert sum(shares) == min(capacity, sum(wants))
     assert all(share <= want for share, want in zip(shares, wants, strict=True))
 

@@ -96,7 +96,7 @@ class Connection(H11Protocol):
         self._patience = config.patience
         self._holders = config
         self._keyless_at: str | None = None
-        self._owner: str | None = None
+        self._tenant: str | None = None
         self._key_needed = False
         self._gone = asyncio.Event()
         take = None if self._patience.keyless is None else self._take
@@ -215,22 +215,25 @@ class Connection(H11Protocol):
     def _take(self, tenant: str) -> bool:
         """Count the connection for a key's tenant; if the tenant has too many, change nothing and return
         False."""
-        if tenant != self._owner:
+        if tenant != self._tenant:
             if self._holders.keyed[tenant] >= self._patience.keyed:
                 return False
             self._stop_counting()
-            self._owner = tenant
+            self._tenant = tenant
             self._holders.keyed[tenant] += 1
         return True
 
     def _stop_counting(self) -> None:
         """Stop counting the connection for its address or key."""
-        for counts, holder in ((self._holders.keyless, self._keyless_at), (self._holders.keyed, self._owner)):
+        for counts, holder in (
+            (self._holders.keyless, self._keyless_at),
+            (self._holders.keyed, self._tenant),
+        ):
             if holder is not None:
                 counts[holder] -= 1
                 if not counts[holder]:
                     del counts[holder]
-        self._keyless_at = self._owner = None
+        self._keyless_at = self._tenant = None
         self._key_needed = self.app_state[KEY_NEEDED] = False
         self._holders.unwanted.pop(self, None)
         self._holders.unkeyed.pop(self, None)

@@ -167,7 +167,7 @@ class Share:
 
     def __init__(self, shares: PreparationTime, tenant: str, gone: asyncio.Event | None) -> None:
         self._shares = shares
-        self._owner = tenant
+        self._tenant = tenant
         self._gone = gone
         self._since: float | None = None
 
@@ -180,8 +180,8 @@ class Share:
         self.pause()
         if self._gone is not None and self._gone.is_set():
             raise client_gone()
-        if not self._shares.is_turn(self._owner):
-            await self.wait_for(self._shares.turn(self._owner))
+        if not self._shares.is_turn(self._tenant):
+            await self.wait_for(self._shares.turn(self._tenant))
         self._since = self._shares.now()
 
     async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
@@ -198,5 +198,5 @@ class Share:
     def pause(self) -> None:
         """Stop counting, before work that takes no processor time is awaited."""
         if self._since is not None:
-            self._shares.take(self._owner, self._shares.now() - self._since)
+            self._shares.take(self._tenant, self._shares.now() - self._since)
             self._since = None

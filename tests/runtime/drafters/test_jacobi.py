@@ -83,7 +83,7 @@ def test_it_iterates_to_the_right_text() -> None:
 
 
 def test_memory_is_bounded_by_owners() -> None:
-    source = JacobiSource(most_owners=2)
+    source = JacobiSource(most_tenants=2)
     for tenant in range(5):
         Conversation.begun(source, str(tenant), (1, 2)).step()
     assert len(source._tenants) == 2

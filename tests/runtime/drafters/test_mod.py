@@ -123,7 +123,7 @@ def test_empty_texts_tables_and_settings() -> None:
 
 
 def test_memory_is_bounded_by_owners() -> None:
-    source = ModSource(ModSettings(entries=1000), most_owners=2)
+    source = ModSource(ModSettings(entries=1000), most_tenants=2)
     for tenant in range(5):
         source.open(str(tenant), [1, 2])
     assert source.facts.entries == 2000

@@ -107,7 +107,7 @@ def test_candidates_are_different_tokens_with_chances_likeliest_rows_first(
 
 
 def test_memory_is_bounded_by_vocabulary_and_owners() -> None:
-    source = RecycleSource(VOCABULARY, most_owners=3)
+    source = RecycleSource(VOCABULARY, most_tenants=3)
     for tenant in range(10):
         talk = Conversation.begun(source, str(tenant), (1, 2))
         for _ in range(5):
