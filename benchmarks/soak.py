@@ -72,7 +72,8 @@ class Subject:
 
     @property
     def turns(self) -> int:
-        """Return that it has a round in one of this many turns; torch takes ten times as long for a token."""
+        """Return in which turns it has a round: every one, or every tenth for torch, which is ten times
+        slower."""
         return 10 if self.backend == "torch" else 1
 
     @property

@@ -62,8 +62,9 @@ class LineFit:
 class CostFit:
     """The formula speedup = (1 + a k) / ((k + 1) r + 1 + b k^2), fitted over several numbers of drafts k.
 
-    The acceptance a is measured; r and b are fitted, in units of a plain pass. `r` is the cost of a row, and
-    `b` grows with the square of the drafts. `error` is the root mean square of measured less fitted speedup.
+    The acceptance a is measured; r and b are fitted, in units of a plain pass: `r` is the cost of a row, and
+    `b` the further cost per square of the number of drafts. `error` is the root mean square of measured less
+    fitted speedup.
     """
 
     points: int

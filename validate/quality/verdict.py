@@ -18,7 +18,8 @@ from anespec.validate.quality.divergence import TOP_TOKENS, Divergence, Numbers
 HISTOGRAM_DECADES = (-8, 2)
 BINS_PER_DECADE = 2
 LARGEST_EXPONENT = 600.0
-"""The largest exponent of e; a greater one, or a small multiple of the result, would overflow a double."""
+"""Larger exponents are cut to this one, since e to their power, or a multiple of it, may overflow a
+double."""
 
 MIN_TOKENS = 300
 """The number of tokens below which the mean is uncertain. The divergences of tokens spread about twice as

@@ -173,7 +173,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
     if not weights:
         raise RequestError("there is no weight format to try; give --weights a format, or leave it out")
     vocabulary = plan.model.facts.vocabulary
-    # A processor's library has neither default shapes nor hints, and reads logits without a copy.
+    # A processor's library has neither default shapes nor hints, and its logits come from no other device.
     on_engine = plan.options.target is not Target.CPU
     planned, slices = len(plan.topology.heads), -(-vocabulary // HEAD_CHANNELS)
     return Space(
