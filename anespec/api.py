@@ -104,7 +104,7 @@ PathLike = str | os.PathLike[str]
 
 
 def inspect(path: PathLike, options: "ConvertOptions | None" = None) -> "GGUFInspection | ArtifactInspection":
-    """Describe an artifact, or a GGUF and what `convert_model` would build of it with `options`.
+    """Describe an artifact, or a GGUF and what `convert_model` would build from it with `options`.
 
     Raises:
         GGUFError: a file is malformed.
