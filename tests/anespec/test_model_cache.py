@@ -227,7 +227,7 @@ def test_what_is_being_made_is_not_removed(cache: ModelCache, model: Path, maker
 
     def try_to_remove() -> None:
         (unfinished,) = cache.models()
-        with pytest.raises(StorageError, match="right now") as raised:
+        with pytest.raises(StorageError, match="is being converted now") as raised:
             cache.remove(unfinished)
         refused.append(str(raised.value))
 
