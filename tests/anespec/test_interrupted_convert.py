@@ -29,7 +29,7 @@ main()
     [
         (f"|{KEPT}", KEPT),
         ("|interrupted; nothing was finished", "interrupted; nothing was finished"),
-        ("", "interrupted; run the same command again to continue"),
+        ("", "interrupted; run the same command again to go on"),
     ],
 )
 def test_an_interrupted_run_says_what_is_kept(gguf: Path, tmp_path: Path, raised: str, said: str) -> None:
