@@ -57,7 +57,7 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
 
 def stopped(interruption: KeyboardInterrupt) -> Interrupted:
     """Return the error for an interrupted conversion. Its text is that of `interruption`, or a default."""
-    return Interrupted(str(interruption) or "interrupted; run the same command again to go on")
+    return Interrupted(str(interruption) or "interrupted; run the same command again to continue")
 
 
 def default_output(gguf: Path) -> Path:

@@ -264,7 +264,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     [
         (("--drafter", "none"), 7, "without a drafter there is nothing to compare"),
         (("--drafts", "16"), 7, "a pass runs at most 15 drafts of a sequence here; give fewer --drafts"),
-        (("--lengths", "256"), 7, "leaves no room for a prompt"),
+        pytest.param(("--lengths", "256"), 7, "leaves no room for a prompt", marks=pytest.mark.slow),
         (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
     ],
 )

@@ -151,7 +151,7 @@ def test_who_looks_loads_nothing_heavy(trained: Path, gguf: Path) -> None:
             ("generate", "ARTIFACT", "-p", "a", "--backend", "torch-flush"),
             marks=pytest.mark.slow,
         ),
-        ("torch", ("selftest", "--quick", "-o", "OUTPUT")),
+        pytest.param("torch", ("selftest", "--quick", "-o", "OUTPUT"), marks=pytest.mark.slow),
         ("openvino", ("generate", "ARTIFACT", "-p", "a", "--backend", "openvino")),
         ("huggingface_hub", ("generate", "hf:owner/repo/file.gguf", "-p", "a")),
     ],

@@ -42,7 +42,7 @@ def commands(gguf: Path, artifact: Path) -> dict[str, str]:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
-    "verb", slow_but(sorted(VERBS.keys() - {"convert", "generate as JSON"}), "help", "inspect", "generate")
+    "verb", slow_but(sorted(VERBS.keys() - {"convert", "generate as JSON"}), "help", "inspect")
 )
 def test_a_full_disk_behind_standard_output_is_said(
     commands: dict[str, str], verb: str, tmp_path: Path

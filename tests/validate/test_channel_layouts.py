@@ -46,6 +46,7 @@ def bits_of(artifact: Artifact, backend: str) -> list[np.ndarray]:
     return [np.ascontiguousarray(values).view(np.uint16) for values in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", slow_but(AttentionShape, AttentionShape.PER_KV_HEAD))
 @pytest.mark.parametrize("family", slow_but(["llama", "gemma4-ple", "olmo2"], "llama"))
 def test_both_layouts_give_the_same_bits(family: str, shape: AttentionShape, tmp_path: Path) -> None:

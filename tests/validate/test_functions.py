@@ -11,6 +11,7 @@ from by_hand import same_bits
 from converting import build
 from elsewhere import same
 from planted import golden_of
+from slow import slow_but
 
 from anespec.manifests.schema import Shapes, Target, WeightFormat
 from anespec.manifests.store import Artifact
@@ -118,7 +119,7 @@ def test_prefill_runs_the_wide_function_and_decoding_the_block_s(
         verifier.close()
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_the_functions_share_one_state(stories: dict[Shapes, Artifact], backend: str) -> None:
     """What the wide function writes, the block's reads: the same rows after the same past."""
     logits = []

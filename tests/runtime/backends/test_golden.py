@@ -24,7 +24,7 @@ FAMILIES = sorted(path.stem for path in (Path(__file__).parents[2] / "data" / "f
 PROMPTS = ("Once upon a time", "One day, Tom", "Lily said")
 
 
-@pytest.fixture(scope="module", params=slow_but(FAMILIES, "llama", "gemma3"))
+@pytest.fixture(scope="module", params=slow_but(FAMILIES, "gemma3"))
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -57,7 +57,7 @@ def test_families_equal_transformers(artifact: Path, family: str, families: Path
     verifier.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow_but(BACKENDS, "openvino"))
 @pytest.mark.parametrize("prompt", slow_but(PROMPTS, PROMPTS[0]))
 def test_a_trained_model_writes_llama_cpp_s_text(
     stories_cpu: Path, shared_models: Path, prompt: str, backend: str
@@ -71,7 +71,7 @@ def test_a_trained_model_writes_llama_cpp_s_text(
     verifier.close()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow_but(BACKENDS, "openvino"))
 def test_both_attention_shapes_and_both_weights_agree(
     stories_cpu: Path, stories_mac: Path, stories_int8: Path, shared_models: Path, backend: str
 ) -> None:
