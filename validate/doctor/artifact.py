@@ -123,8 +123,8 @@ def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterato
     shards = artifact.manifest.shards
     compiled = [known for shard in shards if (known := known_shard(artifact, shard, compiler)) is not None]
     places = [one.beside(f"{ComputeUnits.CPU_AND_NE}.json") for one in compiled]
-    contacts = [(one, remembered(place)) for one, place in zip(compiled, places, strict=True)]
-    for one, outcome in contacts:
+    probes = [(one, remembered(place)) for one, place in zip(compiled, places, strict=True)]
+    for one, outcome in probes:
         if outcome is not None and outcome.error is not None:
             yield Finding(
                 subject="first contact",
@@ -136,7 +136,7 @@ def _compiled(artifact: Artifact, system: System, compiler: Compiler) -> Iterato
         yield _start(COREML, starts)
     if BACKENDS[WORKER].unavailable() is None and (starts := BACKENDS[WORKER].starts(artifact)) is not None:
         yield _start(WORKER, starts)
-    tried = sum(outcome is not None for _, outcome in contacts)
+    tried = sum(outcome is not None for _, outcome in probes)
     text = f"{len(compiled)} of {counted(len(shards), 'shard')} compiled for this system, {tried} tried"
     if tried == len(shards):
         yield Finding(subject="compiled", level=Level.OK, text=text)

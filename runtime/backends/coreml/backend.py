@@ -102,8 +102,8 @@ class ShardLoader:
         waiting = [compiled for compiled in shards if not met_before(compiled, self._shards.record(compiled))]
         while waiting:
             _log.info("load probe of %s", ", ".join(compiled.shard.path for compiled in waiting))
-            contacts = [self._probe(compiled) for compiled in waiting]
-            with closing(run_probes(contacts, command=self._command, seconds=self._seconds)) as outcomes:
+            probes = [self._probe(compiled) for compiled in waiting]
+            with closing(run_probes(probes, command=self._command, seconds=self._seconds)) as outcomes:
                 for outcome in outcomes:
                     compiled = waiting.pop(0)
                     if outcome.error is not None and is_stale(compiled, outcome.error):
@@ -186,15 +186,15 @@ Way = tuple[str, bool]
 class CoreMLBackend:
     """Core ML on the given compute units.
 
-    `contact_command` starts the process that runs load probes; None starts `probe_process`. A probe of one
-    shard is stopped after `contact_seconds`.
+    `probe_command` starts the process that runs load probes; None starts `probe_process`. A probe of one
+    shard is stopped after `probe_seconds`.
     """
 
     name: str
     units: ComputeUnits
     core_ml: CoreMLLibrary = field(default_factory=CoreMLTools)
-    contact_command: Sequence[str] | None = None
-    contact_seconds: float = PROBE_TIMEOUT
+    probe_command: Sequence[str] | None = None
+    probe_seconds: float = PROBE_TIMEOUT
 
     uses_threads = False
     takes_spans = False
@@ -258,8 +258,8 @@ class CoreMLBackend:
             self._shards(artifact),
             self.core_ml,
             self.units,
-            command=self.contact_command,
-            seconds=self.contact_seconds,
+            command=self.probe_command,
+            seconds=self.probe_seconds,
         )
 
 

@@ -50,7 +50,7 @@ class LoadProbe(Record):
 class ProbeList(Record):
     """The load probes that a process runs, in this order."""
 
-    contacts: tuple[LoadProbe, ...]
+    probes: tuple[LoadProbe, ...]
 
 
 class Outcome(Record):

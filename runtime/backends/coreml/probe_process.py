@@ -18,7 +18,7 @@ def main(library: CoreMLLibrary) -> None:
     answers = answer_stream()
     asked = ProbeList.model_validate_json(sys.stdin.readline())
     end_with_parent()
-    for probe in asked.contacts:
+    for probe in asked.probes:
         _answer(answers, tried(probe, library))
 
 

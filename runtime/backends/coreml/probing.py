@@ -33,7 +33,7 @@ INVALID_ANSWER = "the process that runs load probes gave an answer that cannot b
 
 
 def run_probes(
-    contacts: Sequence[LoadProbe],
+    probes: Sequence[LoadProbe],
     *,
     command: Sequence[str] | None = None,
     seconds: float = PROBE_TIMEOUT,
@@ -65,8 +65,8 @@ def run_probes(
             assert child.stdin is not None
             assert child.stdout is not None
             # The list is written in a thread, since the write blocks if the child does not read.
-            threading.Thread(target=_tell, args=(child.stdin, contacts), daemon=True).start()
-            for _ in contacts:
+            threading.Thread(target=_tell, args=(child.stdin, probes), daemon=True).start()
+            for _ in probes:
                 outcome = _outcome(child, child.stdout, seconds, words)
                 yield outcome
                 if outcome.error is not None:
@@ -75,9 +75,9 @@ def run_probes(
             _end(child)
 
 
-def _tell(stream: IO[bytes], contacts: Sequence[LoadProbe]) -> None:
+def _tell(stream: IO[bytes], probes: Sequence[LoadProbe]) -> None:
     with contextlib.suppress(OSError, ValueError):
-        stream.write(ProbeList(contacts=tuple(contacts)).model_dump_json().encode() + b"\n")
+        stream.write(ProbeList(probes=tuple(probes)).model_dump_json().encode() + b"\n")
         stream.flush()
 
 

@@ -77,7 +77,7 @@ def test_a_first_start_compiles_and_tries_every_shard_and_a_second_neither(known
         f"{stem}.{end}" for stem in stems for end in ("cpuAndNeuralEngine.json", "mlmodelc")
     )
     again = LightCoreML()
-    replace(backend(again), contact_command=("/no/such/program",)).open(known, 1).close()
+    replace(backend(again), probe_command=("/no/such/program",)).open(known, 1).close()
     assert not again.compiled
 
 
@@ -269,7 +269,7 @@ def test_a_link_in_the_place_of_the_compiled_folder_is_refused(artifact: Artifac
 
 
 def test_no_process_can_be_started(artifact: Artifact) -> None:
-    failing = replace(backend(LightCoreML()), contact_command=("/no/such/program",))
+    failing = replace(backend(LightCoreML()), probe_command=("/no/such/program",))
     with pytest.raises(AnespecError, match="cannot be started"):
         failing.open(artifact, 1)
 
