@@ -72,7 +72,7 @@ def test_in_a_terminal_nothing_stays_of_progress_and_the_end_is_told(gguf: Path,
         line for line in lines if re.search("[\u2800-\u28ff]|warming up|loading |converting ", line)
     ], lines
     assert [line for line in lines if kinds.match(line)][-2:] == [
-        line for line in lines if re.search("info: (ending|ended)$", line)
+        line for line in lines if re.search("info: (shutting down|ended)$", line)
     ]
     assert any("has no chat template, so clients' messages are refused" in line for line in lines)
     assert any("--chat-template takes" in line for line in lines)
