@@ -34,7 +34,7 @@ demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedde
 	@echo "  . $(VENV)/bin/activate                     in this shell"
 	@echo "  uv tool install .   or   pipx install .   in every shell"
 
-test: $(DEVELOPED) ## set up, then run the tests, without the slow ones: five minutes
+test: $(DEVELOPED) ## set up, then run the tests, without the slow ones
 	$(call run-tests,-m 'not slow')
 
 test-all: $(DEVELOPED) ## run all tests, which takes several times as long

@@ -204,7 +204,7 @@ def test_what_is_not_there_is_said(gguf: Path, tmp_path: Path) -> None:
     refused(run("memory", "export", gguf, tmp_path / "f"), 7, "the memory has no request of yours")
     refused(run("memory", "clear", "nothing-such", "-y"), 5, "is not a model, and the memory has nothing")
     refused(run("memory", "import", tmp_path / "f", gguf), 6, "cannot be read")
-    refused(run("memory", "export", "nothing-such", tmp_path / "f"), 5, "is no model")
+    refused(run("memory", "export", "nothing-such", tmp_path / "f"), 5, "is not a model")
     assert "not both" in run("memory", "clear", gguf, "--all", "-y").err
 
 

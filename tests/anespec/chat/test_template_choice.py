@@ -128,5 +128,5 @@ def test_loading_tells_of_missing_tokens_and_refuses_what_is_no_template(trained
     watch = ProgressCallbacks(note=notes.append)
     with anespec.load(trained, chat_template="phi3", threads=1, watch=watch):
         assert any("<|user|>, <|end|> and <|assistant|>" in note for note in notes)
-    with pytest.raises(RequestError, match="there are chatml"):
+    with pytest.raises(RequestError, match="these are chatml"):
         anespec.load(trained, chat_template="phi4", threads=1)
