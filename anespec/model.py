@@ -239,7 +239,7 @@ def load_model(
     from anespec.models.model_path import model_name
 
     opened = open_artifact(path, options, watch, name)
-    model = Model(opened, options, memories, preset, checks)
+    model = Model(opened, options, memories, preset, checks, watch)
     model.name = name or model_name(path)
     try:
         if check is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from anespec.checking.background import Checks
 from anespec.checking.proven_service import ProvenService
 from anespec.models.draft_memory import open_memory
+from anespec.models.draft_model import with_draft_model
 from anespec.models.loading import OpenedModel, start_source
 from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Choice, Completion
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from anespec.manifests.schema import Manifest
     from anespec.runtime.drafters.memory.memories import Memories
     from anespec.runtime.engine.completion import TextStream
-    from anespec.runtime.engine.load import ServiceLoad
     from anespec.runtime.engine.requests import Request
+    from anespec.runtime.engine.statistics import ServiceLoad
     from anespec.runtime.sampling import GrammarTokens
     from anespec.runtime.text.tokenizer import Tokenizer
 
@@ -65,11 +66,12 @@ class ServedArtifact:
         memories: "Memories | None" = None,
         preset: Preset = NO_PRESET,
         checks: Checks | None = None,
+        watch: ProgressCallbacks = SILENT,
     ) -> None:
         """Prepare to check requests; call `prove` before running any.
 
         `memories` and `checks` may be shared with other models of the process. `preset` has the defaults for
-        requests.
+        requests. `watch` receives the progress of loading a second model that drafts.
         """
         from anespec.models.model_path import model_name
         from anespec.runtime.drafters.memory.memories import Memories
@@ -78,9 +80,10 @@ class ServedArtifact:
         if options.chat_template is not None:
             opened = replace(opened, tokenizer=with_template(opened.tokenizer, options.chat_template))
         shared = memories or Memories()
-        self._source = start_source(
+        ngrams = start_source(
             options, opened.tokenizer, lambda learner: open_memory(opened, options, shared, learner)
         )
+        self._source = with_draft_model(ngrams, options, opened, watch)
         self._running = ProvenService(opened, options, self._source, checks or Checks())
         self._options = options
         self._tokenizer = opened.tokenizer

@@ -23,7 +23,7 @@ from measure import MAXRSS_UNIT, emit, gigabytes, show_table
 from smoke_options import FOLDER, MODEL, command_line
 from torch import Tensor, nn
 
-from anespec.convert.source.facts import LayerFacts
+from anespec.convert.source.facts import AttentionFacts
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 
@@ -33,7 +33,7 @@ BLOCK, SLOTS = 4, 2048
 class Layer(nn.Module):
     """Attention over a state of SLOTS slots and a gated MLP; norms without weights."""
 
-    def __init__(self, facts: LayerFacts, d: int) -> None:
+    def __init__(self, facts: AttentionFacts, width: int, d: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.dim = facts.heads, facts.kv_heads, facts.head_dim
         wide, narrow = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
@@ -42,9 +42,9 @@ class Layer(nn.Module):
             ("k", narrow, d),
             ("v", narrow, d),
             ("o", d, wide),
-            ("gate", facts.intermediate_size, d),
-            ("up", facts.intermediate_size, d),
-            ("down", d, facts.intermediate_size),
+            ("gate", width, d),
+            ("up", width, d),
+            ("down", d, width),
         ):
             setattr(self, name, nn.Conv2d(columns, rows, 1, bias=False))
         for name in ("keys", "values"):
@@ -131,7 +131,8 @@ def cost_of(gguf: Path, count: int, folder: Path) -> ClassicCost:
     """Convert `count` layers of the file's sizes into `folder`."""
     with GGUFFile(gguf) as file:
         facts = SourceModel(file).facts
-    layers = facts.layers[:count]
+    layers = [each for each in facts.attentions[:count] if isinstance(each, AttentionFacts)]
+    widths = [layer.mlp.width for layer in facts.layers[:count]]
     torch.manual_seed(0)
     seconds: dict[str, float] = {}
 
@@ -140,7 +141,8 @@ def cost_of(gguf: Path, count: int, folder: Path) -> ClassicCost:
         seconds[step] = now - began
         return now
 
-    module = Layers([Layer(layer, facts.hidden_size) for layer in layers]).eval()
+    sizes = zip(layers, widths, strict=True)
+    module = Layers([Layer(layer, width, facts.hidden_size) for layer, width in sizes]).eval()
     weights = sum(parameter.numel() for parameter in module.parameters())
     dim, at = layers[0].head_dim, time.perf_counter()
     shapes = {

@@ -6,13 +6,18 @@ Proposals are timed as an engine makes them: a token is added, then three are pr
 `Engine.step` with a verifier that builds masks and rope rows and returns fixed logits, T=4, S=4096, V=200k,
 with lookup drafts. If one token is likely, all drafts are right and every row is sampled from; otherwise few
 are. Medians in microseconds; the exit code is always 0.
+
+Folds of recurrent layers come between passes, once a chunk. Theirs is the shortest time of a layer in one
+thread, and what follows from it for a token of the whole model.
 """
 
 import argparse
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
+from time import perf_counter, thread_time
+from typing import Literal
 
 import numpy as np
 from measure import Budget, describe, emit, machine, show_budgets, show_table
@@ -25,6 +30,7 @@ from anespec.runtime.drafters import Outcome, TopKLogits
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
+from anespec.runtime.kv.folding import FOLD_OF, Half
 from anespec.runtime.passes import KVCacheGroupShape, PassPlan, PassResult, VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import pad_rows
@@ -65,6 +71,48 @@ SAMPLINGS = {
     "greedy, grammar": SamplingParameters(grammar=ANYTHING),
     "temperature, grammar": SamplingParameters(temperature=0.8, grammar=ANYTHING),
 }
+
+
+@dataclass(frozen=True)
+class FoldedModel:
+    """A published model: its recurrent layers, their heads, and the axes of a head's state."""
+
+    name: str
+    kind: Literal["ssd", "delta"]
+    layers: int
+    heads: int
+    state: tuple[int, int]
+    chunk: int
+
+    def inputs(self) -> list[Half]:
+        """Return random rows of a chunk and a state, in the order that a fold takes them."""
+        random = np.random.default_rng(3)
+        keys, values = self.state
+        shared = 1 if self.kind == "ssd" else self.heads
+        k = random.normal(size=(1, shared, self.chunk, keys)) / np.sqrt(keys)
+        v = random.normal(size=(1, self.heads, self.chunk, values))
+        gates = random.random((1, 1, self.chunk, 2 * self.heads))
+        gates[..., : self.heads] *= -0.1
+        carried = random.normal(size=(1, self.heads, 1, keys * values))
+        return [part.astype(np.float16) for part in (k, v, gates, carried)]
+
+
+MODELS = (
+    FoldedModel("Qwen3.5-0.8B", "delta", 18, 16, (128, 128), 32),
+    FoldedModel("Qwen3.5-4B", "delta", 24, 32, (128, 128), 32),
+    FoldedModel("Granite-4.0-H-1B", "ssd", 36, 48, (128, 64), 64),
+)
+
+
+def fold_ms(model: FoldedModel, repeat: int) -> float:
+    """Return the least milliseconds of a layer's fold."""
+    inputs, fold = model.inputs(), FOLD_OF[model.kind]
+    seconds = []
+    for _ in range(repeat):
+        start = thread_time()
+        fold(*inputs)
+        seconds.append(thread_time() - start)
+    return min(seconds) * 1e3
 
 
 class InstantVerifier:
@@ -201,6 +249,7 @@ def main() -> None:
     where = machine()
     found = measure(options.lengths, options.repeat)
     indexing = {name: indexing_ms(make_text, max(options.lengths)) for name, make_text in TEXTS.items()}
+    folds = {model: fold_ms(model, options.repeat) for model in MODELS}
     if options.json:
         emit(
             {
@@ -209,6 +258,7 @@ def main() -> None:
                 f"indexing_{max(options.lengths)}_tokens_ms": {
                     name: round(value, 1) for name, value in indexing.items()
                 },
+                "fold_of_a_layer_ms": {model.name: round(value, 2) for model, value in folds.items()},
             }
         )
         return
@@ -220,6 +270,19 @@ def main() -> None:
     show_table(
         (f"indexing a prompt of {max(options.lengths)} tokens, once", "ms"),
         [(name, f"{value:.0f}") for name, value in indexing.items()],
+    )
+    print()
+    show_table(
+        ("fold", "a layer, ms", "all layers, once a chunk, ms", "a token, ms"),
+        [
+            (
+                model.name,
+                f"{value:.1f}",
+                f"{model.layers * value:.0f}",
+                f"{model.layers * value / model.chunk:.2f}",
+            )
+            for model, value in folds.items()
+        ],
     )
 
 

@@ -193,7 +193,10 @@ def measure(options: argparse.Namespace) -> dict[tuple[str, Case], list[Facts]]:
             for round_ in range(options.rounds + 1):
                 bodies = _bodies(servers[0].url, case, options.each if round_ else 1, round_, options)
                 for server in servers if round_ % 2 else reversed(servers):
-                    load = asyncio.run(_load(server, case, bodies))
+                    try:
+                        load = asyncio.run(_load(server, case, bodies))
+                    except (httpx.HTTPError, RuntimeError) as error:
+                        raise RuntimeError(f"{server.name}, {case.clients} clients: {error!r}") from error
                     if round_:  # Round 0 warms up.
                         found.setdefault((server.name, case), []).append(load.facts())
     return found

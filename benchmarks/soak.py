@@ -83,6 +83,7 @@ class Subject:
 
 
 EMBEDDED, F16, Q8_0, RINGED = "model", "stories260K.F16", "stories260K.Q8_0", "gemma3"
+HYBRID, RECURRENT, DELTA, SUMMED = "granitehybrid", "mamba2", "qwen35", "falcon_h1"
 CPU, MAC = Target.CPU, Target.MAC
 SUBJECTS = (
     Subject(EMBEDDED, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
@@ -92,6 +93,11 @@ SUBJECTS = (
     Subject(RINGED, WeightFormat.INT8_BLOCK32, CPU, 5, 384, 3, "openvino"),
     Subject(EMBEDDED, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "torch"),
     Subject(F16, WeightFormat.FP16, MAC, 6, 320, 2, "torch"),
+    Subject(HYBRID, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
+    Subject(RECURRENT, WeightFormat.FP16, CPU, 5, 320, 4, "openvino"),
+    Subject(DELTA, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
+    Subject(SUMMED, WeightFormat.INT8_BLOCK32, CPU, 8, 256, 4, "openvino"),
+    Subject(HYBRID, WeightFormat.FP16, CPU, 4, 256, 2, "torch"),
 )
 
 

@@ -9,10 +9,18 @@ from anespec.convert.pipeline import convert
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
-from anespec.runtime.engine.planner import least_spans
 from anespec.runtime.kv.slot_mapping import SlotMapping
-from anespec.runtime.passes import BEST_LOGIT, PassPlan, RowKind, Verifier, run_pass, whole_plan
+from anespec.runtime.passes import (
+    BEST_LOGIT,
+    PassPlan,
+    RowKind,
+    Verifier,
+    begin_rows,
+    run_pass,
+    whole_plan,
+)
 from anespec.runtime.rows import chain_rows
+from anespec.runtime.spans import least_spans
 
 ROOT = Path(__file__).resolve().parents[1]
 ARTIFACTS = ROOT / "build" / "benchmarks"
@@ -46,6 +54,7 @@ def prefill(verifier: Verifier, tokens: list[int]) -> None:
     """Run a prompt from position 0 in the widest passes, with the best logit of its last token only."""
     home = SlotMapping.of(verifier.shape)
     for run in home.runs(range(len(tokens)), verifier.shape.t_max):
+        begin_rows(verifier, 0, run.start)
         part = tokens[run.start : run.stop]
         plan = narrowed(verifier, pass_of(verifier, part, run.start, wants_logits=False))
         last = {len(part) - 1: BEST_LOGIT} if run.stop == len(tokens) else {}

@@ -37,6 +37,7 @@ class OpenMatrix:
         self.file, self.name, self.kind = file, name, info.kind
         self.shape = (info.shape[0], info.shape[1])
         self.order = np.arange(self.shape[0])
+        self.rope_rows = None
 
     def rows(self, wanted: slice) -> NDArray[np.float32]:
         """Return rows as float32 (rows, in)."""

@@ -11,15 +11,14 @@ from anespec.convert.layers import (
     OnStored,
     head_plan,
     head_weights,
+    hidden_norm,
     layer_shard_plan,
     layer_weights,
-    norm,
     per_layer_mix,
 )
 from anespec.convert.package import OnWritten, WrittenPackage, serialised_model, write_package
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.shard_units import HeadUnit, LayersUnit, ShardUnit
-from anespec.convert.source.model import OUTPUT_NORM
 from anespec.manifests.channel_layout import channel_shape
 from anespec.manifests.graph_choices import RangeDefault
 from anespec.manifests.schema import HIDDEN_OUT, HeadShard, LayerShard, Shard, StoredTensor, TensorSpec
@@ -77,7 +76,7 @@ def _layers_program(
 
 
 def _head_program(plan: ConversionPlan, slices: Mapping[str, Projection]) -> ShardProgram:
-    final_norm = norm(plan.model, OUTPUT_NORM)
+    final_norm = hidden_norm(plan.model, plan.model.final_norm)
     with interrupts_held_back():
         return head_shard(head_plan(plan), final_norm, slices, _scope(plan, head=True))
 
@@ -97,6 +96,7 @@ def _build_layers(
         end_layer=indices.stop,
         states=layers.states,
         per_layer_input=layers.per_layer_input,
+        folds=layers.folds,
     )
 
 

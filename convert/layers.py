@@ -1,32 +1,89 @@
 """Prepare a model's layers for the graph: their plans, and their tensors as weights to store."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.families.family import WeightlessNorm
-from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
+from anespec.convert.families.family import NormKind, WeightlessNorm
+from anespec.convert.graph.attention import (
+    Attention,
+    AttentionPlan,
+    AttentionSizes,
+    AttentionWeights,
+    KeyWeights,
+)
+from anespec.convert.graph.experts import (
+    LatentExperts,
+    MixturePlan,
+    MixtureWeights,
+    NormsApart,
+    SharedExpert,
+    WideExperts,
+)
+from anespec.convert.graph.latent import LatentAttention, LatentPlan, LatentWeights, QueryLatent
+from anespec.convert.graph.mixer import Mixer, MixerPlan
 from anespec.convert.graph.mlp import MLPWeights
+from anespec.convert.graph.norm import Norm
 from anespec.convert.graph.per_layer import PerLayerMix, PerLayerWeights
 from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerShardPlan, LayerWeights
+from anespec.convert.graph.short_conv import ShortConv, ShortConvPlan, ShortConvWeights
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.planning.topology import head_slices
-from anespec.convert.source.facts import LayerFacts
+from anespec.convert.recurrent_layers import recurrent_mixer, recurrent_plan
+from anespec.convert.source.experts import (
+    AFTER_EXPERTS_NORM,
+    AFTER_SHARED_NORM,
+    EXPERT_DOWN,
+    EXPERT_GATE,
+    EXPERT_UP,
+    EXPERTS_NORM,
+    LATENT_IN,
+    LATENT_OUT,
+    ROUTER,
+    SELECTION_BIAS,
+    SHARED_SWITCH,
+    MixtureFacts,
+    dense_roles,
+    expert_role,
+    scale_name,
+)
+from anespec.convert.source.facts import (
+    AttentionFacts,
+    FeedForwardFacts,
+    LatentFacts,
+    LayerFacts,
+    MixerFacts,
+    ShortConvFacts,
+)
+from anespec.convert.source.latent import (
+    HEAD_KEY,
+    HEAD_VALUE,
+    LATENT,
+    LATENT_NORM,
+    QUERY_LATENT,
+    QUERY_NORM,
+    QUERY_OUTPUT,
+)
+from anespec.convert.source.matrix import kind_and_number, numbered_role
 from anespec.convert.source.model import (
     ATTENTION_OUTPUT,
-    DOWN,
-    GATE,
+    CONV_IN,
+    CONV_KERNEL,
+    CONV_OUT,
     INPUT_GATE,
     INPUT_NORM,
     INPUT_PROJECTION,
     K_NORM,
     LAYER_SCALE,
+    OUTPUT,
+    OUTPUT_GATE,
     PER_LAYER_NORM,
     PER_LAYER_PROJECTION,
     Q_NORM,
-    UP,
+    SINKS,
     K,
     Matrix,
     Q,
@@ -37,7 +94,7 @@ from anespec.convert.source.model import (
 )
 from anespec.convert.weights.encoding import to_fp16
 from anespec.convert.weights.stored import DeferredWeight
-from anespec.manifests.schema import StoredTensor
+from anespec.manifests.schema import ExpertForm, StoredTensor, Target
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
 
 OnStored = Callable[[StoredTensor], None]
@@ -51,6 +108,7 @@ def layer_shard_plan(plan: ConversionPlan, indices: Sequence[int]) -> LayerShard
         layers=tuple(_layer_plan(plan, facts.layers[index]) for index in indices),
         hidden_size=facts.hidden_size,
         epsilon=facts.epsilon,
+        branch_epsilon=facts.family.branch_epsilon or facts.epsilon,
         kv_form=plan.kv_form,
         per_layer_width=facts.per_layer_width,
         hidden_scale=facts.family.hidden_scale,
@@ -58,28 +116,82 @@ def layer_shard_plan(plan: ConversionPlan, indices: Sequence[int]) -> LayerShard
 
 
 def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
-    facts = plan.model.facts
-    query_rope, key_rope = plan.ropes_of(layer)
     return LayerPlan(
         index=layer.index,
+        mixers=tuple(_mixer_plan(plan, mixer) for mixer in layer.mixers),
+        activation=None if layer.mlp is None else layer.mlp.activation,
+        residual_scale=plan.model.facts.residual_scale,
+    )
+
+
+def _routing(plan: ConversionPlan, facts: MixtureFacts) -> MixturePlan:
+    """Return a mixture's plan for the target; a Neural Engine has no truth values."""
+    return MixturePlan(
+        experts=facts.experts,
+        used=facts.used,
+        gating=facts.gating,
+        renormalised=facts.renormalised,
+        scale=facts.scale,
+        arithmetic=plan.options.target is not Target.CPU,
+    )
+
+
+def _mixer_plan(plan: ConversionPlan, mixer: MixerFacts) -> MixerPlan:
+    match mixer:
+        case AttentionFacts():
+            return _attention_plan(plan, mixer)
+        case LatentFacts():
+            return _latent_plan(plan, mixer)
+        case ShortConvFacts():
+            return _conv_plan(plan, mixer)
+        case _:
+            return recurrent_plan(plan, mixer)
+
+
+def _conv_plan(plan: ConversionPlan, convolution: ShortConvFacts) -> ShortConvPlan:
+    (pool,) = plan.pools_of(convolution)
+    return ShortConvPlan(convolution.index, convolution.channels, convolution.taps, pool)
+
+
+def _latent_plan(plan: ConversionPlan, mixer: LatentFacts) -> LatentPlan:
+    (pool,) = plan.pools_of(mixer)
+    sizes = AttentionSizes(
+        heads=mixer.heads,
+        kv_heads=mixer.kv_heads,
+        head_dim=mixer.head_dim,
+        rotary_dim=mixer.rotary_dim,
+        shape=plan.attention,
+        scale=mixer.scale,
+        epsilon=plan.model.facts.epsilon,
+    )
+    rope, _ = plan.ropes_of(mixer)
+    return LatentPlan(mixer.index, sizes, mixer.plain, pool, rope)
+
+
+def _attention_plan(plan: ConversionPlan, attention: AttentionFacts) -> AttentionPlan:
+    facts = plan.model.facts
+    query_rope, key_rope = plan.ropes_of(attention)
+    (pool,) = plan.pools_of(attention)
+    return AttentionPlan(
+        index=attention.index,
         sizes=AttentionSizes(
-            heads=layer.heads,
-            kv_heads=layer.kv_heads,
-            head_dim=layer.head_dim,
-            rotary_dim=layer.rotary_dim,
+            heads=attention.heads,
+            kv_heads=attention.kv_heads,
+            head_dim=attention.head_dim,
+            rotary_dim=attention.rotary_dim,
             shape=plan.attention,
-            scale=layer.scale,
+            scale=attention.scale,
             epsilon=facts.epsilon,
             head_norm=facts.family.head_norm,
             norm_values=facts.family.value_norm is WeightlessNorm.EACH_HEAD,
             attention_softcap=facts.attention_softcap,
+            clamp=facts.attention_clamp,
+            gate_beside_query=facts.family.gate_beside_query,
         ),
-        pool=plan.pool_of(layer),
+        pool=pool,
         query_rope=query_rope,
         key_rope=key_rope,
-        kv_layer=layer.kv_layer,
-        activation=facts.family.activation,
-        residual_scale=facts.residual_scale,
+        kv_layer=attention.kv_layer,
     )
 
 
@@ -110,40 +222,115 @@ def layer_weights(
     model = plan.model
 
     def of(role: str) -> Projection:
-        weight = _weight(plan, model.layer_matrix(layer, role), role, on_stored)
-        bias = model.layer_bias(layer, role)
-        return Projection(weight, None if bias is None else to_fp16(bias, bias_name(weight.source.name)))
+        kind, _ = kind_and_number(role)
+        weight = _weight(plan, model.layer_matrix(layer, role), kind, on_stored)
+        return Projection(weight, _bias(model.layer_bias(layer, role), weight.source.name))
 
-    def norm_before(role: str | None) -> NDArray[np.float16] | None:
-        return None if role is None else norm(model, tensor_name(layer, role))
+    def of_all(kind: str) -> Projection:
+        """Return a projection of all experts of a layer in one."""
+        return Projection(_weight(plan, model.matrix(tensor_name(layer, kind)), kind, on_stored))
 
-    def norm_after(role: str | None) -> NDArray[np.float16] | None:
-        """Return the weight of a norm whose output is added to the hidden state, times `hidden_scale`."""
-        if role is None:
+    def norm_of(role: str | None, scale: float = 1.0) -> Norm | None:
+        return None if role is None else hidden_norm(model, model.norm_tensor(layer, role), scale)
+
+    def head_norm(attention: AttentionFacts, role: str) -> NDArray[np.float16] | None:
+        if role not in model.head_norms(attention):
             return None
-        name = tensor_name(layer, role)
-        return to_fp16(model.vector(name) * np.float32(model.facts.family.hidden_scale), name)
+        return to_fp16(model.head_norm(attention, role), tensor_name(attention, role))
 
-    def head_norm(role: str) -> NDArray[np.float16] | None:
-        if role not in model.head_norms(layer):
-            return None
-        return to_fp16(model.head_norm(layer, role), tensor_name(layer, role))
+    def latent_of(mixer: LatentFacts) -> LatentAttention:
+        def norm_weight(role: str) -> NDArray[np.float16]:
+            return norm(model, tensor_name(mixer, role))
 
-    norms, keys, per_layer = model.facts.family.norms, None, None
-    if layer.owns_kv:
-        keys = KeyWeights(k=of(K), v=None if model.value_is_key(layer) else of(V), k_norm=head_norm(K_NORM))
-    if model.facts.per_layer_width and (own_norm := norm_after(INPUT_NORM)) is not None:
+        down = None
+        if mixer.query_latent is not None:
+            down = QueryLatent(of(QUERY_LATENT), norm_weight(QUERY_NORM))
+        weights = LatentWeights(
+            query_latent=down,
+            queries=of(Q if down is None else QUERY_OUTPUT),
+            kept=of(LATENT),
+            norm=norm_weight(LATENT_NORM),
+            head_keys=[of(numbered_role(HEAD_KEY, head)) for head in range(mixer.heads)],
+            head_values=[of(numbered_role(HEAD_VALUE, head)) for head in range(mixer.heads)],
+            output=of(ATTENTION_OUTPUT),
+        )
+        return LatentAttention(_latent_plan(plan, mixer), weights)
+
+    def mixer_of(mixer: MixerFacts) -> Mixer:
+        if isinstance(mixer, ShortConvFacts):
+            name = tensor_name(mixer, CONV_KERNEL)
+            kernel = to_fp16(model.table(name), name)
+            return ShortConv(_conv_plan(plan, mixer), ShortConvWeights(of(CONV_IN), kernel, of(CONV_OUT)))
+        if isinstance(mixer, LatentFacts):
+            return latent_of(mixer)
+        if not isinstance(mixer, AttentionFacts):
+            return recurrent_mixer(plan, mixer, of)
+        keys = None
+        if mixer.owns_kv:
+            v = None if model.value_is_key(mixer) else of(V)
+            keys = KeyWeights(k=of(K), v=v, k_norm=head_norm(mixer, K_NORM))
+        gate = of(OUTPUT_GATE) if model.facts.family.output_gate else None
+        q_norm = head_norm(mixer, Q_NORM)
+        sinks = model.sinks(mixer)
+        stored = None if sinks is None else to_fp16(sinks, tensor_name(mixer, SINKS))
+        weights = AttentionWeights(of(Q), of(ATTENTION_OUTPUT), keys, q_norm, gate, stored)
+        return Attention(_attention_plan(plan, mixer), weights)
+
+    def mlp_of(roles: Sequence[str]) -> MLPWeights:
+        *gate, up, down = map(of, roles)
+        return MLPWeights(gate[0] if gate else None, up, down)
+
+    def feed_forward(facts: FeedForwardFacts) -> MLPWeights | MixtureWeights:
+        if not isinstance(facts, MixtureFacts):
+            return mlp_of(dense_roles(model.facts.family.gated))
+        bias, shared = model.selection_bias(layer), None
+        if facts.shared_width:
+            gate = of(SHARED_SWITCH) if facts.shared_gate else None
+            shared = SharedExpert(mlp_of(facts.shared_roles), gate)
+        scales = model.expert_scales(layer)
+        numbers = range(facts.experts)
+        experts: Sequence[MLPWeights] | WideExperts = [
+            mlp_of([expert_role(kind, number) for kind in facts.expert_roles]) for number in numbers
+        ]
+        if plan.experts is not None and plan.experts.form is ExpertForm.WIDE:
+            downs = [of(expert_role(EXPERT_DOWN, number)) for number in numbers]
+            gates = of_all(EXPERT_GATE) if facts.gated else None
+            experts = WideExperts(gates, of_all(EXPERT_UP), downs)
+        return MixtureWeights(
+            plan=_routing(plan, facts),
+            router=of(ROUTER),
+            experts=experts,
+            selection_bias=None if bias is None else to_fp16(bias, tensor_name(layer, SELECTION_BIAS)),
+            shared=shared,
+            expert_scales=None if scales is None else to_fp16(scales, scale_name(layer.index, EXPERT_DOWN)),
+            apart=_norms_apart(model, layer) if facts.apart else None,
+            latent=LatentExperts(of(LATENT_IN), of(LATENT_OUT)) if facts.latent else None,
+        )
+
+    norms, per_layer = model.norms(layer), None
+    # The output of a norm after attention, MLP or the layer's own input is added to the scaled hidden state.
+    scale = model.facts.family.hidden_scale
+    if model.facts.per_layer_width:
+        own_norm = norm(model, tensor_name(layer, INPUT_NORM), scale)
         per_layer = PerLayerWeights(of(INPUT_GATE), of(INPUT_PROJECTION), own_norm)
     return LayerWeights(
-        attention_norm=norm_before(norms.attention),
-        attention=AttentionWeights(q=of(Q), output=of(ATTENTION_OUTPUT), keys=keys, q_norm=head_norm(Q_NORM)),
-        after_attention_norm=norm_after(norms.after_attention),
-        mlp_norm=norm_before(norms.mlp),
-        mlp=MLPWeights(gate=of(GATE), up=of(UP), down=of(DOWN)),
-        after_mlp_norm=norm_after(norms.after_mlp),
+        attention_norm=norm_of(norms.attention),
+        mixers=tuple(mixer_of(mixer) for mixer in layer.mixers),
+        after_attention_norm=norm_of(norms.after_attention, scale),
+        mlp_norm=norm_of(norms.mlp),
+        mlp=None if layer.mlp is None else feed_forward(layer.mlp),
+        after_mlp_norm=norm_of(norms.after_mlp, scale),
         per_layer=per_layer,
         output_scale=_output_scale(model, layer),
+        parallel=model.is_parallel(layer),
     )
+
+
+def _norms_apart(model: SourceModel, layer: LayerFacts) -> NormsApart:
+    name = scale_name(layer.index, ROUTER)
+    router = to_fp16(model.vector(name) / np.float32(math.sqrt(model.facts.hidden_size)), name)
+    roles = (EXPERTS_NORM, AFTER_EXPERTS_NORM, AFTER_SHARED_NORM)
+    return NormsApart(Norm(router), *(hidden_norm(model, tensor_name(layer, role)) for role in roles))
 
 
 def _output_scale(model: SourceModel, layer: LayerFacts) -> float | None:
@@ -176,14 +363,35 @@ def head_weights(
 
     Raises like `layer_weights`.
     """
+    model, bias = plan.model, plan.model.bias(OUTPUT)
     return {
         f"logits_{part.start}": Projection(
-            _weight(plan, plan.model.matrix(plan.model.head_tensor, part), HEAD, on_stored)
+            _weight(plan, model.matrix(model.head_tensor, part), HEAD, on_stored),
+            _bias(None if bias is None else bias[part.start : part.stop], OUTPUT),
         )
         for part in head_slices(tokens)
     }
 
 
-def norm(model: SourceModel, name: str) -> NDArray[np.float16]:
-    """Return a norm's weight, fp16; raises like `layer_weights`."""
-    return to_fp16(model.vector(name), name)
+def _bias(values: NDArray[np.float32] | None, weight: str) -> NDArray[np.float16] | None:
+    return None if values is None else to_fp16(values, bias_name(weight))
+
+
+def norm(model: SourceModel, name: str, scale: float = 1.0) -> NDArray[np.float16]:
+    """Return a norm's weight times `scale`, fp16; raises like `layer_weights`."""
+    return to_fp16(model.vector(name) * np.float32(scale), name)
+
+
+def hidden_norm(model: SourceModel, name: str, scale: float = 1.0) -> Norm:
+    """Return a norm over the hidden state, of the family's kind, its output times `scale`.
+
+    A norm with a bias or without a weight is never scaled (see Family). Raises like `layer_weights`.
+    """
+    kind = model.facts.family.norm_kind
+    if kind is NormKind.LAYER_WEIGHTLESS:
+        return Norm(None, centred=True)
+    return Norm(
+        weight=norm(model, name, scale),
+        bias=_bias(model.bias(name), name),
+        centred=kind is NormKind.LAYER,
+    )

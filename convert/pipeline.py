@@ -23,7 +23,7 @@ from anespec.convert.output_lock import (
 )
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.shard_units import Entry, ShardUnit, partial_name, read_checkpoint, shard_units
-from anespec.convert.source.facts import EMBEDDING
+from anespec.convert.source.facts import EMBEDDING, POSITION_EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.storage import FILE_REMOVED, storage_errors
@@ -244,10 +244,12 @@ class _Run:
             functions=plan.passes.functions,
             head_functions=plan.passes.head_functions,
             head_outputs=plan.head_outputs,
+            experts=None if plan.experts is None else plan.experts.form,
             range_default=plan.passes.range_default,
             reshape_hint=plan.passes.reshape_hint,
             context=plan.context,
             sequences=plan.options.sequences,
+            chunk=plan.chunk,
             pools=plan.pools,
             ropes=plan.ropes,
             hidden_scale=model.facts.family.hidden_scale,
@@ -286,6 +288,8 @@ class _Run:
             sha256=file_sha256(path),
             embedding_tensor=EMBEDDING,
             embedding_scale=self.model.facts.embedding_scale * self.model.facts.family.hidden_scale,
+            embedding_norm=self.model.facts.epsilon if self.model.facts.family.norms_embedding else None,
+            position_tensor=None if self.model.facts.positions is None else POSITION_EMBEDDING,
             per_layer=self._per_layer(),
         )
 

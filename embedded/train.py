@@ -1,4 +1,4 @@
-"""Train the embedded demo model: `python -m anespec.embedded.train --help`."""
+"""Train the demo model, or a hybrid that learns from it: `python -m anespec.embedded.train --help`."""
 
 import time
 from dataclasses import asdict, dataclass, replace
@@ -21,8 +21,9 @@ from anespec.embedded.corpus import (
     token_stream,
     train_tokenizer,
 )
-from anespec.embedded.gguf_export import write_gguf
-from anespec.embedded.network import Network, Shape
+from anespec.embedded.gguf_export import read_network, read_tokenizer, write_gguf
+from anespec.embedded.network import Network, is_matrix
+from anespec.embedded.shape import STYLES, Shape
 
 # A run can be stopped and resumed: a batch depends only on the seed and the step, and everything else is in
 # the checkpoint.
@@ -63,6 +64,10 @@ class Recipe:
         return self.short_length if done < self.short_share else self.long_length
 
 
+HYBRID = Recipe(minutes=8.0, tokens_per_step=1024, short_length=256, long_length=512, peak_rate=1.5e-3)
+"""A hybrid begins with weights of its teacher, the demo model, and needs only minutes."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """The progress of a run."""
@@ -97,39 +102,53 @@ class Interval:
         return True
 
 
-def optimisers(network: Network, weight_decay: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices, and AdamW for the embedding table and the norms.
+def optimisers(network: Network, weight_decay: float, *, muon: bool) -> list[torch.optim.Optimizer]:
+    """Return Muon for the layers' matrices if it is wanted, and AdamW for all other weights.
 
     Muon (Keller Jordan, 2024) learns more from each token, and the time allows only few tokens. Its steps
-    are scaled to AdamW's size (Moonlight, arXiv:2502.16982), so that both use the same learning rate.
+    are scaled to AdamW's size (Moonlight, arXiv:2502.16982), so that both use the same learning rate. It
+    computes in bfloat16: without instructions for that, a step takes ten times the time of a batch.
     """
-    matrices = [weight for weight in network.blk.parameters() if weight.dim() == 2]
-    norms = [weight for weight in network.parameters() if weight.dim() == 1]
-    return [
-        torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(
-            [
-                {"params": [network.token_embd.weight], "weight_decay": weight_decay},
-                {"params": norms, "weight_decay": 0.0},
-            ],
-            betas=(0.9, 0.95),
-            fused=True,
-        ),
-    ]
+    matrices = [weight for weight in network.blk.parameters() if is_matrix(weight)]
+    others = [weight for weight in network.parameters() if not is_matrix(weight)]
+    table = [network.token_embd.weight]
+    adam = torch.optim.AdamW(
+        [
+            {"params": table if muon else [*table, *matrices], "weight_decay": weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        betas=(0.9, 0.95),
+        fused=True,
+    )
+    if not muon:
+        return [adam]
+    return [torch.optim.Muon(matrices, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"), adam]
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether the processor has instructions for bfloat16, without which it takes longer than fp32."""
+    return any("bf16" in name and bool(has) for name, has in torch.cpu.get_capabilities().items())
 
 
 class Training:
-    """A training run: the network, its optimisers and the progress."""
+    """A training run: the network, the network it learns from or None, its optimisers and the progress."""
 
     def __init__(
-        self, network: Network, recipe: Recipe, device: torch.device, compiled: bool = False
+        self,
+        network: Network,
+        recipe: Recipe,
+        device: torch.device,
+        compiled: bool = False,
+        teacher: Network | None = None,
     ) -> None:
         self.network = network.to(device)
+        self.teacher = None if teacher is None else teacher.to(device)
         self.recipe = recipe
         self.device = device
+        self.half = device.type != "cpu" or multiplies_bfloat16()
         self.progress = Progress()
         self.loss = torch.compile(network.loss, dynamic=False) if compiled else network.loss
-        self.optimisers = optimisers(self.network, recipe.weight_decay)
+        self.optimisers = optimisers(self.network, recipe.weight_decay, muon=self.half)
 
     @property
     def done(self) -> float:
@@ -147,8 +166,8 @@ class Training:
             optimiser.zero_grad()
             for group in optimiser.param_groups:
                 group["lr"] = self.recipe.rate(self.done)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            loss = self.loss(batch)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+            loss = self.loss(batch, self.teacher)
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         for optimiser in self.optimisers:
@@ -177,11 +196,18 @@ class Training:
         unfinished.replace(path)
 
     @classmethod
-    def resume(cls, path: Path, minutes: float, device: torch.device, compiled: bool) -> Self:
+    def resume(
+        cls,
+        path: Path,
+        minutes: float,
+        device: torch.device,
+        compiled: bool,
+        teacher: Network | None = None,
+    ) -> Self:
         """Continue from a checkpoint, with its shape and recipe but a time of `minutes`."""
         saved = torch.load(path, map_location=device, weights_only=True)
         recipe = replace(Recipe(**saved["recipe"]), minutes=minutes)
-        training = cls(Network(Shape(**saved["shape"])), recipe, device, compiled)
+        training = cls(Network(Shape(**saved["shape"])), recipe, device, compiled, teacher)
         training.network.load_state_dict(saved["network"])
         for optimiser, state in zip(training.optimisers, saved["optimisers"], strict=True):
             optimiser.load_state_dict(state)
@@ -234,7 +260,14 @@ TOKENIZER = "tokenizer.json"
 
 
 @click.command()
-@click.option("--minutes", default=Recipe.minutes, show_default=True, help="Training time.")
+@click.option(
+    "--architecture",
+    type=click.Choice(list(STYLES)),
+    default="llama",
+    show_default=True,
+    help="llama, or a hybrid, which learns from the embedded model's predictions.",
+)
+@click.option("--minutes", type=float, default=None, help="Training time.  [default: 80; a hybrid: 8]")
 @click.option("--threads", default=2, show_default=True, help="CPU threads.")
 @click.option("--seed", default=Recipe.seed, show_default=True, help="Seed of weights and batches.")
 @click.option(
@@ -248,29 +281,53 @@ TOKENIZER = "tokenizer.json"
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="The GGUF to write; by default the embedded model itself.",
+    help="The GGUF to write; by default the embedded model itself, or ARCHITECTURE.gguf in the work folder.",
 )
 @click.option("--resume", is_flag=True, help="Continue from the checkpoint in the work folder.")
 @click.option(
     "--compile", "compiled", is_flag=True, help="Use torch.compile (needs a C++ compiler on a CPU)."
 )
 def main(
-    minutes: float, threads: int, seed: int, work: Path, output: Path | None, resume: bool, compiled: bool
+    architecture: str,
+    minutes: float | None,
+    threads: int,
+    seed: int,
+    work: Path,
+    output: Path | None,
+    resume: bool,
+    compiled: bool,
 ) -> None:
-    """Train the demo model on the standard library of the running Python and write its GGUF file."""
+    """Train the demo model on the standard library of the running Python and write its GGUF file.
+
+    \b
+    Example:
+      python -m anespec.embedded.train --minutes 80 --compile
+      python -m anespec.embedded.train --architecture qwen35 --threads 1
+    """
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    shape = Shape(architecture=architecture)
+    hybrid = shape.style.hybrid
+    output = output or (work / f"{architecture}.gguf" if hybrid else model_path())
+    work = work / architecture if hybrid else work
     work.mkdir(parents=True, exist_ok=True)
     learn, held_out = split(standard_library())
+    recipe = HYBRID if hybrid else Recipe()
+    recipe = replace(recipe, minutes=recipe.minutes if minutes is None else minutes, seed=seed)
+    teacher = read_network(model_path()).eval() if hybrid else None
     if resume:
         tokenizer = Tokenizer.from_file(str(work / TOKENIZER))
-        training = Training.resume(work / CHECKPOINT, minutes, device, compiled)
+        training = Training.resume(work / CHECKPOINT, recipe.minutes, device, compiled, teacher)
     else:
-        shape = Shape()
-        tokenizer = train_tokenizer(learn, shape.vocabulary)
+        tokenizer = (
+            train_tokenizer(learn, shape.vocabulary) if teacher is None else read_tokenizer(model_path())
+        )
         tokenizer.save(str(work / TOKENIZER))
-        training = Training(Network(shape), Recipe(minutes=minutes, seed=seed), device, compiled)
+        network = Network(shape)
+        if teacher is not None:
+            network.start_from(teacher)
+        training = Training(network, recipe, device, compiled, teacher)
     streams = Streams(
         token_stream(learn, tokenizer),
         token_stream(held_out, tokenizer),
@@ -281,7 +338,7 @@ def main(
         f"{len(streams.held_out)} tokens held out; "
         f"{training.network.parameter_count()} parameters on {device}"
     )
-    run(training, streams, tokenizer, work, output or model_path())
+    run(training, streams, tokenizer, work, output)
     loss = validation_loss(training.network, streams)
     progress = training.progress
     click.echo(

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from anespec.manifests.channel_layout import channel_shape, channels_of
 from anespec.manifests.schema import (
@@ -17,6 +18,7 @@ from anespec.manifests.schema import (
     HIDDEN_OUT,
     LARGEST_FACTOR,
     MOST_SLOTS,
+    Fold,
     HeadShard,
     KVCacheGroup,
     KVForm,
@@ -25,17 +27,43 @@ from anespec.manifests.schema import (
     RopeTable,
     Shapes,
     Shard,
+    StateKind,
     StateSpec,
+    StoredTensor,
     TensorSpec,
+    padded,
 )
 from anespec.system.formatting import counted, listed, quoted, shape_text
 
 Shape = tuple[int | None, ...]
 
+PARTS_OF_KIND: Mapping[StateKind, int] = MappingProxyType(
+    {"kv": 2, "latent": 1, "conv": 1, "ssd": 3, "delta": 3, "carried": 1}
+)
+"""The states' entries by kind that a layer has, such as keys and values."""
+
+READ_BY: Mapping[StateKind, str] = MappingProxyType(
+    {
+        "kv": "mask",
+        "latent": "mask",
+        "conv": "taps",
+        "ssd": "chunk",
+        "delta": "chunk",
+        "carried": "chunk",
+    }
+)
+"""How the pools of each kind of state are read."""
+
+ONE_HEAD: tuple[StateKind, ...] = ("latent", "conv")
+"""The kinds of states of one head."""
+
+_NUMBERS = ("none", "one", "two", "three")
+
 
 def contradictions(manifest: Manifest) -> Iterator[str]:
     """Yield a clause for each contradiction in the manifest."""
     yield from _sizes(manifest)
+    yield from _chunk(manifest)
     yield from _functions(manifest)
     for pool in manifest.pools:
         yield from _pool(manifest, pool)
@@ -54,6 +82,20 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         yield from _head_shard(manifest, head)
     if not manifest.ropes and (permuted := [t for t in manifest.tensors if t.rope_permuted]):
         yield f"the rows of {quoted(permuted[0].tensor)} are permuted for a rope, but there is none"
+    for tensor in manifest.tensors:
+        yield from _rope_rows(manifest, tensor)
+
+
+def _rope_rows(manifest: Manifest, tensor: StoredTensor) -> Iterator[str]:
+    """Check that a tensor consists of heads, each of which has the rows that rotate."""
+    if (rows := tensor.rope_rows) is None or not manifest.ropes:
+        return
+    pairs = len(manifest.ropes[0].frequencies)
+    if tensor.rows % rows.head or rows.first + 2 * pairs > rows.head:
+        yield (
+            f"{2 * pairs} rows from {rows.first} on rotate in heads of {rows.head}, of which the "
+            f"{tensor.rows} rows of {quoted(tensor.tensor)} cannot consist"
+        )
 
 
 def _pass_inputs(manifest: Manifest) -> Iterator[TensorSpec]:
@@ -70,7 +112,9 @@ def _pass_inputs(manifest: Manifest) -> Iterator[TensorSpec]:
         for name in (table.cos_input, table.sin_input):
             yield TensorSpec(name=name, shape=(None, len(table.frequencies)))
     for pool in manifest.pools:
-        yield TensorSpec(name=pool.mask_input, shape=(1, 1, None, pool.slots))
+        yield pool.mask_spec
+        if pool.live_spec is not None:
+            yield pool.live_spec
         yield pool.write_spec(manifest.kv_form)
 
 
@@ -88,6 +132,17 @@ def _sizes(manifest: Manifest) -> Iterator[str]:
             f"{manifest.sequences} sequences of {manifest.context} slots exceed the {MOST_SLOTS} slots that "
             "a state can have"
         )
+
+
+def _chunk(manifest: Manifest) -> Iterator[str]:
+    """Check that there is one pool of chunks if the manifest has a chunk."""
+    pools = [pool for pool in manifest.pools if pool.reads == "chunk"]
+    if len(pools) != (manifest.chunk is not None):
+        yield f"there are {counted(len(pools), 'pool')} of chunks, but the chunk is {manifest.chunk}"
+    for pool in pools:
+        if pool.region_slots != manifest.chunk:
+            slots = pool.region_slots
+            yield f"pool {pool.name} has regions of {slots} slots, not the chunk's {manifest.chunk}"
 
 
 def _functions(manifest: Manifest) -> Iterator[str]:
@@ -136,8 +191,16 @@ def _head_functions(manifest: Manifest) -> Iterator[str]:
 
 
 def _pool(manifest: Manifest, pool: KVCacheGroup) -> Iterator[str]:
+    if pool.reads == "taps" and pool.window is None:
+        yield f"pool {pool.name} is read by taps, but has no number of them"
     if pool.slots != manifest.sequences * pool.region_slots:
         yield f"pool {pool.name} has {pool.slots} slots, not sequences x region"
+    if (pool.reads == "chunk") != (pool.live_input is not None):
+        yield f"pool {pool.name} is read by {pool.reads}, but its input of live slots is {pool.live_input}"
+    if pool.reads == "chunk":
+        if pool.window is not None:
+            yield f"pool {pool.name} is read by chunk, but has a window of {pool.window}"
+        return
     spare = manifest.spare_slots
     beside = f" and {spare} spare ones" if spare else ""
     if pool.window is None and pool.region_slots != manifest.context + spare:
@@ -181,12 +244,16 @@ def _kv_form(manifest: Manifest) -> Iterator[str]:
         for state in shard.states:
             if state.held != held:
                 yield f"the {state.held} holds the state {quoted(state.name)}, but K/V are {form}"
-            pairs = state.layers[::2] == state.layers[1::2]
-            if not (pairs if form is KVForm.PACKED else len(state.layers) == 1):
+            each = PARTS_OF_KIND[state.kind]
+            pairs = each == 1 or state.layers[::2] == state.layers[1::2]
+            packs = form is KVForm.PACKED and READ_BY[state.kind] != "chunk"
+            if not (pairs if packs else len(state.layers) == 1):
                 yield f"the state {quoted(state.name)} has layers {state.layers}, but K/V are {form}"
-        for layer, count in Counter(layer for state in shard.states for layer in state.layers).items():
-            if count != 2:
-                yield f"layer {layer} of {shard.path} has {counted(count, 'K or V state')}, not two"
+        counts = Counter((layer, state.kind) for state in shard.states for layer in state.layers)
+        for (layer, kind), count in counts.items():
+            if count != (right := PARTS_OF_KIND[kind]):
+                what = "K or V state" if kind == "kv" else f"{kind} state"
+                yield f"layer {layer} of {shard.path} has {counted(count, what)}, not {_NUMBERS[right]}"
 
 
 def tiles(edges: Sequence[tuple[int, int]], end: int) -> bool:
@@ -241,8 +308,9 @@ def _layer_shard(
         yield f"{shard.path} has no input {quoted(shard.per_layer_input or '')} for its layers' embeddings"
     for state in shard.states:
         yield from _state(shard, state, pools.get(state.pool))
+    yield from _folds(shard)
     yield from _layers_held(shard)
-    widest = max(state.shape[-1] for state in shard.states)
+    widest = max((state.shape[-1] for state in shard.states), default=0)
     taken = {spec.name for spec in shard.inputs}
     for table in manifest.ropes:
         if table.cos_input in taken and 2 * len(table.frequencies) > widest:
@@ -283,13 +351,57 @@ def _state(shard: LayerShard, state: StateSpec, pool: KVCacheGroup | None) -> It
     entries = len(state.layers)
     if pool is None:
         yield f"{what} is in the pool {quoted(state.pool)}, which does not exist"
-    elif state.shape[0] != entries or state.shape[2] != pool.slots:
-        yield (
-            f"{what} has shape {shape_text(state.shape)}, not [{entries}, KV heads, {pool.slots}, dimensions]"
-        )
+    elif state.shape[::2] != (entries, slots := _slots_of(state, pool)):
+        yield f"{what} has shape {shape_text(state.shape)}, not [{entries}, KV heads, {slots}, dimensions]"
+    elif READ_BY[state.kind] != pool.reads or (state.kind in ONE_HEAD and state.shape[1] != 1):
+        yield f"{what} is of the kind {state.kind}, but the pool {quoted(pool.name)} is read by {pool.reads}"
     for layer in state.layers:
         if not shard.first_layer <= layer < shard.end_layer:
             yield f"{what} belongs to layer {layer}, which the shard does not have"
+
+
+def _slots_of(state: StateSpec, pool: KVCacheGroup) -> int:
+    """Return the slots that a state must have: those of its pool, or one for each region."""
+    return pool.slots // pool.region_slots if state.kind == "carried" else pool.slots
+
+
+def _folds(shard: LayerShard) -> Iterator[str]:
+    """Check that every recurrent layer has one fold, which names the layer's states."""
+    kept = {(layer, state.kind) for state in shard.states for layer in state.layers}
+    recurrent = {(layer, kind) for layer, kind in kept if kind in ("ssd", "delta")}
+    folded = Counter[tuple[int, StateKind]]((fold.layer, fold.kind) for fold in shard.folds)
+    for layer, kind in sorted(recurrent | {*folded}):
+        found, right = folded[layer, kind], int((layer, kind) in recurrent)
+        if found != right:
+            yield (
+                f"layer {layer} of {shard.path} has {counted(found, 'fold')} of the kind {kind}, "
+                f"not {_NUMBERS[right]}"
+            )
+    states = {state.name: state for state in shard.states}
+    for fold in shard.folds:
+        yield from _fold(shard, fold, states)
+
+
+def _fold(shard: LayerShard, fold: Fold, states: Mapping[str, StateSpec]) -> Iterator[str]:
+    kinds: tuple[StateKind, ...] = (fold.kind,) * 3
+    for name, kind in zip((*fold.rows, fold.carried), (*kinds, "carried"), strict=True):
+        state = states.get(name)
+        if state is None or state.kind != kind or state.layers != (fold.layer,):
+            yield (
+                f"the fold of layer {fold.layer} of {shard.path} names {quoted(name)}, which is no {kind} "
+                "state of the layer"
+            )
+            return
+    first, second, decays = (states[name].shape for name in fold.rows)
+    heads, size = second[1], first[3] * second[3]
+    gates = padded(heads if fold.kind == "ssd" else 2 * heads)
+    if heads % first[1] or (fold.kind == "delta" and heads != first[1]) or decays[1::2] != (1, gates):
+        yield f"the rows of layer {fold.layer} of {shard.path} do not fit each other, so no fold takes them"
+    elif (found := states[fold.carried].shape[1::2]) != (heads, size):
+        yield (
+            f"the state {quoted(fold.carried)} of {shard.path} has {found[0]} heads of {found[1]}, but the "
+            f"layer's rows fold to {heads} of {size}"
+        )
 
 
 def _layers_held(shard: LayerShard) -> Iterator[str]:

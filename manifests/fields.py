@@ -70,11 +70,23 @@ class WeightFormat(StrEnum):
     LUT4 = "lut4"
 
 
+PALETTES = frozenset({WeightFormat.LUT8, WeightFormat.LUT6, WeightFormat.LUT4})
+"""The formats of indices into a palette of numbers."""
+
+
+class RopeRows(Record):
+    """Which rows of a projection rotate: of the `head` rows of each head, those from `first` on."""
+
+    head: Count
+    first: Index
+
+
 class StoredTensor(Record):
     """A projection of a shard: its source, how it is stored, and the error that storing added.
 
     It has `rows` rows of the GGUF's `tensor` from `first_row` on. If `rope_permuted`, each head's rotary rows
-    0, 1, 2, 3 ... are in the order 0, 2 ... 1, 3 ... The errors are differences between the stored numbers
+    0, 1, 2, 3 ... are in the order 0, 2 ... 1, 3 ... Those are its first rows, unless `rope_rows` names
+    others. The errors are differences between the stored numbers
     and the GGUF's, both in full precision: `relative_error` is the root of the summed squared errors over the
     root of the summed squares, `max_error` the largest error of a number.
     """
@@ -85,6 +97,9 @@ class StoredTensor(Record):
     rows: Count
     columns: Count
     rope_permuted: bool
+    rope_rows: RopeRows | None = Field(
+        default=None, exclude_if=lambda rows: rows is None, description="only with latent attention"
+    )
     source_type: str = Field(description="the GGUF's own type of the tensor, such as Q8_0")
     weights: WeightFormat
     fallback: str | None = Field(description="why the format is not the requested one; null if it is")

@@ -66,6 +66,17 @@ class KVForm(StrEnum):
     AT_POSITION = "at_position"
 
 
+class ExpertForm(StrEnum):
+    """How a mixture of experts is written in the graph (docs/graph.md).
+
+    `each`: every expert is an MLP whose output is multiplied by its weight. `wide`: all experts are one MLP,
+    whose middle is multiplied by the weights.
+    """
+
+    EACH = "each"
+    WIDE = "wide"
+
+
 class HeadOutputs(StrEnum):
     """The outputs of the heads (docs/graph.md).
 

@@ -4,15 +4,7 @@ It has everything that a runtime in another language needs to run the shards. `M
 returns it as a JSON schema.
 """
 
-import math
-from typing import Any, Literal
-
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from anespec.manifests.channel_layout import CHANNELS_AXIS, DECLARED, ChannelLayout, channel_shape
 from anespec.manifests.fields import BASE_ALIGNMENT as BASE_ALIGNMENT
@@ -24,6 +16,7 @@ from anespec.manifests.fields import MOST_LAYERS as MOST_LAYERS
 from anespec.manifests.fields import MOST_ROWS as MOST_ROWS
 from anespec.manifests.fields import MOST_SLOTS as MOST_SLOTS
 from anespec.manifests.fields import MOST_TOKENS as MOST_TOKENS
+from anespec.manifests.fields import PALETTES as PALETTES
 from anespec.manifests.fields import WIDEST as WIDEST
 from anespec.manifests.fields import Bytes as Bytes
 from anespec.manifests.fields import Channels as Channels
@@ -34,6 +27,7 @@ from anespec.manifests.fields import Index as Index
 from anespec.manifests.fields import InsidePath as InsidePath
 from anespec.manifests.fields import Name as Name
 from anespec.manifests.fields import Record as Record
+from anespec.manifests.fields import RopeRows as RopeRows
 from anespec.manifests.fields import Slots as Slots
 from anespec.manifests.fields import StoredTensor as StoredTensor
 from anespec.manifests.fields import Target as Target
@@ -41,10 +35,21 @@ from anespec.manifests.fields import WeightFormat as WeightFormat
 from anespec.manifests.fields import formats_of as formats_of
 from anespec.manifests.fields import relative_error as relative_error
 from anespec.manifests.graph_choices import AttentionShape as AttentionShape
+from anespec.manifests.graph_choices import ExpertForm as ExpertForm
 from anespec.manifests.graph_choices import HeadOutputs as HeadOutputs
 from anespec.manifests.graph_choices import KVForm as KVForm
 from anespec.manifests.graph_choices import RangeDefault, ReshapeHint, range_widths
 from anespec.manifests.graph_choices import Shapes as Shapes
+from anespec.manifests.states import NARROWEST as NARROWEST
+from anespec.manifests.states import NEW_ROWS as NEW_ROWS
+from anespec.manifests.states import Fold as Fold
+from anespec.manifests.states import KVCacheGroup as KVCacheGroup
+from anespec.manifests.states import StateKind as StateKind
+from anespec.manifests.states import StateSpec as StateSpec
+from anespec.manifests.states import TensorSpec as TensorSpec
+from anespec.manifests.states import aligned as aligned
+from anespec.manifests.states import padded as padded
+from anespec.manifests.states import spare_slots as spare_slots
 
 SCHEMA_VERSION = 3
 
@@ -80,14 +85,17 @@ class SourceFile(Record):
 
 
 class Hyperparameters(Record):
-    """The sizes of the model. `d` is the hidden size, `ff` the intermediate size of the MLP."""
+    """The sizes of the model. `d` is the hidden size, `ff` the intermediate size of the MLP, 0 without one.
+
+    Without attention the heads are those of a recurrent layer.
+    """
 
     d: Channels
     layers: int = Field(gt=0, le=MOST_LAYERS)
     heads: Channels
     kv_heads: Channels
     head_dim: Channels
-    ff: Channels
+    ff: int = Field(ge=0, le=WIDEST)
     vocabulary: int = Field(gt=0, le=MOST_TOKENS)
     norm_epsilon: float = Field(gt=0, lt=1)
     trained_context: Count
@@ -109,46 +117,6 @@ class RopeTable(Record):
     temperature_step: Slots = 1
 
 
-class KVCacheGroup(Record):
-    """A pool: the layers that share one mapping of positions to slots.
-
-    `region_slots` is the number of slots of one sequence. A `window` of None means that every earlier
-    position is visible. `mask_input` is the name of the shard input for this pool's attention mask,
-    `write_input` that of the input for the slots that a pass writes (see `write_spec`).
-    """
-
-    name: Name
-    slots: Slots
-    region_slots: Slots
-    window: Count | None = None
-    mask_input: Name
-    write_input: Name
-
-    def write_spec(self, form: KVForm) -> "TensorSpec":
-        """Return the shard input for the slots that a pass writes.
-
-        It is a mask [1, 1, S, T] whose column t is one-hot at row t's slot, or zero. For AT_POSITION it has
-        the slots [T], which are consecutive.
-        """
-        if form is KVForm.AT_POSITION:
-            return TensorSpec(name=self.write_input, shape=(None,), dtype="int32")
-        return TensorSpec(name=self.write_input, shape=(1, 1, self.slots, None))
-
-
-def spare_slots(form: KVForm, t_max: int) -> int:
-    """Return the number of slots at the end of every region that hold no token.
-
-    AT_POSITION writes all rows of a pass to consecutive slots, also the pads after the last token. The pads
-    write to these slots if the token has the last slot of a region or ring.
-    """
-    return aligned(t_max - 1) if form is KVForm.AT_POSITION else 0
-
-
-def aligned(slots: int) -> int:
-    """Return `slots` rounded up to BASE_ALIGNMENT, so that every region's base is aligned."""
-    return -(-slots // BASE_ALIGNMENT) * BASE_ALIGNMENT
-
-
 class ShardFunction(Record):
     """A function that every shard has. `rows` is its T, None for any of t_min..t_max.
 
@@ -159,49 +127,6 @@ class ShardFunction(Record):
     name: Name
     rows: Count | None = None
     layout: ChannelLayout = DECLARED
-
-
-class TensorSpec(Record):
-    """An input or output of a shard. A None dimension is T; a function has its own layout of channels."""
-
-    name: Name
-    shape: tuple[Count | None, ...]
-    dtype: Literal["fp16", "int32"] = "fp16"
-
-
-NEW_ROWS = "new_"
-"""The prefix to the name of a state that the host holds; it names the output with the pass's new rows."""
-
-
-class StateSpec(Record):
-    """K or V of some layers: fp16 [n, n_kv, S, head_dim] in the named pool.
-
-    Entry e of the first axis belongs to `layers[e]`; if a layer occurs twice, its K comes before its V. A
-    state that the graph holds is a state of the shard's program. A state that the host holds is an input of
-    this name and shape, which the shard only reads. The output NEW_ROWS + name, [n, n_kv, T, head_dim], has
-    the pass's rows, and the host writes row t into its home slot after the pass. This input and this output
-    are not among the shard's `inputs` and `outputs`.
-
-    `kind` is the kind of the state's content. So far there are only keys and values by position. A state of a
-    whole sequence will have another kind, which a reader that does not support it must refuse.
-    """
-
-    kind: Literal["kv"] = "kv"
-    name: Name
-    shape: tuple[Count, Count, Count, Count]
-    pool: Name
-    layers: tuple[Index, ...] = Field(min_length=1)
-    held: Literal["graph", "host"] = "graph"
-
-    @property
-    def new_rows(self) -> str:
-        """The name of the output with the pass's rows, if the host holds the state."""
-        return NEW_ROWS + self.name
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the state, two per number."""
-        return 2 * math.prod(self.shape)
 
 
 class Shard(Record):
@@ -244,8 +169,11 @@ class LayerShard(Shard):
 
     first_layer: Index
     end_layer: Count
-    states: tuple[StateSpec, ...] = Field(min_length=1)
+    states: tuple[StateSpec, ...]
     per_layer_input: Name | None = None
+    folds: tuple[Fold, ...] = Field(
+        default=(), exclude_if=lambda folds: not folds, description="by recurrent layer; omitted without one"
+    )
 
     @property
     def hosted(self) -> tuple[StateSpec, ...]:
@@ -261,7 +189,7 @@ class LayerShard(Shard):
     @property
     def program_outputs(self) -> tuple[TensorSpec, ...]:
         """All outputs of the program."""
-        rows = ((state.new_rows, state.shape) for state in self.hosted)
+        rows = ((state.new_rows, state.shape) for state in self.hosted if state.new_rows is not None)
         return (
             *self.outputs,
             *(TensorSpec(name=name, shape=(n, heads, None, size)) for name, (n, heads, _, size) in rows),
@@ -274,7 +202,7 @@ class LayerShard(Shard):
 
     @property
     def state_bytes(self) -> int:
-        """The bytes of the K and V states of its layers."""
+        """The bytes of the states of its layers."""
         return sum(state.bytes for state in self.states)
 
 
@@ -346,9 +274,9 @@ class TokensFile(Record):
     bytes: Bytes
     sha256: str
     embedding_tensor: Name
-    embedding_scale: Factor = Field(
-        default=1.0, description="factor of the first hidden state; it includes hidden_scale"
-    )
+    embedding_scale: Factor = Field(default=1.0, description="factor of embedding rows, with hidden_scale")
+    embedding_norm: Factor | None = Field(default=None, gt=0, description="epsilon; null: no norm of rows")
+    position_tensor: Name | None = Field(default=None, description="rows that are added by position")
     per_layer: PerLayerEmbedding | None = None
 
 
@@ -375,8 +303,12 @@ class Manifest(Record):
     )
     head_outputs: HeadOutputs = Field(
         default=HeadOutputs.LOGITS,
+        exclude_if=lambda outputs: outputs is HeadOutputs.LOGITS,
         description="argmax: for each function, head shards have another one, BEST_PREFIX + name, that finds "
         "the best token of each slice; omitted if it is logits",
+    )
+    experts: ExpertForm | None = Field(
+        default=None, exclude_if=lambda form: form is None, description="omitted without mixtures of experts"
     )
     range_default: RangeDefault = Field(
         default=RangeDefault.BLOCK, description="T of the packages' default shape, if shapes are a range"
@@ -386,6 +318,11 @@ class Manifest(Record):
     )
     context: Slots = Field(description="slots of one sequence")
     sequences: Slots = Field(description="number of sequences that the states hold")
+    chunk: Count | None = Field(
+        default=None,
+        exclude_if=lambda chunk: chunk is None,
+        description="the positions after which recurrent layers fold; omitted without such layers",
+    )
     pools: tuple[KVCacheGroup, ...] = Field(min_length=1)
     ropes: tuple[RopeTable, ...]
     hidden_scale: Factor = Field(default=1.0, gt=0, description="factor of the hidden state between shards")
@@ -403,14 +340,6 @@ class Manifest(Record):
             raise ValueError(first)
         return self
 
-    @model_serializer(mode="wrap")
-    def _without_the_usual_head(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit the default of `head_outputs`, so that fingerprints from before that field stay valid."""
-        facts: dict[str, Any] = handler(self)
-        if self.head_outputs is HeadOutputs.LOGITS:
-            facts.pop("head_outputs", None)
-        return facts
-
     @property
     def shards(self) -> tuple[Shard, ...]:
         """All shards: layers first, then heads."""
@@ -423,7 +352,7 @@ class Manifest(Record):
 
     @property
     def state_bytes(self) -> int:
-        """The bytes of all K and V states."""
+        """The bytes of all states."""
         return sum(shard.state_bytes for shard in self.layer_shards)
 
     @property

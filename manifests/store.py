@@ -35,12 +35,22 @@ UNBOUND: Mapping[str, str] = MappingProxyType(
 """The fields that affect no bit, with the reasons. The fingerprint covers all others, also new ones."""
 
 
+ADDED: Mapping[str, Any] = MappingProxyType({"tokens.embedding_norm": None, "tokens.position_tensor": None})
+"""Fields that were added later, with the value that earlier artifacts imply. A field with this value is left
+out of the fingerprint, so that the fingerprints of earlier artifacts stay."""
+
+
 def manifest_fingerprint(manifest: Manifest) -> str:
     """Return the SHA-256 of the manifest in canonical JSON, without the fields in UNBOUND."""
     facts: dict[str, Any] = manifest.model_dump(mode="json")
     for path in UNBOUND:
         *parents, field = path.split(".")
         del reduce(getitem, parents, facts)[field]
+    for path, implied in ADDED.items():
+        *parents, field = path.split(".")
+        parent = reduce(getitem, parents, facts)
+        if parent[field] == implied:
+            del parent[field]
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

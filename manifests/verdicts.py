@@ -50,6 +50,12 @@ class RunEnvironment(Record):
         default=None, description="number of sequences, if fewer are used than the artifact has"
     )
 
+    folded_by: str | None = Field(
+        default=None,
+        exclude_if=lambda name: name is None,
+        description="what folds the chunks of recurrent layers; omitted without such layers",
+    )
+
     def with_all_sequences(self) -> Self:
         """Return the same environment with all sequences in use, for results that do not depend on slots."""
         return self.model_copy(update={"sequences": None})

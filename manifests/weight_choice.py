@@ -1,5 +1,6 @@
 """Choose a weight format for each kind of projection, as in `int8-channel,head=lut6`."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,9 +14,34 @@ PER_LAYER = "per_layer_model_proj"
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "attention": ("attn_q", "attn_k", "attn_v", "attn_output"),
+        "attention": (
+            "attn_q",
+            "attn_k",
+            "attn_v",
+            "attn_output",
+            "attn_gate",
+            "attn_q_a",
+            "attn_q_b",
+            "attn_kv_a_mqa",
+            "attn_k_b",
+            "attn_v_b",
+        ),
+        "convolution": ("shortconv.in_proj", "shortconv.out_proj"),
         "mlp": ("ffn_gate", "ffn_up", "ffn_down"),
         "per_layer": ("inp_gate", "proj", PER_LAYER),
+        "recurrent": (
+            "ssm_in.z",
+            "ssm_in.xbc",
+            "ssm_in.dt",
+            "attn_qkv",
+            "ssm_alpha",
+            "ssm_beta",
+            "ssm_ba",
+            "ssm_out",
+        ),
+        "experts": ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_latent_down", "ffn_latent_up"),
+        "shared_expert": ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"),
+        "router": ("ffn_gate_inp", "ffn_gate_inp_shexp"),
     }
 )
 """Groups of kinds of projections, by the group's name."""
@@ -25,12 +51,25 @@ KINDS = (HEAD, *(kind for kinds in GROUPS.values() for kind in kinds))
 
 _ROLES: Mapping[str, str] = MappingProxyType(
     {
-        "q": "attn_q", "k": "attn_k", "v": "attn_v", "output": "attn_output",
+        "q": "attn_q", "k": "attn_k", "v": "attn_v", "output": "attn_output", "output_gate": "attn_gate",
+        "q_a": "attn_q_a", "q_b": "attn_q_b", "kv_a": "attn_kv_a_mqa",
+        "head_k_b": "attn_k_b", "head_v_b": "attn_v_b",
+        "conv_in": "shortconv.in_proj", "conv_out": "shortconv.out_proj",
         "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
+        "ssm_z": "ssm_in.z", "ssm_xbc": "ssm_in.xbc", "ssm_dt": "ssm_in.dt", "ssm_out": "ssm_out",
+        "qkv": "attn_qkv", "alpha": "ssm_alpha", "beta": "ssm_beta", "beta_alpha": "ssm_ba",
+        "router": "ffn_gate_inp", "shared_switch": "ffn_gate_inp_shexp",
+        "expert_gate": "ffn_gate_exps", "expert_up": "ffn_up_exps", "expert_down": "ffn_down_exps",
+        "experts_gate": "ffn_gate_exps", "experts_up": "ffn_up_exps",
+        "experts_in": "ffn_latent_down", "experts_out": "ffn_latent_up",
+        "shared_gate": "ffn_gate_shexp", "shared_up": "ffn_up_shexp", "shared_down": "ffn_down_shexp",
         "input_gate": "inp_gate", "input_projection": "proj",
     }
 )  # fmt: skip
 """The kinds by the names of a layer's projections in a shard."""
+
+_NUMBERED = re.compile(r"^(expert|head)_\d+_")
+"""The beginning of the name of an expert's or a head's projection, such as `expert_7_down`."""
 
 DEFAULT_FORMAT = WeightFormat.INT8_CHANNEL
 
@@ -71,10 +110,14 @@ class WeightChoice:
         return cls(DEFAULT_FORMAT if default is None else default, tuple(named.items()))
 
     def format_of(self, kind: str) -> WeightFormat:
-        """Return the format of a projection, by its role in a layer (`attn_q`, `ffn_down` …) or `head`."""
+        """Return the format of a projection, by its role in a layer (`attn_q`, `ffn_down` …) or `head`.
+
+        A router is small, and its rounding would choose other experts, so it is fp16 unless it is named.
+        """
         named = dict(self.named)
         group = next((group for group, kinds in GROUPS.items() if kind in kinds), kind)
-        return named.get(kind, named.get(group, self.default))
+        default = WeightFormat.FP16 if group == "router" else self.default
+        return named.get(kind, named.get(group, default))
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
@@ -95,6 +138,7 @@ def kind_of(projection: str) -> str | None:
     if projection == "per_layer_projection":
         return PER_LAYER
     layer, _, role = projection.removeprefix("layer_").partition("_")
+    role = _NUMBERED.sub(r"\1_", role)
     return _ROLES.get(role) if layer.isdecimal() else None
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from anespec.runtime.backends.worker.sharing import WorkerLimits
 
 DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "datastore", "recycle", "jacobi")
+MODEL_DRAFTER = "model"
+"""The drafter that is a second model alone."""
+
 FORMER_DRAFTERS = (
     ("suffix", "the draft source suffix was removed; use auto, which drafts better for every kind of text"),
 )
@@ -60,9 +63,9 @@ def _read_folder(value: Any) -> Any:
 
 
 def _require_drafter(name: str) -> str:
-    if name in DRAFTER_CHOICES:
+    if name in (*DRAFTER_CHOICES, MODEL_DRAFTER):
         return name
-    unknown = f"drafter is {quoted(name)}; it must be {listed(DRAFTER_CHOICES, 'or')}"
+    unknown = f"drafter is {quoted(name)}; it must be {listed((*DRAFTER_CHOICES, MODEL_DRAFTER), 'or')}"
     raise RequestError(dict(FORMER_DRAFTERS).get(name, unknown))
 
 
@@ -89,11 +92,11 @@ class BackendOptions(Options):
 
     backend: Annotated[str, Flag(choices=(AUTO, *BACKENDS))] = Field(
         default="auto",
-        description="The library that runs the model: openvino, the fastest on a CPU; torch, which rounds "
-        "after every operation; torch-flush, which also treats subnormal fp16 numbers as zero, as a Neural "
-        "Engine may; coreml, Core ML with the Neural Engine; coreml-cpu, Core ML without it; worker, Core "
-        "ML in native processes (anespec worker build). auto takes worker, else coreml, on a Mac with a "
-        "Neural Engine, and openvino elsewhere.",
+        description="The library that runs the model: openvino, the fastest on a CPU; mlx, for the GPU of a "
+        "Mac; torch, which rounds after every operation; torch-flush, which also treats subnormal fp16 "
+        "numbers as zero, as a Neural Engine may; coreml, Core ML with the Neural Engine; coreml-cpu, Core "
+        "ML without it; worker, Core ML in native processes (anespec worker build). auto takes worker, else "
+        "coreml, on a Mac with a Neural Engine, and openvino elsewhere.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MAX_THREADS, description="The number of CPU threads."
@@ -188,7 +191,9 @@ class LoadOptions(BackendOptions):
         "answer in a terminal: after it); never.",
     )
     drafter: Annotated[
-        str, AfterValidator(_require_drafter), Flag(choices=DRAFTER_CHOICES, former=FORMER_DRAFTERS)
+        str,
+        AfterValidator(_require_drafter),
+        Flag(choices=(*DRAFTER_CHOICES, MODEL_DRAFTER), former=FORMER_DRAFTERS),
     ] = Field(
         default="auto",
         description="The source of drafts. mix predicts from many kinds of context, in this text and in "
@@ -196,7 +201,33 @@ class LoadOptions(BackendOptions):
         "datastore. lookup copies the tokens after the longest earlier match; mod is llama.cpp's ngram-mod; "
         "datastore copies from a corpus; recycle uses the model's own earlier predictions after the same "
         "tokens; jacobi continues the last pass's guesses in free rows (lookahead decoding), and stores "
-        "their predictions.",
+        "their predictions; model is the model of --draft alone.",
+    )
+    draft: Annotated[Path | None, Flag(metavar="DIR|GGUF", default="no second model")] = Field(
+        default=None,
+        description="A second, smaller model that drafts beside the drafter, where its passes bring more "
+        "than they cost: an artifact, a GGUF (a file, hf:… or a URL) or a cached model.",
+    )
+    draft_backend: Annotated[str | None, Flag(choices=(AUTO, *BACKENDS), default="that of --backend")] = (
+        Field(default=None, description="The library that runs the second model.")
+    )
+    translate: Annotated[
+        Literal["none", "naive", "context", "intersect"] | None,
+        Flag(
+            choices=("none", "naive", "context", "intersect"),
+            default="none if both vocabularies are the same, else context",
+        ),
+    ] = Field(
+        default=None,
+        description="How the second model's guesses become this model's tokens: none passes ids; naive "
+        "encodes the guess's text alone, context behind the text's last tokens; intersect drafts only "
+        "tokens that both vocabularies have.",
+    )
+    translate_prefix: int = Field(
+        default=5,
+        ge=1,
+        le=LONGEST_MATCH,
+        description="The tokens of text behind which --translate context encodes a guess.",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup searches, in tokens."
@@ -259,6 +290,22 @@ class LoadOptions(BackendOptions):
             RequestError: the environment variable has an unknown value.
         """
         return self.gates or usual_gates() or WhenGates.LATER
+
+    def require_draft_model(self) -> None:
+        """Check that the options of a second model fit one another.
+
+        Raises:
+            RequestError: a second model is missing, or would not be used.
+        """
+        if self.drafter == MODEL_DRAFTER and self.draft is None:
+            raise RequestError(
+                "--drafter model needs a second model; name it with --draft DIR or --draft model.gguf"
+            )
+        if self.drafter == "none" and self.draft is not None:
+            raise RequestError(
+                "--drafter none turns all drafts off, so --draft has no effect; leave one of the two out, or "
+                "give --drafter model"
+            )
 
     allow_inexact: bool = Field(
         default=False, description="Speculate even where that is not proven to leave the text unchanged."

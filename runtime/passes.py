@@ -129,6 +129,10 @@ class StateLostError(AnespecError):
     """The verifier lost its whole state with all K/V, and reset it to zeros; passes may continue."""
 
 
+class StateOverflowError(AnespecError):
+    """A region's carried state would leave fp16's range; the state was left as it is."""
+
+
 def span_steps(slots: int) -> tuple[int, ...]:
     """Return the spans that passes may have over a pool of `slots` slots, ascending.
 
@@ -150,17 +154,19 @@ class KVCacheGroupShape:
     """The properties of a pool of K/V slots that the engine needs to place rows.
 
     `region_slots` are the slots of one sequence; the last `spare_slots` of them hold no token. `window` is
-    the sliding window in tokens, None for full attention. See manifests.schema.KVCacheGroup.
+    the sliding window in tokens, None for full attention. With `is_chunk` the slots hold the rows of one
+    chunk of positions, for recurrent layers. See manifests.schema.KVCacheGroup.
     """
 
     name: str
     region_slots: int
     window: int | None
     spare_slots: int = 0
+    is_chunk: bool = False
 
     @property
     def token_slots(self) -> int:
-        """The number of slots of one region that hold tokens: the whole context, or a ring."""
+        """The number of slots of one region that hold tokens: the whole context, a ring, or a chunk."""
         return self.region_slots - self.spare_slots
 
 
@@ -174,8 +180,8 @@ class VerifierShape:
 
     With `side_by_side` a pass writes one stretch of slots. Then all its rows belong to one sequence, start at
     lane 0 and have consecutive home slots; its pads write into the slots after them, which hold nothing that
-    a row may still see. With `finds_best` the backend runs another program for passes that want the best
-    tokens alone; the gates measure it too.
+    a row may still see. In a pool of chunks pads write nothing. With `finds_best` the backend runs another
+    program for passes that want the best tokens alone; the gates measure it too.
     """
 
     block: int
@@ -203,10 +209,21 @@ class VerifierShape:
         """The widths from the block on, ascending."""
         return tuple(width for width in self.widths if width >= self.block)
 
+    @property
+    def chunk(self) -> int | None:
+        """The number of positions of a chunk; None if the model has no recurrent layers.
+
+        Then each region also has a carried state, which stands at the start of its sequence's chunk.
+        """
+        return next((pool.region_slots for pool in self.pools if pool.is_chunk), None)
+
     def span_steps(self, pool: int) -> tuple[int, ...]:
-        """Return the spans that a pass may have in a pool, ascending; the last is the whole pool."""
+        """Return the spans that a pass may have in a pool, ascending; the last is the whole pool.
+
+        A pass always covers all slots of a chunk pool.
+        """
         slots = self.pools[pool].region_slots * self.sequences
-        return span_steps(slots) if self.partial_spans else (slots,)
+        return span_steps(slots) if self.partial_spans and not self.pools[pool].is_chunk else (slots,)
 
     @property
     def pages(self) -> tuple[int, ...]:
@@ -221,7 +238,9 @@ class VerifierShape:
         paged = self.partial_spans and self.sequences > 1 and self.sequences.bit_count() == 1
         paged = paged and not self.side_by_side
         return tuple(
-            SPAN_STEP if paged and pool.region_slots % SPAN_STEP == 0 else pool.region_slots
+            SPAN_STEP
+            if paged and pool.region_slots % SPAN_STEP == 0 and not pool.is_chunk
+            else pool.region_slots
             for pool in self.pools
         )
 
@@ -240,7 +259,7 @@ class Verifier(Protocol):
     """A backend that has loaded an artifact, and runs passes over the K/V state that it owns.
 
     The state starts as zeros. Slots are absolute; SlotMapping says which region they belong to. Every call
-    may raise StateLostError.
+    may raise StateLostError. `fold` and the calls that name a carried state are for shapes with a chunk.
     """
 
     @property
@@ -268,6 +287,33 @@ class Verifier(Protocol):
         """Write arrays that `export_slots` returned to the slots from `first` on."""
         ...
 
+    def fold(self, region: int) -> None:
+        """Move a region's carried state to the end of its chunk, whose slots are all written.
+
+        The state becomes a function of itself and of the rows in the region's slots of the chunk pool. If
+        this raises, it may have changed in part.
+
+        Raises:
+            StateOverflowError: the new state leaves fp16's range.
+        """
+        ...
+
+    def clear_carried(self, region: int) -> None:
+        """Set a region's carried state to that at the start of a text, zeros."""
+        ...
+
+    def copy_carried(self, source: int, target: int) -> None:
+        """Copy the bits of a region's carried state to another region."""
+        ...
+
+    def export_carried(self, region: int) -> Sequence[NDArray[np.float16]]:
+        """Return the bits of a region's carried state: an array [1, heads, 1, size] per recurrent layer."""
+        ...
+
+    def import_carried(self, region: int, values: Sequence[NDArray[np.float16]]) -> None:
+        """Write arrays that `export_carried` returned to a region's carried state."""
+        ...
+
     def close(self) -> None:
         """Release the backend's memory; the verifier cannot be used afterwards."""
         ...
@@ -277,6 +323,20 @@ def run_pass(verifier: Verifier, plan: PassPlan) -> PassResult:
     """Run one pass from beginning to end."""
     verifier.submit(plan)
     return verifier.wait()
+
+
+def begin_rows(verifier: Verifier, region: int, position: int) -> None:
+    """Prepare a region for rows from `position` on, where all positions before it have run one after another.
+
+    The carried state is cleared at position 0, and a chunk that has just become whole is folded. Passes may
+    follow; call this again only for a later position. (An engine does this in its RegionStore.)
+    """
+    if (chunk := verifier.shape.chunk) is None:
+        return
+    if position == 0:
+        verifier.clear_carried(region)
+    elif position % chunk == 0:
+        verifier.fold(region)
 
 
 def whole_plan(

@@ -14,6 +14,7 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from fresh_process import answered_here
+from mlx_here import skip_without_mlx
 from once import Once
 from skipped import pytest_terminal_summary  # noqa: F401  (pytest finds it here)
 
@@ -50,6 +51,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as slow the values of a parameter that `fast_only` does not name, and skips what needs MLX."""
+    skip_without_mlx(items)
+    for item in items:
+        mark = item.get_closest_marker("fast_only")
+        if mark and isinstance(item, pytest.Function) and item.callspec.id not in mark.args:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

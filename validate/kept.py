@@ -112,4 +112,6 @@ def _differences(there: RunEnvironment, here: RunEnvironment) -> list[str]:
         differences.append(f"for {_sequences(there)} at a time, not {_sequences(here)}")
     if there.threads != here.threads:
         differences.append(f"with {counted(there.threads, 'thread')}, not {here.threads}")
+    if there.folded_by != here.folded_by:
+        differences.append(f"with states folded by {there.folded_by}, not by {here.folded_by}")
     return differences

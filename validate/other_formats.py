@@ -17,10 +17,10 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import RunEnvironment, Verdict, VerdictFile
 from anespec.manifests.weight_choice import kind_of
 
-ESTIMATE_VERSION = "2"
+ESTIMATE_VERSION = "3"
 
-MAX_WEIGHTS = 6_000_000
-"""The most weights that are stored in each format; all formats together take about two seconds."""
+MAX_WEIGHTS = 1_500_000
+"""The most weights that are stored in each format; all formats together take about a second."""
 
 PLACES = (0.0, 0.5, 1.0)
 """Which layers' tensors stand for a kind in a large model, as shares of the depth: first, middle and last."""

@@ -25,7 +25,7 @@ from anespec.validate.quality.verdict import QualityFile, QualityVerdict
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownVerdicts:
     """The verdicts of the gates; None where a gate was not run."""
 
     golden: GoldenVerdict | None = None
@@ -35,7 +35,7 @@ class Known:
     residency_required: bool = False
 
     @classmethod
-    def found(cls, verdicts: Iterable[Verdict], residency_required: bool = False) -> "Known":
+    def found(cls, verdicts: Iterable[Verdict], residency_required: bool = False) -> "KnownVerdicts":
         """Return what one run found; it has at most one verdict of each gate."""
         all_found = tuple(verdicts)
 
@@ -51,7 +51,7 @@ class Known:
         )
 
     @classmethod
-    def of(cls, artifact: Artifact, circumstances: RunEnvironment) -> "Known":
+    def of(cls, artifact: Artifact, circumstances: RunEnvironment) -> "KnownVerdicts":
         """Return the verdicts recorded in this environment.
 
         For residency it is the best verdict on this artifact from any environment.
@@ -64,23 +64,27 @@ class Known:
         )
 
 
-def summary(artifact: Artifact, circumstances: RunEnvironment, found: Known | None = None) -> str:
+def summary(artifact: Artifact, circumstances: RunEnvironment, found: KnownVerdicts | None = None) -> str:
     """Return one sentence on what the artifact computes, may do and costs in this environment.
 
     If a run says what it `found`, the other gates are named as not tested now, with their recorded verdicts.
     """
-    on_record = Known.of(artifact, circumstances)
-    known, earlier = (on_record, Known()) if found is None else (found, on_record)
+    on_record = KnownVerdicts.of(artifact, circumstances)
+    known, earlier = (on_record, KnownVerdicts()) if found is None else (found, on_record)
     return sentence(artifact.root.resolve().name, artifact.manifest, circumstances, known, earlier)
 
 
 def sentence(
-    name: str, manifest: Manifest, where: RunEnvironment, known: Known, earlier: Known | None = None
+    name: str,
+    manifest: Manifest,
+    where: RunEnvironment,
+    known: KnownVerdicts,
+    earlier: KnownVerdicts | None = None,
 ) -> str:
     """Return the sentence of `summary` for an artifact called `name`, from its verdicts."""
     source = printable(manifest.source.name)
     does = _does(source, known.golden) + _may(manifest, known.exactness)
-    untested = _untested(source, manifest, known, earlier or Known())
+    untested = _untested(source, manifest, known, earlier or KnownVerdicts())
     parts = [listed(does)] if does else []
     parts += [f"{'it ' if does else ''}was not tested on {listed(untested, 'or')}"] if untested else []
     remarks = [*_cost(known.quality), *_place(manifest, known)]
@@ -156,7 +160,7 @@ def _cost(quality: QualityVerdict | None) -> list[str]:
             return [f"on {text} its perplexity changed by {change:+.2f} %, no limit set"]
 
 
-def _place(manifest: Manifest, known: Known) -> list[str]:
+def _place(manifest: Manifest, known: KnownVerdicts) -> list[str]:
     """Return where the artifact runs; nothing for an artifact for the CPU, unless residency is required."""
     residency, required = known.residency, known.residency_required
     if residency is None or (manifest.target is Target.CPU and not required):
@@ -171,7 +175,7 @@ def _place(manifest: Manifest, known: Known) -> list[str]:
     return [f"{place}, where all are required" if required and not residency.passed else place]
 
 
-def _untested(source: str, manifest: Manifest, known: Known, earlier: Known) -> list[str]:
+def _untested(source: str, manifest: Manifest, known: KnownVerdicts, earlier: KnownVerdicts) -> list[str]:
     """Return the questions without a verdict, each with the gate's recorded status."""
     residency = known.residency or manifest.target is Target.CPU
     questions = (

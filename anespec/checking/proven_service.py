@@ -168,17 +168,19 @@ class ProvenService:
 
     def _await_source(self, watch: ProgressCallbacks) -> None:
         """Wait for the draft source, unless that takes long."""
+        from anespec.runtime.draft_model.weighed import WeighedSource
         from anespec.runtime.drafters.starting import StartingSource
 
-        if not isinstance(self._source, StartingSource):
+        source = self._source.ngrams if isinstance(self._source, WeighedSource) else self._source
+        if not isinstance(source, StartingSource):
             return
-        if self._source.must_compile:
+        if source.must_compile:
             watch.note(
                 "the code that guesses tokens is compiled for this processor, once; simpler code guesses "
                 "until then"
             )
         else:
-            self._source.wait()
+            source.wait()
 
     def _refuse(self, error: "GoldenGateError") -> None:
         """Refuse all further answers, since earlier ones may be wrong, too."""

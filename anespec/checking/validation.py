@@ -138,7 +138,7 @@ def run_validation(
     from anespec.manifests.store import Artifact, damage_sentence, find_damage
     from anespec.runtime.backends import recorded_starts, resolve_backend
     from anespec.validate.page.write import write_page
-    from anespec.validate.summary import Known, summary
+    from anespec.validate.summary import KnownVerdicts, summary
 
     path = fetched(path, watch)
     root = resolve_artifact(
@@ -166,7 +166,7 @@ def run_validation(
             results += _on_record(asked, options, on_result)
             _measure_extras(asked, options.again, watch)
         answers = [result.answer for result in results if result.answer is not None]
-        found = Known.found((answer.verdict for answer in answers), options.require_residency)
+        found = KnownVerdicts.found((answer.verdict for answer in answers), options.require_residency)
         said = summary(artifact, asked.here, found)
     report, unwritten = None, None
     try:

@@ -206,8 +206,8 @@ def free_name(entry: Entry, key: str, others: Iterable[Entry]) -> str:
     by_name = {other.name: other for other in others}
     if (holder := by_name.get(entry.name)) is None:
         return entry.name
-    told = "-".join([entry.name, *_differences(entry, holder)])
-    return told if told not in by_name else f"{told}-{key[:KEY_DIGITS]}"
+    name = "-".join([entry.name, *_differences(entry, holder)])
+    return name if name not in by_name else f"{name}-{key[:KEY_DIGITS]}"
 
 
 def _differences(entry: Entry, holder: Entry) -> Iterator[str]:

@@ -42,11 +42,16 @@ class OpenedModel:
 
 
 def open_artifact(
-    path: Path, options: "BackendOptions", watch: ProgressCallbacks, name: str | None = None
+    path: Path,
+    options: "BackendOptions",
+    watch: ProgressCallbacks,
+    name: str | None = None,
+    usual_sequences: int = 1,
 ) -> OpenedModel:
     """Open an artifact, or a GGUF, which is converted first if the cache does not have it.
 
-    `name` is the name to show, None for the path.
+    `name` is the name to show, None for the path. Unless the options say how many sequences run at a time,
+    `usual_sequences` of a cached model do.
 
     Raises:
         ArtifactError: the artifact is missing, damaged or of another version.
@@ -62,6 +67,7 @@ def open_artifact(
 
     resolve_backend(options.backend)  # an unusable backend is an error before anything is converted for it
     wanted = options if isinstance(options, LoadOptions) else LoadOptions()
+    wanted.require_draft_model()
     root = resolve_artifact(
         path,
         context=wanted.context,
@@ -69,7 +75,7 @@ def open_artifact(
         weights=wanted.weights,
         watch=watch,
     )
-    sequences = sequences_to_run(root, wanted.sequences)
+    sequences = sequences_to_run(root, wanted.sequences, usual_sequences)
     artifact = Artifact(root, KnownHashes(again=options.verify), sequences)
     backend = resolve_backend(options.backend, artifact.manifest.target)
     here = circumstances(artifact, backend, options.threads)

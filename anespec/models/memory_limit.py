@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from anespec.manifests.schema import Manifest
+from anespec.manifests.schema import PALETTES, Manifest
 from anespec.system.machine import machine_memory
 
 MEMORY_FACTORS: Mapping[str, float] = MappingProxyType({"openvino": 2.0})
@@ -15,6 +15,9 @@ OpenVINO keeps states in f32, and a second copy of the weights after a wide pass
 MB of states took 1.01 GB when they were loaded, 1.92 GB after a prompt of 30 tokens, 2.20 GB with all
 contexts full. Backends that were not measured have USUAL_FACTOR, the budget of the design.
 """
+
+PALETTE_BYTES: Mapping[str, int] = MappingProxyType({"openvino": 4, "mlx": 2})
+"""The bytes of a number of a weight with a palette, by backend: it is looked up when the shard is loaded."""
 
 USUAL_FACTOR = 1.3
 
@@ -46,6 +49,15 @@ class MemoryLimit:
 
 def memory_of(manifest: Manifest, backend: str) -> int:
     """Return the bytes that an artifact takes in use, estimated."""
-    weights = sum(shard.bytes for shard in manifest.shards)
+    weights = sum(shard.bytes for shard in manifest.shards) + _looked_up(manifest, backend)
     factor = MEMORY_FACTORS.get(backend, USUAL_FACTOR)
     return int(factor * (weights + manifest.state_bytes)) + manifest.tokens.bytes
+
+
+def _looked_up(manifest: Manifest, backend: str) -> int:
+    """Return the bytes that weights with palettes take in memory beyond those of their files."""
+    each = PALETTE_BYTES.get(backend)
+    if each is None:
+        return 0
+    stored = [tensor for shard in manifest.shards for tensor in shard.tensors if tensor.weights in PALETTES]
+    return sum(max(0, each * tensor.rows * tensor.columns - tensor.bytes) for tensor in stored)

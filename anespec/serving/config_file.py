@@ -141,10 +141,10 @@ def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
             f"{where} has no path; write path = PATH in it, or preset = NAME of one with a model"
         )
     entry = _checked(ModelEntry, facts, where)
-    template = entry.chat_template
+    files = {name: getattr(entry, name) for name in ("chat_template", "draft")}
     return entry.with_changes(
         path=placed(entry.path, folder, where),
-        chat_template=template and _placed("chat_template", template, folder, where),
+        **{name: file and _placed(name, file, folder, where) for name, file in files.items()},
     )
 
 
@@ -165,7 +165,12 @@ def _with_preset(facts: Mapping[str, Any], folder: Path, where: str) -> dict[str
 
 
 def _placed(name: str, path: Path, folder: Path, where: str) -> Path:
-    """Return an option's path, resolved from the file's folder; names of chat templates stay unchanged."""
+    """Return an option's path, resolved from the file's folder.
+
+    Names of chat templates, and of models that are no paths, stay unchanged.
+    """
+    if name == "draft":
+        return placed(path, folder, where)
     is_name = name == "chat_template" and str(path) in BUILT_IN_TEMPLATES
     return path if is_name else folder / expanded(path, where)
 

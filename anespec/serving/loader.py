@@ -1,11 +1,13 @@
 """Load artifacts and GGUFs for a daemon."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anespec.checking.background import Checks
 from anespec.models.cache import is_cached, is_gguf, resolve_artifact, sequences_to_run
 from anespec.models.conversion import USUAL_SEQUENCES
+from anespec.models.draft_model import draft_artifact
 from anespec.models.memory_limit import memory_of
 from anespec.models.model_path import model_name
 from anespec.models.remote import fetched
@@ -15,7 +17,17 @@ from anespec.system.errors import StorageError
 from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
+    from anespec.manifests.store import Artifact
     from anespec.model import Model
+
+
+def _paths(artifact: "Artifact") -> list[Path]:
+    """Return the files that a loaded artifact has read."""
+    from anespec.manifests.store import MANIFEST_NAME
+
+    manifest = artifact.manifest
+    names = [MANIFEST_NAME, manifest.tokens.path, *(shard.path for shard in manifest.shards)]
+    return [artifact.root / name for name in names]
 
 
 class ArtifactLoader:
@@ -30,8 +42,11 @@ class ArtifactLoader:
         self._memories = Memories()
 
     def find(self, source: ModelSource) -> Found:
-        """Return the artifact of a source; a GGUF is converted first if it was not yet."""
-        from anespec.manifests.store import MANIFEST_NAME, Artifact
+        """Return the artifact of a source; a GGUF is converted first if it was not yet.
+
+        A second model that drafts is prepared, too, and its memory and files count as the model's.
+        """
+        from anespec.manifests.store import Artifact
         from anespec.runtime.backends import resolve_backend
 
         watch, wanted = self._watch(), source.loading
@@ -50,12 +65,18 @@ class ArtifactLoader:
             run = sequences_to_run(path, wanted.sequences, USUAL_SEQUENCES)
             sequences = run or manifest.sequences
         backend = resolve_backend(source.loading.backend, manifest.target)
-        names = [MANIFEST_NAME, manifest.tokens.path, *(shard.path for shard in manifest.shards)]
+        memory, paths, draft = memory_of(manifest, backend), _paths(artifact), None
+        if wanted.draft is not None:
+            draft = draft_artifact(wanted.draft, manifest.context, sequences or manifest.sequences, watch)
+            second = Artifact(draft)
+            backend = resolve_backend(wanted.draft_backend or wanted.backend, second.manifest.target)
+            memory += memory_of(second.manifest, backend)
+            paths += _paths(second)
         try:
-            files = FileMarks.below(path / name for name in names)
+            files = FileMarks.below(paths)
         except OSError as error:
             raise StorageError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
-        return Found(path, artifact.fingerprint, memory_of(manifest, backend), files, sequences)
+        return Found(path, artifact.fingerprint, memory, files, sequences, draft)
 
     def load(self, source: ModelSource, found: Found) -> "Model":
         """Load the model; raises as `load_model` does."""
@@ -65,7 +86,7 @@ class ArtifactLoader:
         name, watch = model_name(source.path), self._watch()
         model = load_model(
             found.path,
-            source.loading.with_changes(sequences=found.sequences),
+            source.loading.with_changes(sequences=found.sequences, draft=found.draft),
             watch,
             name=name,
             memories=self._memories,

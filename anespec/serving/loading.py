@@ -68,8 +68,8 @@ class FileMarks:
 class Found:
     """The artifact of a source: its facts, its files, and the bytes of memory that the model takes.
 
-    `sequences` is how many sequences may run at a time; None for all that the artifact has.
-
+    `sequences` is how many sequences may run at a time; None for all that the artifact has. `draft` is the
+    artifact of a second model that drafts; None if there is none.
     """
 
     path: Path
@@ -77,6 +77,7 @@ class Found:
     memory: int
     files: FileMarks
     sequences: int | None = None
+    draft: Path | None = None
 
 
 class ResidentModel(ServingModel, Protocol):

@@ -30,7 +30,7 @@ async def in_own_thread(work: Callable[[], T], unwanted: Callable[[T], None] = l
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def told(result: T | None, error: BaseException | None) -> None:
+    def finish(result: T | None, error: BaseException | None) -> None:
         if done.cancelled():
             if error is None:
                 threading.Thread(target=unwanted, args=(result,), daemon=True).start()
@@ -46,7 +46,7 @@ async def in_own_thread(work: Callable[[], T], unwanted: Callable[[T], None] = l
         except BaseException as error:
             failure = error
         try:
-            loop.call_soon_threadsafe(told, result, failure)
+            loop.call_soon_threadsafe(finish, result, failure)
         except RuntimeError:
             # The event loop has ended.
             if failure is None:

@@ -52,12 +52,12 @@ def system_build() -> str:
 def _asked(name: str) -> str:
     """Return values of `sysctl` on macOS; empty if there are none. Not run on a Mac yet."""
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             ["/usr/sbin/sysctl", "-n", name], cwd=NEUTRAL_FOLDER, capture_output=True, text=True, check=False
         )
     except OSError:
         return ""
-    return told.stdout.strip()
+    return done.stdout.strip()
 
 
 @dataclass(frozen=True)

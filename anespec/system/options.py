@@ -169,6 +169,8 @@ def complaint(error: ValidationError, model: type[BaseModel], noun: str = "optio
     text = shown(value)
     if kind == "extra_forbidden" and not inner:
         return f"there is no {noun} {quoted(name)}; the {noun}s are {listed(list(model.model_fields))}"
+    if kind == "missing":
+        return f"{printable('.'.join((name, *inner)))} is missing"
     field = model.model_fields.get(name) if not inner else None
     allowed = range_of(field) if field is not None else None
     if field is not None and allowed is not None:
@@ -177,7 +179,5 @@ def complaint(error: ValidationError, model: type[BaseModel], noun: str = "optio
         return (
             f"{name} is {text}; it must be {'an integer' if type_of(field) is int else 'a number'} {allowed}"
         )
-    if kind == "missing":
-        return f"{printable('.'.join((name, *inner)))} is missing"
     message = first["msg"][:1].lower() + first["msg"][1:]
     return f"{printable('.'.join((name, *inner)))} is {text}: {message}" if name else message

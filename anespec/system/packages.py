@@ -15,9 +15,15 @@ from urllib.request import url2pathname
 from anespec.system.errors import MissingPackageError
 
 EXTRAS: Mapping[str, str | None] = MappingProxyType(
-    {"torch": "torch", "coremltools": None, "huggingface_hub": None, "openvino": None}
+    {"torch": "torch", "mlx": "mlx", "coremltools": None, "huggingface_hub": None, "openvino": None}
 )
 """The extra of anespec that installs each module; None if plain anespec does."""
+
+LIBRARIES: Mapping[str, str] = MappingProxyType({"mlx": "lib/libmlx.*"})
+"""The library in a module's folder that other packages bring: on Linux `mlx[cpu]` does, not `mlx`."""
+
+WITH_TORCH = frozenset({"torch", "all"})
+"""The extras that install torch."""
 
 UV = "uv pip install"
 
@@ -30,8 +36,10 @@ def missing_package(name: str) -> str | None:
 
     The package is not imported.
     """
-    if find_spec(name) is not None:
-        return None
+    if (spec := find_spec(name)) is not None:
+        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        if name not in LIBRARIES or any(any(folder.glob(LIBRARIES[name])) for folder in folders):
+            return None
     return f"{name} is not installed; install it with: {install_command(EXTRAS[name])}"
 
 
@@ -49,8 +57,8 @@ def install_command(extra: str | None) -> str:
     """Return the shell command that adds an extra to this installation, or what plain anespec needs.
 
     A clone that is installed in place is installed again, since its extras may be newer than the recorded
-    ones. On Linux the command installs the CPU build of torch; the one on the package index has CUDA,
-    gigabytes of it.
+    ones. For an extra with torch, the command installs its CPU build on Linux; the one on the package index
+    has CUDA, gigabytes of it.
     """
     wanted = "" if extra is None else f"[{extra}]"
     install = _install()
@@ -60,7 +68,7 @@ def install_command(extra: str | None) -> str:
     else:
         folder = "." if clone == Path.cwd() else str(clone)
         command = f"{install} -e {shlex.quote(f'{folder}{wanted}')}"
-    if extra is None or sys.platform != "linux":
+    if extra not in WITH_TORCH or sys.platform != "linux":
         return command
     if install.startswith(UV):
         return f"{command} --torch-backend cpu"

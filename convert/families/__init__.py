@@ -1,53 +1,108 @@
 """The model families that can be converted. Each is a small file of data without graph code."""
 
-from anespec.convert.families.chatglm import CHATGLM
+from anespec.convert.families.cohere import COHERE2, COMMAND_R
+from anespec.convert.families.deepseek import DEEPSEEK2
 from anespec.convert.families.exaone import EXAONE, EXAONE4
 from anespec.convert.families.family import Family
 from anespec.convert.families.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA4
-from anespec.convert.families.glm4 import GLM4
-from anespec.convert.families.granite import GRANITE
-from anespec.convert.families.hunyuan import HUNYUAN_DENSE
-from anespec.convert.families.llama import ERNIE4_5, INTERNLM2, LLAMA, XVERSE
-from anespec.convert.families.mistral3 import MISTRAL3
-from anespec.convert.families.olmo2 import OLMO2
-from anespec.convert.families.phi3 import PHI3
-from anespec.convert.families.qwen import QWEN2, QWEN2VL, QWEN3, QWEN3VL
-from anespec.convert.families.refused import MIXTURE, REFUSED
-from anespec.convert.families.seed_oss import SEED_OSS
-from anespec.convert.families.smollm3 import SMOLLM3
+from anespec.convert.families.glm import CHATGLM, GLM4
+from anespec.convert.families.gpt_oss import GPT_OSS
+from anespec.convert.families.granite import GRANITE, GRANITEMOE, MINICPM
+from anespec.convert.families.layer_norm import FALCON, GPT2, NEMOTRON, OLMO, PHI2, STABLELM, STARCODER2
+from anespec.convert.families.llama import (
+    APERTUS,
+    ARCEE,
+    ERNIE4_5,
+    ERNIE4_5_MOE,
+    HUNYUAN_DENSE,
+    INTERNLM2,
+    LFM2,
+    LFM2MOE,
+    LLAMA,
+    MISTRAL3,
+    MUSE_GLIMMER,
+    PHI3,
+    SEED_OSS,
+    SMOLLM3,
+    XVERSE,
+)
+from anespec.convert.families.mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H, NEMOTRON_H_MOE
+from anespec.convert.families.olmo2 import OLMO2, OLMOE
+from anespec.convert.families.qwen import (
+    QWEN2,
+    QWEN2MOE,
+    QWEN2VL,
+    QWEN3,
+    QWEN3MOE,
+    QWEN3NEXT,
+    QWEN3VL,
+    QWEN35,
+    QWEN35MOE,
+)
+from anespec.convert.families.refused import REFUSED
 from anespec.system.errors import UnsupportedModelError
 from anespec.system.formatting import quoted
 
 FAMILIES = {
     family.architecture: family
     for family in (
+        APERTUS,
+        ARCEE,
         CHATGLM,
+        COHERE2,
+        COMMAND_R,
+        DEEPSEEK2,
         ERNIE4_5,
+        ERNIE4_5_MOE,
         EXAONE,
         EXAONE4,
+        FALCON,
+        FALCON_H1,
         GEMMA,
         GEMMA2,
         GEMMA3,
         GEMMA4,
         GLM4,
+        GPT2,
+        GPT_OSS,
         GRANITE,
+        GRANITE_HYBRID,
+        GRANITEMOE,
         HUNYUAN_DENSE,
         INTERNLM2,
+        LFM2,
+        LFM2MOE,
         LLAMA,
+        MAMBA2,
+        MINICPM,
         MISTRAL3,
+        MUSE_GLIMMER,
+        NEMOTRON,
+        NEMOTRON_H,
+        NEMOTRON_H_MOE,
+        OLMO,
         OLMO2,
+        OLMOE,
+        PHI2,
         PHI3,
         QWEN2,
+        QWEN2MOE,
         QWEN2VL,
         QWEN3,
+        QWEN3MOE,
+        QWEN3NEXT,
         QWEN3VL,
+        QWEN35,
+        QWEN35MOE,
         SEED_OSS,
         SMOLLM3,
+        STABLELM,
+        STARCODER2,
         XVERSE,
     )
 }
 
-__all__ = ["FAMILIES", "MIXTURE", "family_of"]
+__all__ = ["FAMILIES", "family_of"]
 
 
 def family_of(architecture: str) -> Family:

@@ -16,6 +16,7 @@ from anespec.convert.families.family import (
     SlidingRope,
     WeightlessNorm,
 )
+from anespec.convert.families.mixture import Mixture
 
 HIDDEN_SCALE = 1 / 32
 """Hidden states of the larger models are reported to reach 800,000 in fp32; fp16's maximum is 65,504."""
@@ -60,7 +61,7 @@ GEMMA3 = Family(
 
 GEMMA4 = Family(
     architecture="gemma4",
-    title="Gemma 4 (text, dense)",
+    title="Gemma 4 (text)",
     rope_style=RopeStyle.NEOX,
     norms=NORMS,
     hidden_scale=HIDDEN_SCALE,
@@ -74,4 +75,5 @@ GEMMA4 = Family(
     key_is_value=True,
     layer_scale=True,
     per_layer_inputs=True,
+    mixture=Mixture(apart=True),
 )

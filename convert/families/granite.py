@@ -1,6 +1,9 @@
-"""`granite`: a Llama with scales on embeddings, scores, residual additions and logits."""
+"""`granite`, `minicpm`: a Llama with scales on embeddings, residual additions and logits."""
 
-from anespec.convert.families.family import EmbeddingScale, Family, RopeStyle
+from dataclasses import replace
+
+from anespec.convert.families.family import EmbeddingScale, Family, LogitScale, RopeStyle
+from anespec.convert.families.mixture import Mixture
 
 GRANITE = Family(
     architecture="granite",
@@ -8,5 +11,22 @@ GRANITE = Family(
     rope_style=RopeStyle.GPTJ,
     embedding_scale=EmbeddingScale.KEY,
     reads_scales=True,
+    logit_scale=LogitScale.DIVISOR,
     rope_switch=True,
+)
+
+GRANITEMOE = replace(
+    GRANITE,
+    architecture="granitemoe",
+    title="Granite 3 with experts",
+    mixture=Mixture(width_key="feed_forward_length", shared=True),
+)
+
+MINICPM = Family(
+    architecture="minicpm",
+    title="MiniCPM 1, 2 and 4",
+    rope_style=RopeStyle.GPTJ,
+    embedding_scale=EmbeddingScale.KEY,
+    minicpm_scales=True,
+    logit_scale=LogitScale.DIVISOR,
 )

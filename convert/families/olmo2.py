@@ -1,4 +1,4 @@
-"""`olmo2`: OLMo 2 and 3: norms only after attention and MLP, and over all heads of q and k at once."""
+"""`olmo2`, `olmoe`: norms over all heads of q and k at once, and in `olmo2` only after attention and MLP."""
 
 from anespec.convert.families.family import (
     Family,
@@ -8,6 +8,7 @@ from anespec.convert.families.family import (
     SlidingPattern,
     SlidingRope,
 )
+from anespec.convert.families.mixture import Mixture
 
 OLMO2 = Family(
     architecture="olmo2",
@@ -16,4 +17,12 @@ OLMO2 = Family(
     norms=Norms(attention=None, after_attention="post_attention_norm", mlp=None, after_mlp="post_ffw_norm"),
     head_norm=HeadNorm.ALL_HEADS,
     sliding=SlidingPattern(period=4, rope=SlidingRope.PLAIN),
+)
+
+OLMOE = Family(
+    architecture="olmoe",
+    title="OLMoE",
+    rope_style=RopeStyle.NEOX,
+    head_norm=HeadNorm.ALL_HEADS,
+    mixture=Mixture(width_key="feed_forward_length", renormalised=False),
 )

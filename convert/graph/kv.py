@@ -2,43 +2,75 @@
 
 The forms (manifests.schema.KVForm) differ in where the slots are kept, what is written back, and what
 attention reads. All but AT_POSITION compute the same blend over all slots. AT_POSITION replaces only the
-slots of the pass's rows. In all forms attention reads the same numbers, except for the sign of a zero (a
-blend adds +0), so all give the same results.
+slots of the pass's rows, except in chunks, which are short. In all forms attention reads the same numbers,
+except for the sign of a zero (a blend adds +0), so all give the same results.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from anespec.convert.graph.builder import Var, mb
-from anespec.manifests.schema import KVCacheGroup, KVForm, StateSpec
+from anespec.manifests.schema import KVCacheGroup, KVForm, StateKind, StateSpec
 
 
 @dataclass(frozen=True)
-class LayerKV:
-    """The sizes of a layer's own K and V."""
+class KeptRows:
+    """What a mixer of a layer keeps of each row, by position: fp16 [heads, width] for each of `parts`.
+
+    The kinds are those of StateSpec. Of the kind carried the mixer keeps one row of a sequence, not by
+    position.
+    """
 
     layer: int
-    kv_heads: int
-    head_dim: int
+    kind: StateKind
+    parts: tuple[tuple[int, int], ...]
     pool: KVCacheGroup
+
+    @property
+    def slots(self) -> int:
+        """The slots of its states."""
+        regions = self.pool.slots // self.pool.region_slots
+        return regions if self.kind == "carried" else self.pool.slots
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the states of its parts."""
+        return tuple(f"{part}_{self.layer}" for part in PARTS[self.kind])
+
+
+PARTS: Mapping[StateKind, tuple[str, ...]] = MappingProxyType(
+    {
+        "kv": ("k", "v"),
+        "latent": ("latent",),
+        "conv": ("conv",),
+        "ssd": ("ssd_b", "ssd_x", "ssd_g"),
+        "delta": ("delta_k", "delta_b", "delta_g"),
+        "carried": ("carried",),
+    }
+)
+"""The parts of each kind, which are the prefixes to the names of their states."""
+
+PACKED_KINDS: tuple[StateKind, ...] = ("kv", "latent", "conv")
+"""The kinds of which the packed form keeps several layers in one state; their parts have one size."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The location of a layer's K or V: index `entry` of a state or an input [n, n_kv, S, head_dim]."""
+    """The location of a part that a layer keeps: index `entry` of a state or an input [n, heads, S, width].
 
+    `state` is the name of that state.
+    """
+
+    state: str
     store: Var
     entry: int
 
 
-@dataclass(frozen=True)
-class LayerCells:
-    """The locations of a layer's K and V."""
-
-    k: Cell
-    v: Cell
+Cells = Mapping[tuple[int, str], Sequence[Cell]]
+"""The locations of the parts that mixers keep, by layer and kind."""
 
 
 @dataclass(frozen=True)
@@ -62,52 +94,58 @@ Homes = MaskedHomes | SideBySideHomes
 
 @dataclass(frozen=True)
 class UpdatedSlots:
-    """K or V of a layer after a write: all `slots` [1, n_kv, S, head_dim], and the pass's `rows`."""
+    """A part of a layer after a write: all `slots` [1, heads, S, width], and the pass's `rows`."""
 
     slots: Var
     rows: Var
 
 
-def state_specs(layers: Iterable[LayerKV], form: KVForm) -> tuple[StateSpec, ...]:
-    """Return the states of a shard whose `layers` have K/V of their own.
+def state_specs(kept: Iterable[KeptRows], form: KVForm) -> tuple[StateSpec, ...]:
+    """Return the states of a shard whose mixers keep these rows.
 
-    In the packed form, layers of the same pool and size share one state, with K and V of each layer as
-    neighbouring entries; the state has its first layer's name.
+    In the packed form, layers of the same pool, kind and size share one state, with the parts of each layer
+    as neighbouring entries; the state has its first layer's name. Recurrent layers have their own states.
     """
-    if form is KVForm.PACKED:
-        groups: dict[tuple[str, int, int], list[LayerKV]] = {}
-        for layer in layers:
-            groups.setdefault((layer.pool.name, layer.kv_heads, layer.head_dim), []).append(layer)
-        return tuple(
-            _spec(f"kv_{group[0].layer}", [layer for layer in group for _ in ("k", "v")], form)
-            for group in groups.values()
-        )
-    return tuple(_spec(f"{part}_{layer.layer}", [layer], form) for layer in layers for part in ("k", "v"))
+    groups: dict[tuple[object, ...], list[KeptRows]] = {}
+    alone: list[KeptRows] = []
+    for rows in kept:
+        if form is KVForm.PACKED and rows.kind in PACKED_KINDS:
+            groups.setdefault((rows.pool.name, rows.kind, rows.parts), []).append(rows)
+        else:
+            alone.append(rows)
+    packed = (
+        _spec(f"{group[0].kind}_{group[0].layer}", 0, [rows for rows in group for _ in rows.parts], form)
+        for group in groups.values()
+    )
+    apart = (_spec(name, part, [rows], form) for rows in alone for part, name in enumerate(rows.names))
+    return (*packed, *apart)
 
 
-def _spec(name: str, layers: Sequence[LayerKV], form: KVForm) -> StateSpec:
-    first = layers[0]
+def _spec(name: str, part: int, kept: Sequence[KeptRows], form: KVForm) -> StateSpec:
+    first = kept[0]
+    heads, width = first.parts[part]
     return StateSpec(
+        kind=first.kind,
         name=name,
-        shape=(len(layers), first.kv_heads, first.pool.slots, first.head_dim),
+        shape=(len(kept), heads, first.slots, width),
         pool=first.pool.name,
-        layers=tuple(layer.layer for layer in layers),
+        layers=tuple(rows.layer for rows in kept),
         held="host" if form is KVForm.OUTSIDE else "graph",
     )
 
 
-def layer_cells(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Mapping[int, LayerCells]:
-    """Return the locations of each layer's K and V in the states of a shard, by layer."""
-    cells: dict[int, list[Cell]] = {}
+def cells_of(specs: Iterable[StateSpec], by_name: Mapping[str, Var]) -> Cells:
+    """Return the locations of the parts that are kept in the states of a shard."""
+    cells: dict[tuple[int, str], list[Cell]] = {}
     for spec in specs:
         for entry, layer in enumerate(spec.layers):
-            cells.setdefault(layer, []).append(Cell(by_name[spec.name], entry))
-    return {layer: LayerCells(*both) for layer, both in cells.items()}
+            cells.setdefault((layer, spec.kind), []).append(Cell(spec.name, by_name[spec.name], entry))
+    return cells
 
 
-def homes_of(written: Var, form: KVForm) -> Homes:
+def homes_of(written: Var, *, takes_positions: bool) -> Homes:
     """Return the slots that a pass's rows write, from the pool's input (see KVCacheGroup.write_spec)."""
-    if form is KVForm.AT_POSITION:
+    if takes_positions:
         return _side_by_side(written)
     kept = mb.sub(x=np.float16(1), y=mb.reduce_sum(x=written, axes=[3], keep_dims=True))
     return MaskedHomes(written, kept)
@@ -124,7 +162,7 @@ def _side_by_side(slots: Var) -> SideBySideHomes:
 
 
 def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> UpdatedSlots:
-    """Write row t of `new` [1, n_kv, T, head_dim] into its slot.
+    """Write row t of `new` [1, heads, T, width] into its slot.
 
     With a mask, a column of zeros writes no slot; with consecutive slots every row writes one. All values
     must be finite, since 0 * infinity is NaN.
@@ -136,12 +174,13 @@ def write(cell: Cell, new: Var, homes: Homes, form: KVForm, name: str) -> Update
         updated = mb.slice_update(x=whole, update=new, begin=homes.begin, end=homes.end, **masks)
         mb.coreml_update_state(state=cell.store, value=updated, name=name)
         return UpdatedSlots(updated, new)
-    old = mb.slice_by_index(x=whole, **_bounds(cell.entry)) if form is KVForm.PACKED else whole
+    is_one_of_many = form is KVForm.PACKED and int(whole.shape[0]) > 1
+    old = mb.slice_by_index(x=whole, **_bounds(cell.entry)) if is_one_of_many else whole
     blended = mb.add(x=mb.mul(x=old, y=homes.kept), y=mb.matmul(x=homes.mask, y=new))
     match form:
         case KVForm.REREAD:
             return UpdatedSlots(mb.coreml_update_state(state=cell.store, value=blended, name=name), new)
-        case KVForm.BLENDED:
+        case KVForm.BLENDED | KVForm.AT_POSITION:
             mb.coreml_update_state(state=cell.store, value=blended, name=name)
         case KVForm.SLICE_UPDATE | KVForm.PACKED:
             updated = mb.slice_update(x=whole, update=blended, **_bounds(cell.entry))

@@ -1,6 +1,7 @@
-"""Build an RMSNorm that neither overflows fp16 nor depends on subnormals, which may be flushed to zero."""
+"""Build norms that neither overflow fp16 nor depend on subnormals, which may be flushed to zero."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,51 @@ LARGEST_ROOT = 2.0**5
 """The largest square root of epsilon in a row's own units, in which it is squared."""
 
 
+@dataclass(frozen=True)
+class Norm:
+    """A norm over the hidden state: its weight and bias (d,), and whether the mean is subtracted first."""
+
+    weight: NDArray[np.float16] | None
+    bias: NDArray[np.float16] | None = None
+    centred: bool = False
+
+
+def channel_norm(x: Var, norm: Norm, epsilon: float, name: str) -> Var:
+    """Return the norm of a channel tensor: RMSNorm, or LayerNorm if the norm is centred."""
+    if norm.centred:
+        x = centred(x)
+    if norm.bias is None:
+        return rms_norm(x, norm.weight, epsilon, name)
+    normed = rms_norm(x, norm.weight, epsilon, f"{name}_unbiased")
+    return mb.add(x=normed, y=_along(norm.bias, CHANNELS_AXIS), name=name)
+
+
+def _along(values: NDArray[np.float16], axis: int) -> NDArray[np.float16]:
+    """Return a vector as a tensor of rank 4, along an axis."""
+    shape = [1, 1, 1, 1]
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+def _shrink(length: int) -> float:
+    """Return the power of two by which rows of magnitude PEAK are multiplied before they are summed."""
+    return 0.5 ** max(0, math.ceil(math.log2(PEAK * length / LARGEST_SUM)))
+
+
+def centred(x: Var, axis: int = CHANNELS_AXIS) -> Var:
+    """Return x less its mean over an axis.
+
+    A sum of fp16 numbers may exceed its range, so a row is divided by its largest magnitude over PEAK first.
+    """
+    peak = mb.reduce_max(x=mb.abs(x=x), axes=[axis], keep_dims=True)
+    divisor = mb.mul(x=mb.maximum(x=peak, y=np.float16(SMALLEST_DIVISOR)), y=np.float16(1 / PEAK))
+    unit = mb.real_div(x=x, y=divisor)
+    if (shrink := _shrink(int(x.shape[axis]))) < 1:
+        unit, divisor = mb.mul(x=unit, y=np.float16(shrink)), mb.mul(x=divisor, y=np.float16(1 / shrink))
+    mean = mb.reduce_mean(x=unit, axes=[axis], keep_dims=True)
+    return mb.sub(x=x, y=mb.mul(x=mean, y=divisor))
+
+
 def rms_norm(
     x: Var, weight: NDArray[np.float16] | None, epsilon: float, name: str, axis: int = CHANNELS_AXIS
 ) -> Var:
@@ -44,7 +90,6 @@ def rms_norm(
     much. Epsilon is divided in the same way, as `root`, so that a row of zeros stays zero. docs/graph.md has
     the errors of other formulas.
     """
-    length = int(x.shape[axis])
     root_epsilon = max(math.sqrt(epsilon), SMALLEST_ROOT)
     divisor = max(SMALLEST_DIVISOR, root_epsilon * PEAK / LARGEST_ROOT)
     peak = mb.reduce_max(x=mb.abs(x=x), axes=[axis], keep_dims=True)
@@ -53,8 +98,7 @@ def rms_norm(
     # A factor that is a power of two keeps the constant a normal number.
     lift = max(0, math.ceil(math.log2(SMALLEST_NORMAL / (root_epsilon * PEAK))))
     root = mb.real_div(x=np.float16(root_epsilon * PEAK * 2**lift), y=peak)
-    shrink = 0.5 ** max(0, math.ceil(math.log2(PEAK * length / LARGEST_SUM)))
-    if shrink < 1:
+    if (shrink := _shrink(int(x.shape[axis]))) < 1:
         unit = mb.mul(x=unit, y=np.float16(shrink))
     if (scale := shrink * 0.5**lift) < 1:
         root = mb.mul(x=root, y=np.float16(scale))
@@ -66,6 +110,4 @@ def rms_norm(
     inverse = mb.mul(x=nearly, y=rest)
     if weight is None:
         return mb.mul(x=unit, y=inverse, name=name)
-    shape = [1, 1, 1, 1]
-    shape[axis] = -1
-    return mb.mul(x=mb.mul(x=unit, y=inverse), y=weight.reshape(shape), name=name)
+    return mb.mul(x=mb.mul(x=unit, y=inverse), y=_along(weight, axis), name=name)

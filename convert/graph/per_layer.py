@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.families.family import Activation
+from anespec.convert.families.family import LayerActivation
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.mlp import activate
 from anespec.convert.graph.norm import rms_norm
@@ -63,7 +63,7 @@ def add_per_layer(
     x: Var,
     own: Var,
     weights: PerLayerWeights,
-    activation: Activation,
+    activation: LayerActivation,
     epsilon: float,
     hidden_scale: float,
     name: str,

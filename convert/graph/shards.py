@@ -6,23 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.families.family import Activation
+from anespec.convert.families.family import LayerActivation
 from anespec.convert.graph import kv
-from anespec.convert.graph.attention import (
-    AttentionSizes,
-    AttentionWeights,
-    LayerInputs,
-    Rotation,
-    WrittenKV,
-    attention,
-    logit_softcap,
-    write_keys_values,
-)
+from anespec.convert.graph.attention import logit_softcap
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.experts import MixtureInputs, MixtureWeights, mixture
 from anespec.convert.graph.functions import OtherBody, ProgramScope, ShardProgram
-from anespec.convert.graph.kv import LayerCells, LayerKV
-from anespec.convert.graph.mlp import MLPWeights, gated_mlp
-from anespec.convert.graph.norm import rms_norm
+from anespec.convert.graph.mixer import Mixer, MixerPlan, ShardVars
+from anespec.convert.graph.mlp import MLPWeights, mlp
+from anespec.convert.graph.norm import Norm, channel_norm
 from anespec.convert.graph.per_layer import (
     PerLayerMix,
     PerLayerWeights,
@@ -40,6 +32,7 @@ from anespec.manifests.schema import (
     HIDDEN_IN,
     HIDDEN_OUT,
     LARGEST_FACTOR,
+    Fold,
     HeadOutputs,
     KVCacheGroup,
     KVForm,
@@ -95,57 +88,51 @@ def _constant(numbers: NDArray[np.int64]) -> Var:
     return mb.const(val=np.ascontiguousarray(from_rows(numbers[None].astype(np.float16))))
 
 
-Norm = NDArray[np.float16]
-
-
 @dataclass(frozen=True)
 class LayerWeights:
     """The weights of one layer, in their stored formats. None means that there is no such norm.
 
-    The norms after attention and MLP apply to their outputs, before these are added to the hidden state.
+    The outputs of `mixers`, which read one norm, are added up. The norms after attention and MLP apply to
+    their outputs, before these are added to the hidden state. With `parallel` the MLP reads the hidden state
+    before attention, by its own norm or by attention's.
     """
 
     attention_norm: Norm | None
-    attention: AttentionWeights
+    mixers: tuple[Mixer, ...]
     after_attention_norm: Norm | None
     mlp_norm: Norm | None
-    mlp: MLPWeights
+    mlp: MLPWeights | MixtureWeights | None
     after_mlp_norm: Norm | None
     per_layer: PerLayerWeights | None = None
     output_scale: float | None = None
+    parallel: bool = False
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The plan of one layer: sizes, pool, rope tables, and the layer whose K/V it attends to."""
+    """The plan of one layer: its mixers, and how its feed forward's output is computed and added.
+
+    An activation of None means that there is no feed forward.
+    """
 
     index: int
-    sizes: AttentionSizes
-    pool: KVCacheGroup
-    query_rope: RopeTable | None
-    key_rope: RopeTable | None
-    kv_layer: int
-    activation: Activation
+    mixers: tuple[MixerPlan, ...]
+    activation: LayerActivation | None
     residual_scale: float
-
-    @property
-    def own_kv(self) -> LayerKV | None:
-        """The sizes of its own K and V; None if it attends to another layer's."""
-        if self.kv_layer != self.index:
-            return None
-        return LayerKV(self.index, self.sizes.kv_heads, self.sizes.head_dim, self.pool)
 
 
 @dataclass(frozen=True)
 class LayerShardPlan:
     """The plan of consecutive layers in one program.
 
-    The graph's hidden state is the model's times `hidden_scale`.
+    The graph's hidden state is the model's times `hidden_scale`. `branch_epsilon` is the epsilon of the norms
+    after attention and MLP.
     """
 
     layers: tuple[LayerPlan, ...]
     hidden_size: int
     epsilon: float
+    branch_epsilon: float
     kv_form: KVForm
     per_layer_width: int = 0
     hidden_scale: float = 1.0
@@ -156,21 +143,30 @@ class LayerShardPlan:
         return self.epsilon * self.hidden_scale**2
 
     @property
+    def mixers(self) -> Sequence[MixerPlan]:
+        """The mixers of these layers, in order."""
+        return [mixer for layer in self.layers for mixer in layer.mixers]
+
+    @property
     def pools(self) -> tuple[KVCacheGroup, ...]:
         """The pools of these layers, without duplicates."""
-        return tuple({layer.pool.name: layer.pool for layer in self.layers}.values())
+        return tuple({pool.name: pool for mixer in self.mixers for pool in mixer.pools}.values())
 
     @property
     def ropes(self) -> tuple[RopeTable, ...]:
         """The rope tables of these layers, without duplicates."""
-        tables = (table for layer in self.layers for table in (layer.key_rope, layer.query_rope))
-        return tuple({table.cos_input: table for table in tables if table is not None}.values())
+        tables = (table for mixer in self.mixers for table in mixer.ropes)
+        return tuple({table.cos_input: table for table in tables}.values())
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """The K/V states of the layers that have their own."""
-        own = [layer.own_kv for layer in self.layers]
-        return kv.state_specs([sizes for sizes in own if sizes is not None], self.kv_form)
+        """The states of the mixers that keep rows."""
+        return kv.state_specs([kept for mixer in self.mixers for kept in mixer.kept], self.kv_form)
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """How the recurrent mixers' states move on at the end of a chunk."""
+        return tuple(mixer.fold for mixer in self.mixers if mixer.fold is not None)
 
     @property
     def per_layer_input(self) -> str | None:
@@ -186,7 +182,9 @@ class LayerShardPlan:
             shape = (None, len(table.frequencies))
             specs += [TensorSpec(name=name, shape=shape) for name in (table.cos_input, table.sin_input)]
         for pool in self.pools:
-            specs.append(TensorSpec(name=pool.mask_input, shape=(1, 1, None, pool.slots)))
+            specs.append(pool.mask_spec)
+            if pool.live_spec is not None:
+                specs.append(pool.live_spec)
             specs.append(pool.write_spec(self.kv_form))
         if self.per_layer_input is not None:
             width = len(self.layers) * self.per_layer_width
@@ -196,44 +194,51 @@ class LayerShardPlan:
 
 
 def decoder_layer(
-    x: Var,
-    weights: LayerWeights,
-    plan: LayerPlan,
-    shard: LayerShardPlan,
-    inputs: LayerInputs,
-    cells: LayerCells | None,
-    written: Mapping[int, WrittenKV],
-    name: str,
-) -> tuple[Var, WrittenKV]:
-    """Build attention and the MLP, each added to the hidden state.
+    x: Var, weights: LayerWeights, plan: LayerPlan, shard: LayerShardPlan, given: ShardVars, name: str
+) -> Var:
+    """Build the mixers and the MLP, each added to the hidden state; return the hidden state.
 
-    `cells` are the locations of this layer's own K and V, `written` has the K and V of earlier layers. Return
-    the hidden state, and the K and V to which this layer attended.
+    A layer may lack one of the two.
     """
 
     def before(hidden: Var, norm: Norm | None, place: str) -> Var:
-        return (
-            hidden if norm is None else rms_norm(hidden, norm, shard.hidden_epsilon, f"{name}_{place}_norm")
-        )
+        if norm is None:
+            return hidden
+        return channel_norm(hidden, norm, shard.hidden_epsilon, f"{name}_{place}_norm")
 
     def after(branch: Var, norm: Norm | None, place: str) -> Var:
-        return branch if norm is None else rms_norm(branch, norm, shard.epsilon, f"{name}_after_{place}_norm")
+        if norm is None:
+            return branch
+        return channel_norm(branch, norm, shard.branch_epsilon, f"{name}_after_{place}_norm")
 
     def added(value: Var, branch: Var, place: str) -> Var:
         if plan.residual_scale != 1:
             branch = mb.mul(x=branch, y=np.float16(plan.residual_scale))
         return mb.add(x=value, y=branch, name=f"{name}_{place}")
 
-    taken, keys = before(x, weights.attention_norm, "attention"), weights.attention.keys
-    if keys is not None and cells is not None:
-        attended = write_keys_values(taken, keys, plan.sizes, inputs, cells, shard.kv_form, name)
+    entered, taken = x, x
+    if weights.mixers:
+        taken = before(x, weights.attention_norm, "attention")
+        mixed = weights.mixers[0](taken, given, name)
+        for mixer in weights.mixers[1:]:
+            mixed = mb.add(x=mixed, y=mixer(taken, given, name))
+        x = added(x, after(mixed, weights.after_attention_norm, "attention"), "attended")
+    if weights.mlp is None or plan.activation is None:
+        return x
+    if not weights.parallel:
+        taken = before(x, weights.mlp_norm, "mlp")
+    elif weights.mlp_norm is not None:
+        taken = before(entered, weights.mlp_norm, "mlp")
+    if isinstance(weights.mlp, MixtureWeights):
+        parts, apart = MixtureInputs(taken, taken, taken), weights.mlp.apart
+        if apart is not None:
+            router, experts = before(x, apart.router, "router"), before(x, apart.experts, "experts")
+            parts = MixtureInputs(router, experts, taken)
+        epsilon = shard.branch_epsilon
+        mixed = mixture(parts, weights.mlp, plan.activation, given.layout, epsilon, name)
     else:
-        attended = written[plan.kv_layer]
-    mixed = attention(taken, weights.attention, plan.sizes, inputs, attended, name)
-    x = added(x, after(mixed, weights.after_attention_norm, "attention"), "attended")
-    mixed = gated_mlp(before(x, weights.mlp_norm, "mlp"), weights.mlp, plan.activation, name)
-    x = added(x, after(mixed, weights.after_mlp_norm, "mlp"), "out")
-    return x, attended
+        mixed = mlp(taken, weights.mlp, plan.activation, name)
+    return added(x, after(mixed, weights.after_mlp_norm, "mlp"), "out")
 
 
 def layer_shard(
@@ -241,45 +246,37 @@ def layer_shard(
 ) -> ShardProgram:
     """Build the program of consecutive layers, with the inputs and states of `plan` and the output `hidden`.
 
-    If the host holds the states, they are inputs, and the new rows of each are an output.
+    If the host holds the states, they are inputs, and the new rows of each that passes write are an output.
     """
     hosted = tuple(spec for spec in plan.states if spec.held == "host")
+    new_rows = {spec.name: spec.new_rows for spec in hosted if spec.new_rows is not None}
 
     def build(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var, ...]:
-        homes = {pool.name: kv.homes_of(by_name[pool.write_input], plan.kv_form) for pool in plan.pools}
-        cells, written = kv.layer_cells(plan.states, by_name), dict[int, WrittenKV]()
+        homes = {
+            pool.name: kv.homes_of(
+                by_name[pool.write_input], takes_positions=pool.takes_positions(plan.kv_form)
+            )
+            for pool in plan.pools
+        }
+        given = ShardVars(by_name, homes, kv.cells_of(plan.states, by_name), plan.kv_form, layout)
         own = None
         if mix is not None and plan.per_layer_input is not None:
             own = mix_per_layer(by_name[EMBEDDED], by_name[plan.per_layer_input], mix, plan.epsilon)
         x = by_name[HIDDEN_IN]
         for number, (layer, stored) in enumerate(zip(plan.layers, weights, strict=True)):
-            inputs = LayerInputs(
-                query_rope=_rotation(layer.query_rope, by_name),
-                key_rope=_rotation(layer.key_rope, by_name),
-                attn_mask=by_name[layer.pool.mask_input],
-                homes=homes[layer.pool.name],
-                layout=layout,
-            )
             name = f"layer_{layer.index}"
-            x, written[layer.index] = decoder_layer(
-                x, stored, layer, plan, inputs, cells.get(layer.index), written, name
-            )
-            if own is not None and stored.per_layer is not None:
+            x = decoder_layer(x, stored, layer, plan, given, name)
+            if own is not None and stored.per_layer is not None and layer.activation is not None:
                 x = add_per_layer(
                     x, own[number], stored.per_layer, layer.activation, plan.epsilon, plan.hidden_scale, name
                 )
             if stored.output_scale is not None:
                 x = mb.mul(x=x, y=np.float16(stored.output_scale))
-        writers = (written[layer.index] for layer in plan.layers if layer.own_kv is not None)
-        return x, *((part.rows for both in writers for part in (both.k, both.v)) if hosted else ())
+        return x, *(given.new_rows[name] for name in new_rows)
 
-    given = (*plan.inputs, *(TensorSpec(name=spec.name, shape=spec.shape) for spec in hosted))
-    outputs = (HIDDEN_OUT, *(spec.new_rows for spec in hosted))
-    return scope.program(build, given, outputs, [spec for spec in plan.states if spec not in hosted])
-
-
-def _rotation(table: RopeTable | None, by_name: Mapping[str, Var]) -> Rotation | None:
-    return None if table is None else Rotation(by_name[table.cos_input], by_name[table.sin_input])
+    inputs = (*plan.inputs, *(TensorSpec(name=spec.name, shape=spec.shape) for spec in hosted))
+    outputs = (HIDDEN_OUT, *new_rows.values())
+    return scope.program(build, inputs, outputs, [spec for spec in plan.states if spec not in hosted])
 
 
 def head_inputs(hidden_size: int) -> tuple[TensorSpec, ...]:
@@ -307,7 +304,7 @@ def head_shard(
     """
 
     def build(by_name: Mapping[str, Var], layout: ChannelLayout) -> tuple[Var, ...]:
-        normed = rms_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
+        normed = channel_norm(by_name[HIDDEN_IN], norm, plan.epsilon, "final_norm")
         if plan.scale != 1:
             normed = mb.mul(x=normed, y=np.float16(plan.scale))
         return tuple(_logits(normed, projection, plan.softcap, name) for name, projection in slices.items())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anespec.convert.planning.plan import ConversionPlan
-from anespec.convert.source.facts import LayerFacts
+from anespec.convert.source.mixer_facts import PoolKind
 from anespec.manifests.schema import KVForm, aligned, spare_slots
 
 FP16_BYTES = 2
@@ -35,7 +35,7 @@ class KVTraffic:
 
 
 def kv_traffic(plan: ConversionPlan, context: int | None = None) -> tuple[KVTraffic, ...]:
-    """Return the traffic of every form, in the order of KVForm; a context of None is the plan's."""
+    """Return the traffic of every form; a context of None is the plan's."""
     return tuple(_of(plan, form, plan.context if context is None else context) for form in KVForm)
 
 
@@ -46,26 +46,26 @@ def contexts_beside(plan: ConversionPlan) -> Sequence[int]:
 
 
 def _of(plan: ConversionPlan, form: KVForm, context: int) -> KVTraffic:
-    whole, new, read = 0, 0, 0
-    for layer in plan.model.facts.layers:
-        slot = 2 * FP16_BYTES * layer.kv_heads * layer.head_dim
-        slots = _slots(plan, layer, form, context)
-        read += slot * slots
-        if layer.owns_kv:
-            whole += slot * slots
-            new += slot * plan.options.block
-    match form:
-        case KVForm.AT_POSITION:
-            written, touched = new, new + read
-        case KVForm.OUTSIDE:
-            written, touched = new, new + 2 * whole + read
-        case _:
-            written, touched = whole, 2 * whole + read
+    written, touched = 0, 0
+    for mixer in plan.model.facts.mixers:
+        touched += FP16_BYTES * mixer.carried * plan.options.sequences
+        for store in mixer.stores:
+            slots = _slots(plan, store.pool, form, context)
+            whole, new = FP16_BYTES * store.kept * slots, FP16_BYTES * store.kept * plan.options.block
+            touched += FP16_BYTES * store.read * slots
+            if form is KVForm.OUTSIDE:
+                written, touched = written + new, touched + new + 2 * whole
+            elif form is KVForm.AT_POSITION and store.pool.reads != "chunk":
+                written, touched = written + new, touched + new
+            else:
+                written, touched = written + whole, touched + 2 * whole
     return KVTraffic(form, context, written, touched, touched / (touched + plan.weight_bytes()))
 
 
-def _slots(plan: ConversionPlan, layer: LayerFacts, form: KVForm, context: int) -> int:
-    """Return the number of slots of a layer's K and V in all sequences."""
-    widest = plan.passes.t_max
-    of_tokens = context if layer.window is None else min(context, aligned(layer.window + widest))
+def _slots(plan: ConversionPlan, pool: PoolKind, form: KVForm, context: int) -> int:
+    """Return the number of slots of a pool, in all sequences."""
+    if pool.reads == "chunk":
+        return (plan.chunk or 0) * plan.options.sequences
+    widest, window = plan.passes.t_max, pool.window
+    of_tokens = context if window is None else min(context, aligned(window + widest))
     return (of_tokens + spare_slots(form, widest)) * plan.options.sequences

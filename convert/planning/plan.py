@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from anespec.convert.options import ConvertOptions
+from anespec.convert.planning.experts import ExpertChoice, choose_experts
 from anespec.convert.planning.shard_limits import SHARD_LIMITS
 from anespec.convert.planning.topology import (
     StackSizes,
@@ -15,7 +16,18 @@ from anespec.convert.planning.topology import (
     head_slices,
     plan_topology,
 )
-from anespec.convert.source.facts import EMBEDDING, LayerFacts
+from anespec.convert.source.experts import EXPERT_GATE, EXPERT_UP, MixtureFacts
+from anespec.convert.source.facts import (
+    EMBEDDING,
+    POSITION_EMBEDDING,
+    AttendingFacts,
+    DeltaFacts,
+    LayerFacts,
+    MixerFacts,
+    ModelFacts,
+)
+from anespec.convert.source.matrix import kind_and_number
+from anespec.convert.source.mixer_facts import PoolKind
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.weights.encoding import Encoding, stored_bytes
 from anespec.convert.weights.formats import choose
@@ -23,9 +35,11 @@ from anespec.manifests.channel_layout import DECLARED, ChannelLayout
 from anespec.manifests.graph_choices import RangeDefault, ReshapeHint, range_widths
 from anespec.manifests.presets import GraphForm, MatchedModel
 from anespec.manifests.schema import (
+    BASE_ALIGNMENT,
     MAIN,
     MOST_SLOTS,
     AttentionShape,
+    ExpertForm,
     HeadOutputs,
     KVCacheGroup,
     KVForm,
@@ -207,7 +221,14 @@ class ConversionPlan:
         tuned = with_tuned(options, measured_as)
         options = tuned.options
         usual = max(options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context))
+        if (positions := model.facts.positions) is not None:
+            usual = min(usual, positions // BASE_ALIGNMENT * BASE_ALIGNMENT)
         context = options.context or usual
+        if positions is not None and aligned(context) > positions:
+            raise RequestError(
+                f"--context {context} needs {aligned(context)} positions, but the model learned {positions}; "
+                f"give at most {positions // BASE_ALIGNMENT * BASE_ALIGNMENT}"
+            )
         if context < options.block:
             raise RequestError(f"--context {context} must be at least the block ({options.block})")
         self.model = model
@@ -226,9 +247,14 @@ class ConversionPlan:
                 f"--context {context} times --sequences {options.sequences} needs more than the "
                 f"{MOST_SLOTS} slots that a state can have; reduce one of them"
             )
-        layers = model.facts.layers
-        self._pools = {window: self._pool(window) for window in {layer.window for layer in layers}}
-        self._ropes = {layer.index: self._rope_tables(layer) for layer in layers}
+        self.chunk = chunk_of(model.facts)
+        stores = [store for mixer in model.facts.mixers for store in mixer.stores]
+        self._pools = {kind: self._pool(kind) for kind in {store.pool for store in stores}}
+        self._ropes = {part.index: self._rope_tables(part) for part in model.facts.attentions}
+        self._layer_bytes: dict[int, int] = {}
+        self.experts: ExpertChoice | None = None
+        self.experts = choose_experts(model, options.target, options.block, self.weight_bytes())
+        self._layer_bytes.clear()
         self.sharding: TopologyPlan = plan_topology(
             self._stack(),
             options.target,
@@ -258,7 +284,9 @@ class ConversionPlan:
             kinds=tuple(layer.kind for layer in layers),
             vocabulary=self.model.facts.vocabulary,
             head_bytes=self.head_bytes(),
-            kv_layers=tuple(layer.kv_layer for layer in layers),
+            kv_layers=tuple(
+                min((mixer.kv_layer for mixer in layer.mixers), default=layer.index) for layer in layers
+            ),
         )
 
     @property
@@ -274,11 +302,15 @@ class ConversionPlan:
     @property
     def pools(self) -> tuple[KVCacheGroup, ...]:
         """All pools, `global` first."""
-        return tuple(sorted(self._pools.values(), key=lambda pool: (pool.window is not None, pool.name)))
 
-    def pool_of(self, layer: LayerFacts) -> KVCacheGroup:
-        """Return the pool that holds a layer's K/V."""
-        return self._pools[layer.window]
+        def place(pool: KVCacheGroup) -> tuple[bool, bool, str]:
+            return pool.reads == "chunk", pool.window is not None, pool.name
+
+        return tuple(sorted(self._pools.values(), key=place))
+
+    def pools_of(self, mixer: MixerFacts) -> tuple[KVCacheGroup, ...]:
+        """Return the pools that hold what a mixer keeps of each row, one for each of its stores."""
+        return tuple(self._pools[store.pool] for store in mixer.stores)
 
     @property
     def ropes(self) -> tuple[RopeTable, ...]:
@@ -286,36 +318,55 @@ class ConversionPlan:
         tables = (table for pair in self._ropes.values() for table in pair if table is not None)
         return tuple({table.cos_input: table for table in tables}.values())
 
-    def ropes_of(self, layer: LayerFacts) -> tuple[RopeTable | None, RopeTable | None]:
+    def ropes_of(self, attention: AttendingFacts) -> tuple[RopeTable | None, RopeTable | None]:
         """Return a layer's rope tables for queries and for keys; None without rope."""
-        return self._ropes[layer.index]
+        return self._ropes[attention.index]
 
-    def _pool(self, window: int | None) -> KVCacheGroup:
-        """Return the pool of layers that see `window` positions: a ring if that is shorter than the context.
+    def _pool(self, kind: PoolKind) -> KVCacheGroup:
+        """Return the pool of mixers that see `window` positions: a ring if that is shorter than the context.
 
         The spare slots that the K/V form needs come after the slots of tokens.
         """
-        if window is None:
-            region, ending = self.context, ""
+        reads, window = kind.reads, kind.window
+        if reads == "chunk":
+            return self._chunk_pool()
+        if reads == "taps":
+            name, mask, ending = "taps", "taps", "_taps"
         else:
-            # A pass writes all its rows before it reads any, and must not overwrite the first row's window.
-            region, ending = min(self.context, aligned(window + self.passes.t_max)), "_local"
+            name, ending = ("global", "") if window is None else ("local", "_local")
+            mask = f"attn_mask{ending}"
+        # A pass writes all its rows before it reads any, and must not overwrite the first row's window.
+        ring = self.context if window is None else aligned(window + self.passes.t_max)
+        region = min(self.context, ring)
         region += spare_slots(self.kv_form, self.passes.t_max)
         written = "kv_position" if self.kv_form is KVForm.AT_POSITION else "kv_write_mask"
         return KVCacheGroup(
-            name="global" if window is None else "local",
+            name=name,
             slots=region * self.options.sequences,
             region_slots=region,
             window=window,
-            mask_input=f"attn_mask{ending}",
+            mask_input=mask,
             write_input=f"{written}{ending}",
+            reads=reads,
         )
 
-    def _rope_tables(self, layer: LayerFacts) -> tuple[RopeTable | None, RopeTable | None]:
-        angles = self.model.angles(layer, self.context)
+    def _chunk_pool(self) -> KVCacheGroup:
+        chunk = self.chunk or 1
+        return KVCacheGroup(
+            name="chunk",
+            slots=chunk * self.options.sequences,
+            region_slots=chunk,
+            mask_input="chunk_places",
+            live_input="chunk_live",
+            write_input="chunk_write",
+            reads="chunk",
+        )
+
+    def _rope_tables(self, attention: AttendingFacts) -> tuple[RopeTable | None, RopeTable | None]:
+        angles = self.model.angles(attention, self.context)
         if angles is None:
             return None, None
-        ending = "_local" if layer.slides else ""
+        ending = "_local" if attention.slides else ""
         key = RopeTable(
             cos_input=f"rope_cos{ending}",
             sin_input=f"rope_sin{ending}",
@@ -325,11 +376,11 @@ class ConversionPlan:
         temperature = self.model.temperature(self.context)
         if temperature is None:
             return key, key
-        if layer.rotary_dim != layer.head_dim:
+        if attention.rotary_dim != attention.head_dim:
             # The growth is in the rope rows of queries, so dimensions without rope would not get it.
             raise UnsupportedModelError(
                 f"{self.model.file.path}: scores that grow with the position need rope on whole heads, "
-                f"not on {layer.rotary_dim} of {layer.head_dim} dimensions"
+                f"not on {attention.rotary_dim} of {attention.head_dim} dimensions"
             )
         names = {"cos_input": f"rope_cos_query{ending}", "sin_input": f"rope_sin_query{ending}"}
         grown = {"temperature": temperature.scale, "temperature_step": temperature.step}
@@ -337,7 +388,10 @@ class ConversionPlan:
 
     def layer_bytes(self, layer: LayerFacts) -> int:
         """Return the stored bytes of a layer's projections in the chosen weight formats."""
-        return sum(self._layer_matrix_bytes(layer))
+        if layer.index not in self._layer_bytes:
+            # A mixture has hundreds of projections, and progress asks for each piece that is written.
+            self._layer_bytes[layer.index] = sum(self._layer_matrix_bytes(layer))
+        return self._layer_bytes[layer.index]
 
     def _layer_matrix_bytes(self, layer: LayerFacts) -> list[int]:
         return [stored_bytes(encoding, shape) for encoding, shape in self._layer_encodings(layer)]
@@ -358,8 +412,14 @@ class ConversionPlan:
 
     def _layer_encodings(self, layer: LayerFacts) -> Iterator[tuple[Encoding, tuple[int, int]]]:
         model, width = self.model, self.model.facts.per_layer_width
+        is_wide = self.experts is not None and self.experts.form is ExpertForm.WIDE
         for role, shape in model.matrices(layer).items():
-            yield self._encoding(model.tensor_rows(layer, role).name, role, shape[1]), shape
+            kind, number = kind_and_number(role)
+            if is_wide and kind in (EXPERT_GATE, EXPERT_UP) and isinstance(layer.mlp, MixtureFacts):
+                if number:
+                    continue
+                shape = (layer.mlp.experts * shape[0], shape[1])
+            yield self._encoding(model.tensor_rows(layer, role).name, kind, shape[1]), shape
         if width:
             shape = (width, model.facts.hidden_size)
             yield self._encoding(PER_LAYER_PROJECTION, PER_LAYER, shape[1]), shape
@@ -383,17 +443,30 @@ class ConversionPlan:
 
     def tokens_bytes(self) -> int:
         """Return the bytes of the embedding tables, as the GGUF stores them."""
-        tensors = self.model.file.tensors
-        return sum(tensors[name].nbytes for name in (EMBEDDING, PER_LAYER_EMBEDDING) if name in tensors)
+        tensors, tables = self.model.file.tensors, (EMBEDDING, POSITION_EMBEDDING, PER_LAYER_EMBEDDING)
+        return sum(tensors[name].nbytes for name in tables if name in tensors)
 
     def estimated_bytes(self) -> int:
         """Return the estimated bytes of the artifact, without the vocabulary and the graph."""
         return self.weight_bytes() + self.tokens_bytes()
 
     def state_bytes(self) -> int:
-        """Return the bytes of the KV states in memory."""
-        return sum(
-            2 * 2 * layer.kv_heads * layer.head_dim * self.pool_of(layer).slots
-            for layer in self.model.facts.layers
-            if layer.owns_kv
-        )
+        """Return the bytes of the states in memory."""
+        mixers = self.model.facts.mixers
+        slots = sum(store.kept * self._pools[store.pool].slots for mixer in mixers for store in mixer.stores)
+        return 2 * (slots + self.options.sequences * sum(mixer.carried for mixer in mixers))
+
+
+SSD_CHUNK, DELTA_CHUNK = 64, 32
+"""The positions of a chunk: of models whose recurrent layers are all Mamba 2, and of others.
+
+A longer chunk loses fewer drafted rows at its end, and makes every pass of a delta net slower, which solves a
+system of that many rows: with 64 it took twice as long as with 32 (docs/graph.md).
+"""
+
+
+def chunk_of(facts: ModelFacts) -> int | None:
+    """Return the positions of a model's chunks; None without recurrent layers."""
+    if not facts.recurrences:
+        return None
+    return DELTA_CHUNK if any(isinstance(mixer, DeltaFacts) for mixer in facts.recurrences) else SSD_CHUNK

@@ -1,81 +1,137 @@
 """Read a model's sizes and scales from a GGUF's metadata, layer by layer, and check them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from anespec.convert.families import MIXTURE, family_of
-from anespec.convert.families.family import EmbeddingScale, Family, RopeStyle
+from anespec.convert.families import family_of
+from anespec.convert.families.family import (
+    XIELU,
+    Activation,
+    EmbeddingScale,
+    Family,
+    LayerActivation,
+    LogitScale,
+    NormKind,
+    Recurrent,
+    RopeStyle,
+)
+from anespec.convert.source.experts import ExpertsReader, MixtureFacts
+from anespec.convert.source.latent import read_latent
+from anespec.convert.source.layer_parts import Part, read_parts
+from anespec.convert.source.mixer_facts import AttendingFacts as AttendingFacts
+from anespec.convert.source.mixer_facts import AttentionFacts as AttentionFacts
+from anespec.convert.source.mixer_facts import DeltaFacts as DeltaFacts
+from anespec.convert.source.mixer_facts import LatentFacts as LatentFacts
+from anespec.convert.source.mixer_facts import MixerFacts as MixerFacts
+from anespec.convert.source.mixer_facts import RecurrentFacts as RecurrentFacts
+from anespec.convert.source.mixer_facts import ShortConvFacts as ShortConvFacts
+from anespec.convert.source.mixer_facts import SSDFacts as SSDFacts
+from anespec.convert.source.recurrent import read_convolution, read_delta_net, read_ssd
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST
 from anespec.system.errors import GGUFError, UnsupportedModelError
 
 EMBEDDING = "token_embd.weight"
+POSITION_EMBEDDING = "position_embd.weight"
 
 LARGEST_EPSILON = 1.0
+MINICPM_EMBEDDING, MINICPM_RESIDUAL, MINICPM_WIDTH = 12.0, 1.4, 256
+"""The scales of MiniCPM files without keys for them, as in llama.cpp: of embeddings, of a residual addition
+times sqrt(layers), and the hidden size at which logits are not divided."""
 SMALLEST_FACTOR = 2.0**-14
 """The smallest factor in the graph; factors must be normal numbers in fp16."""
 
 
 @dataclass(frozen=True)
-class LayerFacts:
-    """The sizes of one layer. `window` is None if every earlier position is visible.
+class MLPFacts:
+    """The width and the activation function of a layer's MLP."""
 
-    `rotary_dim` is 0 if the layer has no rope. `scale` multiplies the scores. `kv_layer` is the layer to
-    whose keys and values it attends: itself, or an earlier one.
+    width: int
+    activation: LayerActivation
+
+
+FeedForwardFacts = MLPFacts | MixtureFacts
+"""The part of a layer that works on every row alone."""
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """The parts of one layer: mixers, which are added up over one norm, and the feed forward.
+
+    A layer may have no mixers, or no feed forward.
     """
 
     index: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rotary_dim: int
-    intermediate_size: int
-    window: int | None
-    scale: float
-    kv_layer: int
-
-    @property
-    def slides(self) -> bool:
-        """Whether the layer has a window."""
-        return self.window is not None
+    mixers: tuple[MixerFacts, ...]
+    mlp: FeedForwardFacts | None
 
     @property
     def kind(self) -> str:
         """A label for layers whose graphs are the same apart from sizes."""
-        sees = "sliding" if self.slides else "full"
-        rope = "" if self.rotary_dim else ", no rope"
-        return sees + rope + ("" if self.owns_kv else ", shared K/V")
+        if not self.mixers:
+            return "experts alone" if isinstance(self.mlp, MixtureFacts) else "MLP alone"
+        mixers = " + ".join(mixer.kind for mixer in self.mixers)
+        return f"{mixers}, experts" if isinstance(self.mlp, MixtureFacts) else mixers
 
     @property
-    def owns_kv(self) -> bool:
-        """Whether the layer computes keys and values of its own."""
-        return self.kv_layer == self.index
+    def attention(self) -> AttendingFacts | None:
+        """The layer's attention; None if it has none."""
+        return next((mixer for mixer in self.mixers if isinstance(mixer, AttendingFacts)), None)
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The sizes and scales of a model. A softcap of None means that there is none."""
+    """The sizes and scales of a model. A softcap or a clamp of None means that there is none.
+
+    `positions` is the number of positions that have a row in a table; None if the model has no such table.
+    `left_out` are blocks after the last layer, which only predict later tokens and are not used.
+    """
 
     family: Family
     hidden_size: int
     vocabulary: int
     epsilon: float
     trained_context: int
+    positions: int | None
     layers: tuple[LayerFacts, ...]
+    left_out: range
     embedding_scale: float
     residual_scale: float
     logit_scale: float
     attention_softcap: float | None
+    attention_clamp: float | None
     logit_softcap: float | None
     per_layer_width: int
     rope_style: RopeStyle
 
     @property
-    def widest(self) -> LayerFacts:
-        """The first layer with full attention, else the first layer; its sizes count as the model's."""
-        return next((layer for layer in self.layers if not layer.slides), self.layers[0])
+    def mixers(self) -> tuple[MixerFacts, ...]:
+        """The mixers of all layers, in order."""
+        return tuple(mixer for layer in self.layers for mixer in layer.mixers)
+
+    @property
+    def attentions(self) -> tuple[AttendingFacts, ...]:
+        """The attention of each layer that has one, in order."""
+        return tuple(mixer for mixer in self.mixers if isinstance(mixer, AttendingFacts))
+
+    @property
+    def recurrences(self) -> tuple[RecurrentFacts, ...]:
+        """The recurrent mixers of all layers, in order."""
+        return tuple(mixer for mixer in self.mixers if isinstance(mixer, RecurrentFacts))
+
+    @property
+    def widest(self) -> AttendingFacts | None:
+        """The first attention without a window, else the first, whose sizes count as the model's; or None."""
+        found = self.attentions
+        return next((attention for attention in found if not attention.slides), next(iter(found), None))
+
+    @property
+    def mlps(self) -> tuple[FeedForwardFacts, ...]:
+        """The feed forwards of all layers that have one, in order."""
+        return tuple(layer.mlp for layer in self.layers if layer.mlp is not None)
 
 
 def read_facts(file: GGUFFile) -> ModelFacts:
@@ -88,6 +144,10 @@ def read_facts(file: GGUFFile) -> ModelFacts:
     return _Reader(file).facts()
 
 
+def _softplus(x: float) -> float:
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
 class _Reader:
     def __init__(self, file: GGUFFile) -> None:
         self.file = file
@@ -98,40 +158,38 @@ class _Reader:
 
     def facts(self) -> ModelFacts:
         file, family = self.file, self.family
-        if (experts := file.integer(self.key("expert_count"), 0)) > 0:
-            raise UnsupportedModelError(f"{file.path}: with {experts} experts it {MIXTURE}")
         hidden_size = file.integer(self.key("embedding_length"))
-        count = file.integer(self.key("block_count"))
-        epsilon = file.number(self.key("attention.layer_norm_rms_epsilon"))
+        blocks = file.integer(self.key("block_count"))
+        count = blocks - (file.integer(self.key("nextn_predict_layers"), 0) if family.recurrent else 0)
+        epsilon = self.epsilon()
         context = file.integer(self.key("context_length"))
         if not 0 < count <= MOST_LAYERS:
             raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MOST_LAYERS} are sensible")
         if not 0 < epsilon < LARGEST_EPSILON or not hidden_size or not context:
             raise self.corrupt(f"a size is zero, or the norm's epsilon {epsilon:g} is invalid")
         layers, vocabulary = self.layers(hidden_size, count), file.info(EMBEDDING).shape[0]
-        widest = max(
-            hidden_size, *(max(layer.intermediate_size, layer.heads * layer.head_dim) for layer in layers)
-        )
+        widths = [layer.mlp.width for layer in layers if layer.mlp is not None]
+        widths += [part.heads * part.head_dim for layer in layers if (part := layer.attention) is not None]
+        widest = max([hidden_size, *widths])
         if widest > WIDEST or vocabulary > MOST_TOKENS:
             raise GGUFError(
                 f"{file.path}: claims layers of width {widest} and {vocabulary} tokens; at most {WIDEST} and "
                 f"{MOST_TOKENS} are sensible"
             )
-        scales = family.reads_scales
-        logit_scale = file.number(self.key("logit_scale"), 0.0) if scales else 0.0
         return ModelFacts(
             family=family,
             hidden_size=hidden_size,
             vocabulary=vocabulary,
             epsilon=epsilon,
             trained_context=context,
+            positions=file.info(POSITION_EMBEDDING).shape[0] if family.learned_positions else None,
             layers=layers,
+            left_out=range(count, blocks),
             embedding_scale=self.embedding_scale(hidden_size),
-            residual_scale=self.factor(
-                "residual_scale", (file.number(self.key("residual_scale"), 0.0) if scales else 0.0) or 1.0
-            ),
-            logit_scale=self.factor("logit_scale", 1.0 / logit_scale if logit_scale else 1.0),
+            residual_scale=self.residual_scale(count),
+            logit_scale=self.logit_scale(hidden_size),
             attention_softcap=self.softcap("attn_logit_softcapping", family.attention_softcap),
+            attention_clamp=self.clamp(),
             logit_softcap=self.softcap("final_logit_softcapping", family.logit_softcap),
             per_layer_width=(
                 file.integer(self.key("embedding_length_per_layer_input"), 0)
@@ -140,6 +198,37 @@ class _Reader:
             ),
             rope_style=self.rope_style(),
         )
+
+    def epsilon(self) -> float:
+        """Return the epsilon of norms; Nemotron-H's files may have only that of a LayerNorm, as llama.cpp."""
+        rms = self.key("attention.layer_norm_rms_epsilon")
+        plain = self.key("attention.layer_norm_epsilon")
+        is_plain = self.family.norm_kind is not NormKind.RMS
+        if self.family.recurrent is Recurrent.ANY_PART and rms not in self.file.metadata:
+            is_plain = True
+        return self.file.number(plain if is_plain else rms)
+
+    def clamp(self) -> float | None:
+        clamp = self.file.number(self.key("attention.clamp_kqv"), 0.0) if self.family.clamps else 0.0
+        if clamp < 0:
+            raise self.corrupt(f"{self.key('attention.clamp_kqv')!r} is {clamp:g}")
+        return self.factor("attention.clamp_kqv", clamp) if clamp else None
+
+    def residual_scale(self, layers: int) -> float:
+        family = self.family
+        default = MINICPM_RESIDUAL / math.sqrt(layers) if family.minicpm_scales else 1.0
+        if not (family.reads_scales or family.minicpm_scales):
+            return default
+        return self.factor("residual_scale", self.file.number(self.key("residual_scale"), 0.0) or default)
+
+    def logit_scale(self, hidden_size: int) -> float:
+        kind = self.family.logit_scale
+        scale = 0.0 if kind is LogitScale.NONE else self.file.number(self.key("logit_scale"), 0.0)
+        if not scale and self.family.minicpm_scales:
+            scale = MINICPM_WIDTH / hidden_size
+        if not scale:
+            return 1.0
+        return self.factor("logit_scale", 1.0 / scale if kind is LogitScale.DIVISOR else scale)
 
     def rope_style(self) -> RopeStyle:
         sections = self.file.metadata.get(self.key("rope.dimension_sections"))
@@ -154,7 +243,8 @@ class _Reader:
             case EmbeddingScale.SQRT_WIDTH:
                 return math.sqrt(hidden_size)
             case EmbeddingScale.KEY:
-                scale = self.file.number(self.key("embedding_scale"), 0.0) or 1.0
+                default = MINICPM_EMBEDDING if self.family.minicpm_scales else 1.0
+                scale = self.file.number(self.key("embedding_scale"), 0.0) or default
                 return self.factor("embedding_scale", scale)
 
     def softcap(self, suffix: str, default: float | None) -> float | None:
@@ -179,32 +269,96 @@ class _Reader:
 
     def layers(self, hidden_size: int, count: int) -> tuple[LayerFacts, ...]:
         windows = self.windows(count)
-        heads = self.per_layer("attention.head_count", count)
+        none = [0] * count if self.family.recurrent is Recurrent.EVERY_LAYER else None
+        heads = self.per_layer("attention.head_count", count, none)
         kv_heads = self.per_layer("attention.head_count_kv", count, heads)
-        widths = self.per_layer("feed_forward_length", count)
+        experts = ExpertsReader(self.file, self.family, self.key)
+        # A model may have experts in every layer, and no width of other MLPs.
+        widths = self.per_layer("feed_forward_length", count, [0] * count if experts.experts else none)
         own = count - self.shared_layers(count)
+        activations = self.activations(count)
         layers = []
-        for index in range(count):
-            head_dim, rotary_dim = self.head_sizes(hidden_size, heads[index], windows[index] is not None)
-            if not kv_heads[index] or heads[index] % kv_heads[index] or not widths[index]:
-                raise self.corrupt(
-                    f"{heads[index]} query heads, {kv_heads[index]} KV heads, width {hidden_size} and an "
-                    f"MLP of {widths[index]} are impossible for a layer"
+        tiled = self.family.recurrent is not Recurrent.GROUPED_DELTA_NET
+        for index, found in enumerate(read_parts(self.file, self.family, kv_heads, widths)):
+            mixers: list[MixerFacts] = []
+            if Part.ATTENTION in found.parts and self.family.latent_attention:
+                mixers.append(
+                    read_latent(self.file, self.family.architecture, index, heads[index], found.kv_heads)
                 )
-            layers.append(
-                LayerFacts(
-                    index=index,
-                    heads=heads[index],
-                    kv_heads=kv_heads[index],
-                    head_dim=head_dim,
-                    rotary_dim=rotary_dim if self.rotates(index, windows) else 0,
-                    intermediate_size=widths[index],
-                    window=windows[index],
-                    scale=self.score_scale(hidden_size, heads[index], head_dim, count),
-                    kv_layer=self.kv_layer(index, own, windows),
+            elif Part.ATTENTION in found.parts:
+                kv_layer = self.kv_layer(index, own, windows)
+                mixers.append(
+                    self.attention(index, hidden_size, heads[index], found.kv_heads, kv_layer, windows)
                 )
+            if Part.CONVOLUTION in found.parts:
+                mixers.append(read_convolution(self.file, self.family.architecture, index, hidden_size))
+            if Part.SSD in found.parts:
+                mixers.append(read_ssd(self.file, self.family.architecture, index))
+            if Part.DELTA_NET in found.parts:
+                mixers.append(read_delta_net(self.file, self.family.architecture, index, tiled=tiled))
+            feed_forward: FeedForwardFacts | None = None
+            if Part.MLP in found.parts and experts.is_mixture(index):
+                feed_forward = experts.mixture(index, found.width, activations[index])
+            elif Part.MLP in found.parts:
+                if not found.width:
+                    raise self.corrupt(f"an MLP of {found.width} is impossible for a layer")
+                feed_forward = MLPFacts(found.width, activations[index])
+            layers.append(LayerFacts(index, tuple(mixers), feed_forward))
+        if all(isinstance(mixer, ShortConvFacts) for layer in layers for mixer in layer.mixers):
+            raise UnsupportedModelError(
+                f"{self.file.path}: has no layer with attention, which the block graph needs"
             )
         return tuple(layers)
+
+    def attention(
+        self,
+        index: int,
+        hidden_size: int,
+        heads: int,
+        kv_heads: int,
+        kv_layer: int,
+        windows: list[int | None],
+    ) -> AttentionFacts:
+        """Return the attention of a layer; windows are those of all layers."""
+        head_dim, rotary_dim = self.head_sizes(hidden_size, heads, windows[index] is not None)
+        if not kv_heads or heads % kv_heads:
+            raise self.corrupt(
+                f"{heads} query heads, {kv_heads} KV heads and width {hidden_size} are impossible for a layer"
+            )
+        return AttentionFacts(
+            index=index,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            rotary_dim=rotary_dim if self.rotates(index, windows) else 0,
+            window=windows[index],
+            scale=self.score_scale(hidden_size, heads, head_dim, len(windows)),
+            kv_layer=kv_layer,
+        )
+
+    def activations(self, count: int) -> Sequence[LayerActivation]:
+        """Return each layer's activation; the file has xIELU's factors before softplus, without a prefix."""
+        if self.family.activation is not Activation.XIELU:
+            return [self.family.activation] * count
+        given = [self.factors(f"xielu.{name}", count) for name in ("alpha_p", "alpha_n", "beta")]
+        found = []
+        for square, exponential, linear in zip(*given, strict=True):
+            factors = XIELU(_softplus(square), linear + _softplus(exponential), linear)
+            if not max(factors.square, factors.exponential, abs(linear)) <= LARGEST_FACTOR:
+                raise self.corrupt(
+                    f"the factors of xIELU {square:g}, {exponential:g} and {linear:g} are too large"
+                )
+            found.append(factors)
+        return found
+
+    def factors(self, key: str, count: int) -> list[float]:
+        """Return a number for each layer, which the file gives once for all layers or layer by layer."""
+        values = self.file.metadata.get(key)
+        if not isinstance(values, np.ndarray):
+            return [self.file.number(key)] * count
+        if len(values) != count or values.dtype.kind != "f" or not np.isfinite(values).all():
+            raise self.corrupt(f"{key!r} is not a list of {count} numbers")
+        return [float(value) for value in values]
 
     def windows(self, count: int) -> list[int | None]:
         pattern = self.family.sliding

@@ -3,15 +3,48 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.convert.families.family import HeadNorm, RopeStyle
-from anespec.convert.source.facts import EMBEDDING, LayerFacts, ModelFacts, read_facts
+from anespec.convert.families.family import HeadNorm, NormKind, Norms, RopeStyle
+from anespec.convert.source.experts import (
+    EXPERT_DOWN,
+    EXPERT_GATE,
+    EXPERT_UP,
+    GATE_AND_UP,
+    SELECTION_BIAS,
+    MixtureFacts,
+    dense_roles,
+    mlp_shapes,
+    scale_name,
+)
+from anespec.convert.source.facts import (
+    EMBEDDING,
+    POSITION_EMBEDDING,
+    AttendingFacts,
+    AttentionFacts,
+    FeedForwardFacts,
+    LatentFacts,
+    LayerFacts,
+    MixerFacts,
+    ModelFacts,
+    RecurrentFacts,
+    ShortConvFacts,
+    read_facts,
+)
+from anespec.convert.source.latent import latent_matrices, latent_norms, latent_rope_rows
+from anespec.convert.source.matrix import Matrix as Matrix
+from anespec.convert.source.matrix import TensorRows, kind_and_number, neox_order, without_ones
+from anespec.convert.source.recurrent_tensors import (
+    SSM_IN,
+    SSM_PARTS,
+    recurrent_matrices,
+    recurrent_shapes,
+)
 from anespec.convert.source.ropes import (
     LONG_FACTORS,
     ROPE_FACTORS,
@@ -28,7 +61,6 @@ from anespec.system.errors import GGUFError, RequestError, UnsupportedModelError
 from anespec.system.formatting import printable
 
 OUTPUT = "output.weight"
-OUTPUT_NORM = "output_norm.weight"
 PER_LAYER_EMBEDDING = "per_layer_token_embd.weight"
 PER_LAYER_PROJECTION = "per_layer_model_proj.weight"
 PER_LAYER_NORM = "per_layer_proj_norm.weight"
@@ -37,44 +69,12 @@ Q, K, V, ATTENTION_OUTPUT = "attn_q", "attn_k", "attn_v", "attn_output"
 GATE, UP, DOWN = "ffn_gate", "ffn_up", "ffn_down"
 Q_NORM, K_NORM = "attn_q_norm", "attn_k_norm"
 FUSED_QKV = "attn_qkv"
+OUTPUT_GATE = "attn_gate"
+SINKS = "attn_sinks"
+CONV_IN, CONV_OUT, CONV_KERNEL = "shortconv.in_proj", "shortconv.out_proj", "shortconv.conv"
 LAYER_SCALE = "layer_output_scale"
 INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "inp_gate", "proj", "post_norm"
-"""Roles of a layer's tensors, by their names in GGUF."""
-
-
-@dataclass(frozen=True)
-class TensorRows:
-    """The rows of the tensor `name` that hold a projection."""
-
-    name: str
-    rows: range
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A projection whose rows are read when needed; `order` has the indices of its rows in the file."""
-
-    model: "SourceModel"
-    name: str
-    order: NDArray[np.intp]
-    shape: tuple[int, int]
-
-    @property
-    def kind(self) -> GGMLQuantizationType:
-        """The GGML type in the file."""
-        return self.model.file.info(self.name).kind
-
-    def rows(self, wanted: slice) -> NDArray[np.float32]:
-        """Return rows as float32 (rows, in); raise GGUFError if a value is not finite."""
-        return self.model.finite_rows(self.name, self.order[wanted])
-
-    def blocks(self, wanted: slice) -> NDArray[np.uint8]:
-        """Return rows as the file stores them, (rows, bytes of a row); blocks are along a row."""
-        return self.model.file.raw(self.name)[self.order[wanted]]
-
-    def forget(self) -> None:
-        """Release the tensor's pages of the mapped file from memory."""
-        self.model.file.forget(self.name)
+"""Roles of a layer's tensors, by their names in GGUF; recurrent_tensors has those of recurrent mixers."""
 
 
 class SourceModel:
@@ -92,51 +92,63 @@ class SourceModel:
             UnsupportedModelError: the model has a feature that is not supported.
         """
         self.file = file
+        self._matrices: dict[int, dict[str, tuple[int, int]]] = {}
         self.facts: ModelFacts = read_facts(file)
         self._check_tensors()
         self.temperature(1)
-        for layer in self.facts.layers:
-            self.angles(layer, 1)
+        for attention in self.facts.attentions:
+            self.angles(attention, 1)
 
     @cached_property
     def sizes(self) -> Hyperparameters:
-        """The sizes as the manifest records them."""
-        facts, layer = self.facts, self.facts.widest
+        """The sizes as the manifest records them; without attention, the heads are a recurrent mixer's."""
+        facts, attention = self.facts, self.facts.widest
+        mlp = facts.layers[attention.index].mlp if attention is not None else None
+        mlp = mlp or next(iter(facts.mlps), None)
+        if attention is not None:
+            heads, kv_heads, head_dim = attention.heads, attention.kv_heads, attention.head_dim
+        else:
+            mixer = facts.recurrences[0]
+            heads, kv_heads, head_dim = mixer.heads, mixer.heads, mixer.inner // mixer.heads
         return Hyperparameters(
             d=facts.hidden_size,
             layers=len(facts.layers),
-            heads=layer.heads,
-            kv_heads=layer.kv_heads,
-            head_dim=layer.head_dim,
-            ff=layer.intermediate_size,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            ff=mlp.width if mlp is not None else 0,
             vocabulary=facts.vocabulary,
             norm_epsilon=facts.epsilon,
             trained_context=facts.trained_context,
         )
 
-    def angles(self, layer: LayerFacts, context: int) -> Angles | None:
-        """Return the rope of a layer for a context of `context` tokens; None if it has none.
+    def angles(self, attention: AttendingFacts, context: int) -> Angles | None:
+        """Return the rope of a layer's attention for a context of `context` tokens; None if it has none.
 
         Raises GGUFError and UnsupportedModelError (see ropes.read_angles).
         """
-        return read_angles(self.file, self.facts, layer, context) if layer.rotary_dim else None
+        return read_angles(self.file, self.facts, attention, context) if attention.rotary_dim else None
 
     def temperature(self, context: int) -> Temperature | None:
         """Return how scores grow with the position within `context`, if they do; raises like `angles`."""
         return read_temperature(self.file, self.facts, context)
 
     def _check_tensors(self) -> None:
-        expected = dict(self._expected_shapes())
-        for name, (shape, optional) in expected.items():
+        expected = set()
+        for name, (shape, optional) in self._expected_shapes():
+            expected.add(name)
             if optional and name not in self.file.tensors:
                 continue
             found = self.file.info(name).shape
-            if found != shape:
+            if without_ones(found) != without_ones(shape):
                 raise GGUFError(
                     f"{self.file.path}: tensor {name!r} has shape {found}, but the metadata says {shape}"
                 )
             self.file.rows(name, slice(0, 1))
-        unknown = sorted(set(self.file.tensors) - set(expected))
+        left_out = tuple(f"blk.{index}." for index in self.facts.left_out)
+        unknown = sorted(
+            name for name in self.file.tensors if name not in expected and not name.startswith(left_out)
+        )
         if unknown:
             raise UnsupportedModelError(
                 f"{self.file.path}: has tensors that the graph of {self.facts.family.architecture} does not "
@@ -153,11 +165,15 @@ class SourceModel:
         """Yield every tensor that the graph uses: its name, its shape, and whether it may be missing."""
         facts = self.facts
         yield EMBEDDING, ((facts.vocabulary, facts.hidden_size), False)
+        if facts.positions is not None:
+            yield POSITION_EMBEDDING, ((facts.positions, facts.hidden_size), False)
         yield OUTPUT, ((facts.vocabulary, facts.hidden_size), True)
-        yield OUTPUT_NORM, ((facts.hidden_size,), False)
-        pairs = facts.widest.rotary_dim // 2 or max(layer.rotary_dim for layer in facts.layers) // 2
-        for name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS):
-            yield name, ((pairs,), True)
+        yield bias_name(OUTPUT), ((facts.vocabulary,), True)
+        yield from self._norm_shapes(self.final_norm)
+        if (widest := facts.widest) is not None:
+            pairs = widest.rotary_dim // 2 or max(each.rotary_dim for each in facts.attentions) // 2
+            for name in (ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS):
+                yield name, ((pairs,), True)
         if width := facts.per_layer_width:
             total = width * len(facts.layers)
             yield PER_LAYER_EMBEDDING, ((facts.vocabulary, total), False)
@@ -170,74 +186,192 @@ class SourceModel:
         facts, family = self.facts, self.facts.family
         fused: Counter[str] = Counter()
         columns: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for role, (rows, width) in self.matrices(layer).items():
-            name = self.tensor_rows(layer, role).name
+            name, number = self.tensor_rows(layer, role).name, kind_and_number(role)[1]
             fused[name] += rows
             columns[name] = width
+            if number is not None:
+                counts[name] = number + 1
         for name, rows in fused.items():
-            yield name, ((rows, columns[name]), False)
-            yield bias_name(name), ((rows,), True)
-        if not layer.owns_kv:
-            # A layer that attends to another layer's K/V may still have K/V tensors, which are not used.
-            kv = layer.kv_heads * layer.head_dim
-            for role in (K, V):
-                yield tensor_name(layer, role), ((kv, facts.hidden_size), True)
-            yield tensor_name(layer, K_NORM), ((layer.head_dim,), True)
-        for role in family.norms.roles:
-            yield tensor_name(layer, role), ((facts.hidden_size,), False)
-        for role, heads in self.head_norms(layer).items():
-            every = family.head_norm is HeadNorm.ALL_HEADS
-            yield tensor_name(layer, role), ((heads * layer.head_dim if every else layer.head_dim,), False)
+            shape = (counts[name], rows // counts[name]) if name in counts else (rows,)
+            yield name, ((*shape, columns[name]), False)
+            yield bias_name(name), (shape, True)
+        if isinstance(layer.mlp, MixtureFacts):
+            yield from layer.mlp.other_tensors(layer.index, family.mixture, facts.hidden_size)
+        for mixer in layer.mixers:
+            yield from self._expected_of_mixer(mixer)
+        for role in self.norms(layer).roles:
+            yield from self._norm_shapes(self.norm_tensor(layer, role))
         if family.layer_scale:
             yield tensor_name(layer, LAYER_SCALE), ((1,), True)
         if facts.per_layer_width:
             yield tensor_name(layer, INPUT_NORM), ((facts.hidden_size,), False)
 
+    def _expected_of_mixer(self, mixer: MixerFacts) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+        """Yield a mixer's tensors that are no projections."""
+        if isinstance(mixer, ShortConvFacts):
+            yield tensor_name(mixer, CONV_KERNEL), ((mixer.channels, mixer.taps), False)
+            return
+        if isinstance(mixer, RecurrentFacts):
+            yield from recurrent_shapes(mixer, self.file.tensors)
+            return
+        if isinstance(mixer, LatentFacts):
+            yield from ((tensor_name(mixer, role), ((n,), False)) for role, n in latent_norms(mixer).items())
+            return
+        kind, kv = self.facts.family.head_norm, mixer.kv_heads * mixer.head_dim
+        if self.facts.family.sinks:
+            yield tensor_name(mixer, SINKS), ((mixer.heads,), False)
+        if not mixer.owns_kv:
+            # A layer that attends to another layer's K/V may still have K/V tensors, which are not used.
+            for role in (K, V):
+                yield tensor_name(mixer, role), ((kv, self.facts.hidden_size), True)
+            yield tensor_name(mixer, K_NORM), ((mixer.head_dim,), True)
+        for role, heads in self.head_norms(mixer).items():
+            shape: tuple[int, ...] = (mixer.head_dim,)
+            if kind is HeadNorm.ALL_HEADS:
+                shape = (heads * mixer.head_dim,)
+            elif kind is HeadNorm.LAYER_BEFORE_ROPE:
+                shape = (heads, mixer.head_dim)
+            yield tensor_name(mixer, role), (shape, False)
+
+    def _norm_shapes(self, name: str) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+        kind, shape = self.facts.family.norm_kind, (self.facts.hidden_size,)
+        if kind is not NormKind.LAYER_WEIGHTLESS:
+            yield name, (shape, False)
+        if kind is NormKind.LAYER:
+            yield bias_name(name), (shape, True)
+
+    def norms(self, layer: LayerFacts) -> Norms:
+        """Return the norms of a layer by the tensors that the file has."""
+        norms = self.facts.family.norms
+        if not layer.mixers:
+            return replace(norms, attention=None, after_attention=None, mlp=norms.attention)
+        if layer.mlp is None:
+            return replace(norms, mlp=None, after_mlp=None)
+        alone = norms.attention_alone
+        if alone is not None and tensor_name(layer, alone) in self.file.tensors:
+            return replace(norms, attention=alone, mlp=norms.attention)
+        return replace(norms, mlp=None) if self.is_parallel(layer) else norms
+
+    def norm_tensor(self, layer: LayerFacts, role: str) -> str:
+        """Return the name of a norm's tensor; Falcon-H1's files lack the suffix `.weight` of some."""
+        name = tensor_name(layer, role)
+        bare = name.removesuffix(".weight")
+        return bare if bare in self.file.tensors and name not in self.file.tensors else name
+
+    def is_parallel(self, layer: LayerFacts) -> bool:
+        """Return whether attention and MLP read the same hidden state."""
+        family = self.facts.family
+        if not family.parallel or family.norms.mlp is None:
+            return family.parallel
+        return tensor_name(layer, family.norms.mlp) not in self.file.tensors
+
+    def bias(self, weight: str) -> NDArray[np.float32] | None:
+        """Return the bias that belongs to a weight, float32; None if the file has none."""
+        name = bias_name(weight)
+        return self.vector(name) if name in self.file.tensors else None
+
     def matrices(self, layer: LayerFacts) -> dict[str, tuple[int, int]]:
         """Return the shapes (out, in) of a layer's projections by role."""
+        if layer.index not in self._matrices:
+            self._matrices[layer.index] = self._layer_matrices(layer)
+        return self._matrices[layer.index]
+
+    def _layer_matrices(self, layer: LayerFacts) -> dict[str, tuple[int, int]]:
         hidden_size, width = self.facts.hidden_size, self.facts.per_layer_width
-        q, kv = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-        own = {K: (kv, hidden_size), V: (kv, hidden_size)} if layer.owns_kv else {}
-        if self.value_is_key(layer):
-            del own[V]
         inputs = {INPUT_GATE: (width, hidden_size), INPUT_PROJECTION: (hidden_size, width)} if width else {}
         return {
-            Q: (q, hidden_size),
-            **own,
-            ATTENTION_OUTPUT: (hidden_size, q),
-            GATE: (layer.intermediate_size, hidden_size),
-            UP: (layer.intermediate_size, hidden_size),
-            DOWN: (hidden_size, layer.intermediate_size),
+            **{role: shape for mixer in layer.mixers for role, shape in self._mixer_matrices(mixer).items()},
+            **self._feed_forward_matrices(layer.mlp),
             **inputs,
         }
 
-    def head_norms(self, layer: LayerFacts) -> dict[str, int]:
+    def _feed_forward_matrices(self, facts: FeedForwardFacts | None) -> dict[str, tuple[int, int]]:
+        hidden_size = self.facts.hidden_size
+        if facts is None:
+            return {}
+        if isinstance(facts, MixtureFacts):
+            return facts.matrices(hidden_size)
+        return mlp_shapes(dense_roles(self.facts.family.gated), hidden_size, facts.width)
+
+    def _mixer_matrices(self, mixer: MixerFacts) -> dict[str, tuple[int, int]]:
+        hidden_size = self.facts.hidden_size
+        if isinstance(mixer, ShortConvFacts):
+            return {CONV_IN: (3 * mixer.channels, hidden_size), CONV_OUT: (hidden_size, mixer.channels)}
+        if isinstance(mixer, RecurrentFacts):
+            return recurrent_matrices(mixer, hidden_size)
+        if isinstance(mixer, LatentFacts):
+            return latent_matrices(mixer, hidden_size)
+        q, kv = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
+        own = {K: (kv, hidden_size), V: (kv, hidden_size)} if mixer.owns_kv else {}
+        if self.value_is_key(mixer):
+            del own[V]
+        return {
+            Q: (self.query_parts * q, hidden_size),
+            **own,
+            ATTENTION_OUTPUT: (hidden_size, q),
+            **({OUTPUT_GATE: (q, hidden_size)} if self.facts.family.output_gate else {}),
+        }
+
+    @property
+    def query_parts(self) -> int:
+        """The parts of a head in the projection of queries: the query alone, or its gate, too."""
+        return 2 if self.facts.family.gate_beside_query else 1
+
+    def head_norms(self, attention: AttentionFacts) -> dict[str, int]:
         """Return the norms on q and k by role, with their numbers of heads."""
         if self.facts.family.head_norm is HeadNorm.NONE:
             return {}
-        own = {K_NORM: layer.kv_heads} if layer.owns_kv else {}
-        return {Q_NORM: layer.heads, **own}
+        own = {K_NORM: attention.kv_heads} if attention.owns_kv else {}
+        norms = {Q_NORM: attention.heads, **own}
+        if self.facts.family.head_norm is HeadNorm.LAYER_BEFORE_ROPE:
+            return {
+                role: heads
+                for role, heads in norms.items()
+                if tensor_name(attention, role) in self.file.tensors
+            }
+        return norms
 
-    def value_is_key(self, layer: LayerFacts) -> bool:
+    def value_is_key(self, attention: AttentionFacts) -> bool:
         """Return whether the layer's V is the output of its K projection, before norm and rope."""
-        absent = tensor_name(layer, V) not in self.file.tensors
-        return self.facts.family.key_is_value and layer.owns_kv and absent
+        absent = tensor_name(attention, V) not in self.file.tensors
+        return self.facts.family.key_is_value and attention.owns_kv and absent
 
     def tensor_rows(self, layer: LayerFacts, role: str) -> TensorRows:
-        """Return the rows that hold the projection of a role; q, k, v and gate, up may share a tensor."""
+        """Return the rows that hold the projection of a role.
+
+        q, k, v and gate, up may share a tensor. All experts share one, and so do all heads, whose rows count
+        from the first expert's or head's on.
+        """
         matrices, tensors = self.matrices(layer), self.file.tensors
         parts: tuple[str, ...]
+        kind, number = kind_and_number(role)
+        if number is not None:
+            rows, both = matrices[role][0], tensor_name(layer, GATE_AND_UP)
+            if kind not in (EXPERT_GATE, EXPERT_UP) or both not in tensors:
+                return TensorRows(tensor_name(layer, kind), range(number * rows, (number + 1) * rows))
+            first = (2 * number + (kind == EXPERT_UP)) * rows
+            return TensorRows(both, range(first, first + rows))
         whole = TensorRows(tensor_name(layer, role), range(matrices[role][0]))
         if role in (Q, K, V) and tensor_name(layer, Q) not in tensors:
             fused, parts = tensor_name(layer, FUSED_QKV), (Q, K, V)
         elif role in (GATE, UP) and tensor_name(layer, GATE) not in tensors:
             fused, parts = tensor_name(layer, UP), (GATE, UP)
+        elif role in SSM_PARTS:
+            fused, parts = tensor_name(layer, SSM_IN), SSM_PARTS
+            whole = replace(whole, name=fused)
         else:
             return whole
         if fused not in tensors:
             return whole
         first = sum(matrices[part][0] for part in parts[: parts.index(role)] if part in matrices)
         return TensorRows(fused, range(first, first + matrices[role][0]))
+
+    @property
+    def final_norm(self) -> str:
+        """The name of the weight of the norm before the output projection."""
+        return f"{self.facts.family.final_norm}.weight"
 
     @property
     def head_tensor(self) -> str:
@@ -281,9 +415,14 @@ class SourceModel:
         """Return a norm's weight or a list of factors as float32; raise GGUFError if it is not finite."""
         return self._finite(name, self.file.rows(name).reshape(-1))
 
+    def table(self, name: str) -> NDArray[np.float32]:
+        """Return a small tensor as float32, in its own shape; raise GGUFError if it is not finite."""
+        return self._finite(name, self.file.rows(name))
+
     def matrix(self, name: str, rows: range | None = None) -> Matrix:
         """Return a tensor (out, in), or some of its rows."""
-        count, width = self.file.info(name).shape
+        *counts, width = self.file.info(name).shape
+        count = math.prod(counts)
         chosen = np.arange(count) if rows is None else np.arange(rows.start, rows.stop)
         return Matrix(self, name, chosen, (len(chosen), width))
 
@@ -291,34 +430,50 @@ class SourceModel:
         """Return a layer's projection; the rows of q and k are in neox order."""
         found = self.tensor_rows(layer, role)
         matrix = self.matrix(found.name, found.rows)
-        return Matrix(self, found.name, matrix.order[self._order(layer, role)], matrix.shape)
+        order, rope_rows = matrix.order[self._order(layer, role)], latent_rope_rows(layer.attention, role)
+        return Matrix(self, found.name, order, matrix.shape, rope_rows)
 
     def layer_bias(self, layer: LayerFacts, role: str) -> NDArray[np.float32] | None:
         """Return the bias of a layer's projection, ordered like its rows; None if there is none."""
         found = self.tensor_rows(layer, role)
-        name = bias_name(found.name)
-        if name not in self.file.tensors:
-            return None
-        return self.vector(name)[found.rows.start : found.rows.stop][self._order(layer, role)]
+        bias = self.bias(found.name)
+        return None if bias is None else bias[found.rows.start : found.rows.stop][self._order(layer, role)]
 
-    def head_norm(self, layer: LayerFacts, role: str) -> NDArray[np.float32]:
+    def sinks(self, attention: AttentionFacts) -> NDArray[np.float32] | None:
+        """Return the score of each head's sink; None if the family has none."""
+        return self.vector(tensor_name(attention, SINKS)) if self.facts.family.sinks else None
+
+    def selection_bias(self, layer: LayerFacts) -> NDArray[np.float32] | None:
+        """Return what is added to the scores by which a layer's experts are chosen; None without one."""
+        style = self.facts.family.mixture
+        has_it = isinstance(layer.mlp, MixtureFacts) and style is not None and style.selection_bias
+        return self.bias(tensor_name(layer, SELECTION_BIAS)) if has_it else None
+
+    def expert_scales(self, layer: LayerFacts) -> NDArray[np.float32] | None:
+        """Return the factors of a layer's experts' outputs; None without them."""
+        name = scale_name(layer.index, EXPERT_DOWN)
+        has_them = isinstance(layer.mlp, MixtureFacts) and layer.mlp.apart and name in self.file.tensors
+        return self.vector(name) if has_them else None
+
+    def head_norm(self, attention: AttentionFacts, role: str) -> NDArray[np.float32]:
         """Return the weight of the norm on q or k, ordered like the rows of the projection."""
-        values = self.vector(tensor_name(layer, role))
-        return values[self._neox_order(layer, len(values) // layer.head_dim)]
+        values = self.vector(tensor_name(attention, role))
+        return values[self._neox_order(attention, len(values) // attention.head_dim)]
 
     def _order(self, layer: LayerFacts, role: str) -> NDArray[np.intp]:
-        heads = {Q: layer.heads, K: layer.kv_heads}.get(role)
-        if heads is None:
-            return np.arange(self.matrices(layer)[role][0])
-        return self._neox_order(layer, heads)
+        rows, attention = self.matrices(layer)[role][0], layer.attention
+        if (rope_rows := latent_rope_rows(attention, role)) is not None and attention is not None:
+            pairs = range(rope_rows.first, rope_rows.first + attention.rotary_dim)
+            return neox_order(rows // rope_rows.head, rope_rows.head, pairs)
+        if role in (Q, K) and isinstance(attention, AttentionFacts):
+            heads = self.query_parts * attention.heads if role == Q else attention.kv_heads
+            return self._neox_order(attention, heads)
+        return np.arange(rows)
 
-    def _neox_order(self, layer: LayerFacts, heads: int) -> NDArray[np.intp]:
-        """Return the order of rows that moves every head's rotating pairs from 2i, 2i + 1 to i, i + half."""
-        within = np.arange(layer.head_dim)
-        if self.facts.rope_style is RopeStyle.GPTJ:
-            turning = within[: layer.rotary_dim]
-            within = np.concatenate([turning[0::2], turning[1::2], within[layer.rotary_dim :]])
-        return (np.arange(heads)[:, None] * layer.head_dim + within).reshape(-1)
+    def _neox_order(self, attention: AttentionFacts, heads: int) -> NDArray[np.intp]:
+        """Return the order of the rows of whole heads for the graph's rope (see matrix.neox_order)."""
+        rotary_rows = attention.rotary_dim if self.facts.rope_style is RopeStyle.GPTJ else 0
+        return neox_order(heads, attention.head_dim, range(rotary_rows))
 
     def finite_rows(self, name: str, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return rows of a tensor as float32, in the given order; raise GGUFError if one is not finite."""
@@ -335,9 +490,9 @@ class SourceModel:
         return values
 
 
-def tensor_name(layer: LayerFacts, role: str) -> str:
+def tensor_name(part: LayerFacts | MixerFacts, role: str) -> str:
     """Return the GGUF name of a layer's tensor with a role such as `attn_q`."""
-    return f"blk.{layer.index}.{role}.weight"
+    return f"blk.{part.index}.{role}.weight"
 
 
 def bias_name(weight: str) -> str:

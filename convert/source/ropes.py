@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anespec.convert.families.family import SlidingRope
-from anespec.convert.source.facts import LayerFacts, ModelFacts
+from anespec.convert.source.facts import AttendingFacts, ModelFacts
+from anespec.convert.source.rope_scaling import LOG_MULTIPLIER, read_scaling, yarn_mscale
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, LARGEST_FREQUENCY
 from anespec.system.errors import GGUFError, UnsupportedModelError
-from anespec.system.formatting import quoted
 
 ROPE_FACTORS = "rope_freqs.weight"
 LONG_FACTORS = "rope_factors_long.weight"
@@ -22,8 +22,6 @@ MOST_TURNS = 1e9
 
 Usual betas are 32 and 1.
 """
-
-SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Temperature:
     step: int
 
 
-def read_angles(file: GGUFFile, facts: ModelFacts, layer: LayerFacts, context: int) -> Angles:
+def read_angles(file: GGUFFile, facts: ModelFacts, attention: AttendingFacts, context: int) -> Angles:
     """Return the rope of a layer that has one, in an artifact for sequences of `context` tokens.
 
     The frequencies are base^(-2i / rotary_dim) / factor_i, then scaled. The context decides which of
@@ -52,7 +50,7 @@ def read_angles(file: GGUFFile, facts: ModelFacts, layer: LayerFacts, context: i
         GGUFError: a base, factor or size is invalid, or a factor tensor has a wrong shape.
         UnsupportedModelError: the type of scaling is not supported.
     """
-    return _Ropes(file, facts).angles(layer, context)
+    return _Ropes(file, facts).angles(attention, context)
 
 
 def read_temperature(file: GGUFFile, facts: ModelFacts, context: int) -> Temperature | None:
@@ -77,13 +75,13 @@ class _Ropes:
         return f"{self.facts.family.architecture}.{suffix}"
 
     @np.errstate(all="ignore")  # invalid results are refused at the end
-    def angles(self, layer: LayerFacts, context: int) -> Angles:
-        pairs = layer.rotary_dim // 2
-        base = self.base(layer)
-        frequencies = np.power(base, -2.0 * np.arange(pairs, dtype=np.float64) / layer.rotary_dim)
-        scaling, factor = self.scaling()
+    def angles(self, attention: AttendingFacts, context: int) -> Angles:
+        pairs = attention.rotary_dim // 2
+        base = self.base(attention)
+        frequencies = np.power(base, -2.0 * np.arange(pairs, dtype=np.float64) / attention.rotary_dim)
+        scaling, factor = read_scaling(self.file, self.facts.family.architecture)
         magnitude = self.file.number(self.key("rope.scaling.attn_factor"), 1.0)
-        kind = self.kind(layer)
+        kind = self.kind(attention)
         if kind is SlidingRope.PLAIN:
             magnitude = 1.0
         if kind is SlidingRope.SAME:
@@ -96,7 +94,7 @@ class _Ropes:
                     )
                 frequencies = frequencies / factors
             if scaling == "yarn":
-                ramp = self.yarn_ramp(base, layer.rotary_dim)
+                ramp = self.yarn_ramp(base, attention.rotary_dim)
                 frequencies = frequencies * (ramp + (1 - ramp) / factor)
                 magnitude *= self.yarn_magnitude(factor)
             elif scaling != "none":
@@ -122,35 +120,18 @@ class _Ropes:
         last = 1 + temperature.scale * math.log1p((context - 1) // temperature.step)
         return max(1.0, abs(last))
 
-    def kind(self, layer: LayerFacts) -> SlidingRope:
+    def kind(self, attention: AttendingFacts) -> SlidingRope:
         """Return how the layer's rope differs from that of layers without a window."""
         sliding = self.facts.family.sliding
-        return sliding.rope if sliding is not None and layer.slides else SlidingRope.SAME
+        return sliding.rope if sliding is not None and attention.slides else SlidingRope.SAME
 
-    def base(self, layer: LayerFacts) -> float:
+    def base(self, attention: AttendingFacts) -> float:
         base, sliding = self.file.number(self.key("rope.freq_base"), 10000.0), self.facts.family.sliding
-        if sliding is not None and self.kind(layer) is SlidingRope.OWN:
+        if sliding is not None and self.kind(attention) is SlidingRope.OWN:
             base = self.file.number(self.key("rope.freq_base_swa"), sliding.rope_base or base)
         if base <= 0:
             raise GGUFError(f"{self.file.path}: the rope base {base:g} must be positive")
         return base
-
-    def scaling(self) -> tuple[str, float]:
-        """Return the type of scaling, and the factor by which positions are divided.
-
-        As in llama.cpp's load_hparams, a scaling without a type is linear, `rope.scale_linear` is the old key
-        of the factor, and a factor of 0 means no scaling.
-        """
-        scaling = self.file.text(self.key("rope.scaling.type"), "linear")
-        if scaling not in SCALINGS:
-            raise UnsupportedModelError(
-                f"{self.file.path}: rope scaling of type {quoted(scaling)} is not supported"
-            )
-        old_factor = self.file.number(self.key("rope.scale_linear"), 0.0)
-        factor = self.file.number(self.key("rope.scaling.factor"), old_factor) or 1.0
-        if factor <= 0:
-            raise GGUFError(f"{self.file.path}: the rope scaling factor {factor:g} must be positive")
-        return scaling, factor
 
     def factors(self, context: int) -> NDArray[np.float64] | None:
         """Return the divisor of each pair's frequency; None if the file has none."""
@@ -194,15 +175,17 @@ class _Ropes:
         return self.file.number(self.key(suffix), default) if self.facts.family.tunes_yarn else default
 
     def yarn_magnitude(self, factor: float) -> float:
-        """Return YaRN's mscale; with `yarn_log_multiplier` it is divided by the mscale of the multiplier."""
+        """Return YaRN's mscale; with `yarn_log_multiplier` it is divided by the mscale of the multiplier.
 
-        def mscale(multiplier: float) -> float:
-            return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
-
-        multiplier = self.tuned("rope.scaling.yarn_log_multiplier", 0.0)
-        if mscale(multiplier) <= 0:
+        With latent attention it is all in the scale of the scores (latent.read_latent).
+        """
+        if self.facts.family.latent_attention:
+            return 1.0
+        multiplier = self.tuned(LOG_MULTIPLIER, 0.0)
+        if yarn_mscale(factor, multiplier) <= 0:
             raise GGUFError(
                 f"{self.file.path}: YaRN with a factor of {factor:g} and a log multiplier of {multiplier:g} "
                 "is invalid"
             )
-        return mscale(1.0) / mscale(multiplier) if multiplier else mscale(1.0)
+        whole = yarn_mscale(factor, 1.0)
+        return whole / yarn_mscale(factor, multiplier) if multiplier else whole

@@ -7,7 +7,7 @@ import numpy as np
 from gguf import GGUFValueType, GGUFWriter
 from gguf.gguf_writer import WriterState
 
-from anespec.convert.source.facts import EMBEDDING
+from anespec.convert.source.facts import EMBEDDING, POSITION_EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
 from anespec.gguf.container import NUMPY_TYPES, GGUFFile
 from anespec.system.errors import GGUFError
@@ -61,7 +61,7 @@ def _write(source: GGUFFile, stream: BinaryIO) -> None:
                 writer.add_key_value(key, value.tolist(), GGUFValueType.ARRAY, items)
             case list() if value:
                 writer.add_array(key, value)
-    tables = [name for name in (EMBEDDING, PER_LAYER_EMBEDDING) if name in source.tensors]
+    tables = [name for name in (EMBEDDING, POSITION_EMBEDDING, PER_LAYER_EMBEDDING) if name in source.tensors]
     for name in tables:
         raw = source.raw(name)
         writer.add_tensor_info(name, raw.shape, raw.dtype, raw.nbytes, source.info(name).kind)

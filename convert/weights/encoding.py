@@ -9,7 +9,7 @@ from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from anespec.gguf.element_types import ElementType
-from anespec.manifests.schema import WeightFormat
+from anespec.manifests.schema import RopeRows, WeightFormat
 from anespec.system.errors import UnsupportedModelError
 
 FP16_MAX = float(np.finfo(np.float16).max)
@@ -60,6 +60,11 @@ class SourceMatrix(Protocol):
     @property
     def order(self) -> NDArray[np.intp]:
         """The indices of the matrix's rows in the tensor."""
+        ...
+
+    @property
+    def rope_rows(self) -> RopeRows | None:
+        """Which rows of a head rotate, if these are not the first ones of the model's heads."""
         ...
 
     def rows(self, wanted: slice) -> Floats:

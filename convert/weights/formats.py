@@ -22,6 +22,7 @@ from anespec.convert.weights.linear import (
     INT4_BLOCKS,
     INT8_BLOCKS,
     Int8Channel,
+    RepackedMXFP4,
     RepackedQ4,
     RepackedQ4K,
     RepackedQ4WithMinimum,
@@ -241,6 +242,7 @@ ENGINE_ENCODINGS: Mapping[WeightFormat, Encoding] = MappingProxyType(
 REPACKED: Mapping[tuple[WeightFormat, GGMLQuantizationType], Encoding] = MappingProxyType(
     {
         (WeightFormat.INT8_BLOCK32, GGMLQuantizationType.Q8_0): RepackedQ8(),
+        (WeightFormat.INT8_BLOCK32, GGMLQuantizationType.MXFP4): RepackedMXFP4(),
         (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_0): RepackedQ4(),
         (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_1): RepackedQ4WithMinimum(),
         (WeightFormat.INT4_BLOCK32, GGMLQuantizationType.Q4_K): RepackedQ4K(),

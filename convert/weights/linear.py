@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from gguf.quants import Q4_K
+from gguf.quants import MXFP4, Q4_K
 from numpy.typing import NDArray
 
 from anespec.convert.weights.encoding import (
@@ -240,6 +240,33 @@ class RepackedQ8(_Repacked):
         blocks = piece.blocks().view(Q8_0_BLOCK)
         into["data"].reshape(blocks["q"].shape)[:] = blocks["q"]
         into["scale"][:] = blocks["d"]
+        return _products(into)
+
+
+MXFP4_BLOCK = np.dtype([("e", "u1"), ("q", "u1", (BLOCK // 2,))])
+MXFP4_NUMBERS = np.array(MXFP4.kvalues, np.int8)
+"""Twice the numbers of a four-bit float (OCP microscaling formats 1.0)."""
+
+
+@dataclass(frozen=True)
+class RepackedMXFP4(_Repacked):
+    """MXFP4 as int8, twice its numbers, with half its powers of two as scales of blocks.
+
+    It is exact unless a scale is no fp16 number.
+    """
+
+    weight_format = WeightFormat.INT8_BLOCK32
+    lossless = False
+
+    def parts(self, shape: tuple[int, int]) -> tuple[Part, ...]:
+        """Return the integers and the scales."""
+        return scaled_parts(shape, ElementType.INT8, BLOCK)
+
+    def encode(self, piece: Piece, into: Parts) -> Floats:
+        """Store a piece's rows; see Encoding."""
+        blocks = np.ascontiguousarray(piece.blocks()).view(MXFP4_BLOCK)
+        into["data"].reshape(*blocks.shape, BLOCK)[:] = MXFP4_NUMBERS[_halves(blocks["q"])]
+        into["scale"][:] = np.ldexp(np.float32(1), blocks["e"].astype(np.int32) - 128)
         return _products(into)
 
 

@@ -112,6 +112,7 @@ class DeferredWeight:
             rows=source.shape[0],
             columns=source.shape[1],
             rope_permuted=bool((np.diff(order) != 1).any()),
+            rope_rows=source.rope_rows,
             source_type=source.kind.name,
             weights=encoding.weight_format,
             fallback=self.choice.fallback,

@@ -39,7 +39,7 @@ class MatchedModel(Record):
     heads: int = Field(gt=0)
     kv_heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
-    ff: int = Field(gt=0)
+    ff: int = Field(ge=0)
     vocabulary: int = Field(gt=0)
 
     @classmethod

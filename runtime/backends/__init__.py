@@ -3,6 +3,7 @@
 Importing this module imports no backend: each is imported when it is first looked up in `BACKENDS`.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 TORCH = "torch"
 OPENVINO = "openvino"
+MLX = "mlx"
 TORCH_FLUSH = "torch-flush"
 COREML = "coreml"
 COREML_CPU = "coreml-cpu"
@@ -56,10 +58,23 @@ def _openvino() -> "MakeRunner":
     return OpenVINORunner
 
 
-def _portable(name: str, package: str, runner: "Callable[[], MakeRunner]", holds_caches: bool) -> "Backend":
+def _mlx() -> "MakeRunner":
+    from anespec.runtime.backends.portable.mlx_gpu.runner import MLXRunner
+
+    return MLXRunner
+
+
+def _portable(
+    name: str,
+    package: str,
+    runner: "Callable[[], MakeRunner]",
+    *,
+    holds_caches: bool,
+    uses_threads: bool = True,
+) -> "Backend":
     from anespec.runtime.backends.portable.backend import PortableBackend
 
-    return PortableBackend(name, package, runner, holds_caches=holds_caches)
+    return PortableBackend(name, package, runner, holds_caches=holds_caches, uses_threads=uses_threads)
 
 
 def _core_ml(name: str, on_the_engine: bool) -> "Backend":
@@ -98,6 +113,7 @@ BACKENDS: "Mapping[str, Backend]" = _Backends(
     {
         TORCH: partial(_portable, TORCH, "torch", _torch, holds_caches=False),
         OPENVINO: partial(_portable, OPENVINO, "openvino", _openvino, holds_caches=True),
+        MLX: partial(_portable, MLX, "mlx", _mlx, holds_caches=True, uses_threads=False),
         TORCH_FLUSH: partial(_portable, TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
         COREML: partial(_core_ml, COREML, on_the_engine=True),
         COREML_CPU: partial(_core_ml, COREML_CPU, on_the_engine=False),
@@ -117,17 +133,31 @@ def resolve_backend(name: str, target: "Target | None" = None) -> str:
         RequestError: no backend has this name.
         MissingPackageError: the backend cannot run on this machine.
     """
-    from anespec.manifests.schema import Target
-    from anespec.runtime.backends.coreml.library import has_neural_engine
-
     if name == AUTO:
-        on_the_engine = (WORKER, COREML) if target is not Target.CPU and has_neural_engine() else ()
+        on_the_engine = (WORKER, COREML) if _prefers_engine(target) else ()
         name = next((name for name in on_the_engine if BACKENDS[name].unavailable() is None), OPENVINO)
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
         raise MissingPackageError(f"the backend {name} cannot run here; it needs {reason}")
     return name
+
+
+def _prefers_engine(target: "Target | None") -> bool:
+    from anespec.manifests.schema import Target
+
+    if target is Target.CPU:
+        return False
+    from anespec.runtime.backends.coreml.library import has_neural_engine
+
+    return has_neural_engine()
+
+
+def device_of(backend: str) -> str:
+    """Return the device that a backend runs on: `engine`, `gpu` or `cpu`; the work of two may overlap."""
+    if backend in (COREML, WORKER):
+        return "engine"
+    return "gpu" if backend == MLX and sys.platform == "darwin" else "cpu"
 
 
 def circumstances(artifact: "Artifact", backend: str, threads: int | None = None) -> "RunEnvironment":
@@ -138,6 +168,7 @@ def circumstances(artifact: "Artifact", backend: str, threads: int | None = None
         MissingPackageError: the backend cannot run on this machine.
     """
     from anespec.manifests.verdicts import RunEnvironment
+    from anespec.runtime.kv.folding import FOLDED_BY
 
     backend = resolve_backend(backend, artifact.manifest.target)
     return RunEnvironment(
@@ -148,6 +179,7 @@ def circumstances(artifact: "Artifact", backend: str, threads: int | None = None
         threads=(threads or processors()) if BACKENDS[backend].uses_threads else 1,
         artifact=artifact.fingerprint,
         sequences=artifact.sequences if BACKENDS[backend].takes_spans else None,
+        folded_by=None if artifact.manifest.chunk is None else FOLDED_BY,
     )
 
 
@@ -159,10 +191,12 @@ def chosen_backend(
     `workers` limits the worker processes of the backend `worker`, None means its defaults; other backends
     ignore it.
     """
+    chosen = BACKENDS[resolve_backend(name, target)]
+    if workers is None or chosen.name != WORKER:
+        return chosen
     from anespec.runtime.backends.worker.backend import WorkerBackend
 
-    chosen = BACKENDS[resolve_backend(name, target)]
-    return replace(chosen, limits=workers) if isinstance(chosen, WorkerBackend) and workers else chosen
+    return replace(chosen, limits=workers) if isinstance(chosen, WorkerBackend) else chosen
 
 
 def recorded_starts(artifact: "Artifact", backend: str) -> "Starts | None":

@@ -1,4 +1,4 @@
-"""Hold K/V caches in the host (KVForm.OUTSIDE): a shard takes them as inputs and returns the pass's new K/V.
+"""Hold states in the host (KVForm.OUTSIDE): a shard takes them as inputs and returns the pass's new rows.
 
 `HostCachesRunner` hides this from its callers, which read and write states as in every other K/V form.
 """
@@ -20,13 +20,15 @@ MASKED_SLOTS = 3
 class HostCache:
     """A state that the host holds, fp16 [n, n_kv, S, head_dim], and the names of its tensors.
 
-    `new_rows` is the output with the pass's new K/V; the inputs are the masks of the state's pool.
+    `new_rows` is the output with the pass's new rows, None if passes only read the state. The inputs are
+    those of the state's pool. A pass covers all slots unless `has_spans`.
     """
 
     slots: Tensor
-    new_rows: str
+    new_rows: str | None
     mask_input: str
     write_input: str
+    has_spans: bool
 
     def put(self, rows: Tensor, homes: Homes) -> None:
         """Write row t of [n, n_kv, T, head_dim] into slot homes[t], unless that is -1.
@@ -46,6 +48,7 @@ def empty_caches(states: Iterable[StateSpec], pools: Iterable[KVCacheGroup]) -> 
             spec.new_rows,
             by_name[spec.pool].mask_input,
             by_name[spec.pool].write_input,
+            by_name[spec.pool].reads != "chunk",
         )
         for spec in states
         if spec.held == "host"
@@ -62,6 +65,7 @@ class HostCachesRunner:
         """Wrap `runner`; `caches` are by the names of the inputs that take them."""
         self._runner = runner
         self._caches = caches
+        self._written = [(cache.new_rows, cache) for cache in caches.values() if cache.new_rows is not None]
         self._homes: Mapping[str, Homes] = {}
 
     @property
@@ -85,24 +89,26 @@ class HostCachesRunner:
     def finish(self) -> Outputs:
         """Wait for the pass and write its new rows into the caches; see ShardRunner."""
         outputs = self._runner.finish()
-        for cache in self._caches.values():
-            cache.put(outputs.tensor(cache.new_rows), self._homes[cache.write_input])
+        for name, cache in self._written:
+            cache.put(outputs.tensor(name), self._homes[cache.write_input])
         return outputs
 
     def run(self, inputs: Inputs) -> dict[str, Tensor]:
         """Execute once; see ShardRunner."""
         outputs = self._runner.run(self._with_caches(inputs))
-        for cache in self._caches.values():
-            cache.put(outputs.pop(cache.new_rows), self._homes[cache.write_input])
+        for name, cache in self._written:
+            cache.put(outputs.pop(name), self._homes[cache.write_input])
         return outputs
 
     def _with_caches(self, inputs: Inputs) -> Inputs:
         """Return `inputs` with the caches' slots in the span; remember which slots the pass writes."""
         self._homes = {
-            name: homes_of(inputs[name]) for name in {cache.write_input for cache in self._caches.values()}
+            name: homes_of(inputs[name]) for name in {cache.write_input for _, cache in self._written}
         }
         slots = {
             name: cache.slots[:, :, : inputs[cache.mask_input].shape[MASKED_SLOTS]]
+            if cache.has_spans
+            else cache.slots
             for name, cache in self._caches.items()
         }
         return {**inputs, **slots}
@@ -126,4 +132,4 @@ class HostCachesRunner:
     def close(self) -> None:
         """Release the wrapped runner and the caches."""
         self._runner.close()
-        self._caches = {}
+        self._caches, self._written = {}, []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.manifests.schema import HIDDEN_IN, KVCacheGroup, KVForm, Manifest, RopeTable
+from anespec.manifests.schema import HIDDEN_IN, KVCacheGroup, Manifest, RopeTable
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
 from anespec.system.errors import ArtifactError
@@ -27,15 +27,24 @@ def homes_of(written: Tensor | Homes) -> Homes:
     return homes
 
 
-def write_first_slots(written: NDArray[Any]) -> None:
-    """Make row t write slot t. `written` is changed in place: slot numbers (int32 [T]), or a write mask
+def first_slots(shape: Sequence[int]) -> Tensor | Homes:
+    """Return an input of this shape by which row t writes slot t: slot numbers [T], or a write mask
     [1, 1, span, T]."""
-    if written.dtype == np.int32:
-        written[...] = np.arange(written.size)
-    else:
-        rows = np.arange(min(written.shape[-2:]))
-        written[...] = 0
-        written[..., rows, rows] = 1
+    if len(shape) == 1:
+        return np.arange(*shape, dtype=np.int32)
+    rows = np.arange(min(shape[-2:]))
+    mask = np.zeros(shape, np.float16)
+    mask[..., rows, rows] = 1
+    return mask
+
+
+def first_places(shape: Sequence[int]) -> Tensor:
+    """Return the places [1, regions, T, C] of rows that write as with `first_slots` (see ChunkPlaces)."""
+    places = np.zeros(shape, np.float16)
+    _, regions, rows, size = shape
+    for row in range(min(rows, regions * size)):
+        places[0, row // size, row, row % size] = 1
+    return places
 
 
 def side_by_side(homes: Homes) -> Homes:
@@ -122,6 +131,70 @@ class WriteMask:
         return self._mask
 
 
+class Taps:
+    """The input of a pool that is read by taps, [1, window, T, span].
+
+    Entry i of row t is one-hot at the slot of the position that is window - 1 - i before the row's own, or
+    zero if the row does not see it. Pads see nothing.
+    """
+
+    def __init__(self, window: int, place: Tensor | None = None) -> None:
+        """Keep the taps in `place`; see AttentionMask."""
+        self._window = window
+        self._taps = np.empty((1, window, 0, 0), np.float16) if place is None else place
+        self._seen: Homes | None = None
+
+    def of(self, visible: list[Visible], homes: Homes, span: int) -> Tensor:
+        """Return the taps of rows that see these slots, oldest first, the last `window` of them.
+
+        All slots are below `span`; lanes without a home are pads. Valid until the next call.
+        """
+        width, window = len(visible), self._window
+        if self._taps.shape[2:] != (width, span):
+            self._taps = np.empty((1, window, width, span), np.float16)
+            self._seen = None
+        if self._seen is None:
+            self._taps[...] = 0
+            self._seen = np.full((window, width), -1, np.int32)
+        seen = np.full((window, width), -1, np.int32)
+        for lane in np.flatnonzero(homes >= 0):
+            slots = [slot for run in visible[lane] for slot in run][-window:]
+            seen[window - len(slots) :, lane] = slots
+        for found, value in ((self._seen, 0), (seen, 1)):
+            entries, lanes = np.nonzero(found >= 0)
+            self._taps[0, entries, lanes, found[entries, lanes]] = value
+        self._seen = seen
+        return self._taps
+
+
+class ChunkPlaces:
+    """The two inputs by which the rows of a pass read a pool of chunks (see manifests.states.KVCacheGroup).
+
+    In places [1, regions, T, C] row t is one-hot at its region and at its place in the chunk, or zero if it
+    is a pad. In live [1, regions x C] the slots of each region with rows in the pass are 1, from the
+    first one up to that of its last row; all other slots are 0, so that nothing that they hold is ever read.
+    """
+
+    def __init__(self, pool: KVCacheGroup, places: Tensor | None = None, live: Tensor | None = None) -> None:
+        """Keep the inputs in `places` and `live`; see AttentionMask."""
+        self._size = pool.region_slots
+        self._regions = pool.slots // pool.region_slots
+        self._places = np.empty((1, self._regions, 0, self._size), np.float16) if places is None else places
+        self._live = np.empty((1, pool.slots), np.float16) if live is None else live
+
+    def of(self, homes: Homes) -> tuple[Tensor, Tensor]:
+        """Return places and live of lanes that write these slots; valid until the next call."""
+        if self._places.shape[2] != len(homes):
+            self._places = np.empty((1, self._regions, len(homes), self._size), np.float16)
+        self._places[...] = 0
+        self._live[...] = 0
+        for lane in np.flatnonzero(homes >= 0):
+            region, place = divmod(int(homes[lane]), self._size)
+            self._places[0, region, lane, place] = 1
+            self._live[..., region * self._size : region * self._size + place + 1] = 1
+        return self._places, self._live
+
+
 def _change(mask: NDArray[np.float16], before: Visible, now: Visible) -> None:
     """Change a row's mask [span] from `before` to `now`, in place, and write only the ranges that differ.
 
@@ -145,6 +218,9 @@ def _overlap(one: range, other: range) -> bool:
 def _holds(visible: Sequence[range], slot: int) -> bool:
     return any(slot in slots for slots in visible)
 
+
+Seen = AttentionMask | Taps | ChunkPlaces
+"""What makes the inputs by which rows read a pool."""
 
 NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
 NO_PLACED: Mapping[str, NDArray[Any]] = MappingProxyType({})
@@ -175,9 +251,9 @@ class PassInputs:
         } | {table.sin_input: _rope_rows(table, manifest.context, np.sin) for table in manifest.ropes}
         self.context = manifest.context
         self._homes = homes
-        self._side_by_side = manifest.kv_form is KVForm.AT_POSITION
+        self._form = manifest.kv_form
         self._places = places
-        self._masks: dict[int, list[tuple[AttentionMask, WriteMask]]] = {}
+        self._masks: dict[int, list[tuple[Seen, WriteMask]]] = {}
 
     def of(
         self,
@@ -204,30 +280,47 @@ class PassInputs:
             for name, value in {HIDDEN_IN: hidden, **layer_inputs, **ropes}.items()
         }
         spans = spans or [pool.slots for pool in self.pools]
-        for index, (pool, span, (attention, write)) in enumerate(
+        for index, (pool, span, (seen, write)) in enumerate(
             zip(self.pools, spans, self._masks_of(len(rows)), strict=True)
         ):
             _require_within(rows, index, pool, span)
             homes = np.array([-1 if (s := row.slots[index].home) is None else s for row in rows], np.int32)
-            if self._side_by_side:
+            visible = [row.slots[index].visible for row in rows]
+            if isinstance(seen, ChunkPlaces):
+                # Such a pool is small, and is always covered whole, whatever part of it is in use.
+                span = pool.slots
+                inputs[pool.mask_input], inputs[pool.live_input or ""] = seen.of(homes)
+            elif isinstance(seen, Taps):
+                inputs[pool.mask_input] = seen.of(visible, homes, span)
+            else:
+                inputs[pool.mask_input] = seen.of(visible, span)
+            takes_positions = pool.takes_positions(self._form)
+            if takes_positions:
                 homes = _side_by_side(homes, pool, span)
-            inputs[pool.mask_input] = attention.of([row.slots[index].visible for row in rows], span)
-            if self._homes or self._side_by_side:
+            if self._homes or takes_positions:
                 inputs[pool.write_input] = _placed(places.get(pool.write_input), homes)
             else:
                 inputs[pool.write_input] = write.of(homes, span)
         return inputs
 
-    def _masks_of(self, width: int) -> list[tuple[AttentionMask, WriteMask]]:
+    def _masks_of(self, width: int) -> list[tuple[Seen, WriteMask]]:
         """Return each pool's masks for this width; masks without a place are kept for one width at a time."""
         places = self._places.get(width, NO_PLACED)
         kept = width if places else 0
         if kept not in self._masks:
             self._masks[kept] = [
-                (AttentionMask(places.get(pool.mask_input)), WriteMask(places.get(pool.write_input)))
-                for pool in self.pools
+                (_seen_of(pool, places), WriteMask(places.get(pool.write_input))) for pool in self.pools
             ]
         return self._masks[kept]
+
+
+def _seen_of(pool: KVCacheGroup, places: Mapping[str, NDArray[Any]]) -> Seen:
+    place = places.get(pool.mask_input)
+    if pool.reads == "chunk":
+        return ChunkPlaces(pool, place, places.get(pool.live_input or ""))
+    if pool.reads == "mask":
+        return AttentionMask(place)
+    return Taps(pool.window or 1, place)
 
 
 def _rope_rows(table: RopeTable, context: int, function: np.ufunc) -> Tensor:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from anespec.manifests.channel_layout import from_rows
-from anespec.manifests.schema import HIDDEN_IN, KVForm, Manifest, StateSpec
+from anespec.manifests.schema import HIDDEN_IN, Fold, KVForm, Manifest, StateSpec
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Channels, Homes, Outputs, ShardRunner, Tensor
+from anespec.runtime.kv.folding import FOLD_OF
 from anespec.runtime.passes import (
     KVCacheGroupShape,
     PassPlan,
@@ -17,6 +18,7 @@ from anespec.runtime.passes import (
     Row,
     RowLogits,
     StateLostError,
+    StateOverflowError,
     VerifierShape,
 )
 from anespec.runtime.rows import pad_rows
@@ -26,11 +28,15 @@ from anespec.system.errors import ArtifactError
 
 @dataclass(frozen=True)
 class LayerStage:
-    """A runner of one or several layer shards, with the name of its hidden output and its states."""
+    """A runner of one or several layer shards, with the name of its hidden output and its states.
+
+    `folds` says how the states of its recurrent layers are folded.
+    """
 
     runner: ShardRunner
     output: str
     states: tuple[StateSpec, ...]
+    folds: tuple[Fold, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,25 @@ class HeadStage:
 
     runner: ShardRunner
     outputs: tuple[str, ...]
+
+
+CARRIED = "carried"
+"""The kind of states that stand at the start of a chunk."""
+
+
+def folded(fold: Fold, rows: Sequence[Tensor], old: Tensor) -> Tensor:
+    """Return the carried state of a layer at the end of a chunk with these rows.
+
+    Raises:
+        StateOverflowError: fp16 cannot hold it.
+    """
+    first, second, decays = rows
+    new = FOLD_OF[fold.kind](first, second, decays, old)
+    if not np.isfinite(new).all():
+        raise StateOverflowError(
+            f"what layer {fold.layer} remembers of the text left fp16's range; the text cannot go on"
+        )
+    return new
 
 
 def head_runs(plan: PassPlan, manifest: Manifest) -> list[list[int]]:
@@ -70,7 +95,8 @@ def planned_inputs(
         raise ArtifactError(f"the shards have no function for passes of {plan.width} rows")
     rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
     tokens = np.array([row.token for row in rows], dtype=np.int64)
-    return rows, inputs.of(rows, embedding.hidden(tokens), embedding.layer_inputs(tokens), plan.spans)
+    hidden = embedding.hidden(tokens, np.array([row.position for row in rows], dtype=np.int64))
+    return rows, inputs.of(rows, hidden, embedding.layer_inputs(tokens), plan.spans)
 
 
 def shape_of(
@@ -91,7 +117,14 @@ def shape_of(
         sequences=(sequences if partial_spans else None) or manifest.sequences,
         vocabulary=manifest.hyperparameters.vocabulary,
         pools=tuple(
-            KVCacheGroupShape(p.name, p.region_slots, p.window, manifest.spare_slots) for p in manifest.pools
+            KVCacheGroupShape(
+                p.name,
+                p.region_slots,
+                p.window,
+                0 if p.reads == "chunk" else manifest.spare_slots,
+                p.reads == "chunk",
+            )
+            for p in manifest.pools
         ),
         partial_spans=partial_spans,
         side_by_side=manifest.kv_form is KVForm.AT_POSITION,
@@ -138,7 +171,7 @@ class ArtifactVerifier:
         )
         self._plan: PassPlan | None = None
         self._inputs: dict[str, Tensor | Homes] = {}
-        pooled = [self._pool_states(pool) for pool in range(len(manifest.pools))]
+        pooled = [*map(self._pool_states, range(len(manifest.pools))), self._carried_states]
         if sum(map(len, pooled)) != sum(len(stage.states) for stage in self.layers):
             # A state outside all pools would never be cleared or compared: one prompt would affect the next.
             raise ArtifactError("a state of the shards is in none of the pools; convert the model again")
@@ -231,7 +264,18 @@ class ArtifactVerifier:
 
     def _pool_states(self, pool: int) -> list[tuple[ShardRunner, StateSpec]]:
         name = self.manifest.pools[pool].name
-        return [(stage.runner, spec) for stage in self.layers for spec in stage.states if spec.pool == name]
+        return [
+            (stage.runner, spec)
+            for stage in self.layers
+            for spec in stage.states
+            if spec.pool == name and spec.kind != CARRIED
+        ]
+
+    @property
+    def _carried_states(self) -> list[tuple[ShardRunner, StateSpec]]:
+        return [
+            (stage.runner, spec) for stage in self.layers for spec in stage.states if spec.kind == CARRIED
+        ]
 
     def copy_slots(self, pool: int, source: int, target: int, count: int) -> None:
         """Copy K/V bits from slots to other slots of the pool; see Verifier."""
@@ -245,6 +289,38 @@ class ArtifactVerifier:
         """Write back consecutive slots; see Verifier."""
         for (runner, spec), value in zip(self._pool_states(pool), values, strict=True):
             runner.write_slots(spec.name, first, value)
+
+    def fold(self, region: int) -> None:
+        """Fold a region's chunk into its carried state on the host, after all layers are computed; see
+        Verifier."""
+        chunk = self._shape.chunk or 0
+        found: list[tuple[ShardRunner, str, Tensor]] = []
+        for stage in self.layers:
+            for fold in stage.folds:
+                rows = [stage.runner.read_slots(name, region * chunk, chunk) for name in fold.rows]
+                old = stage.runner.read_slots(fold.carried, region, 1)
+                found.append((stage.runner, fold.carried, folded(fold, rows, old)))
+        for runner, name, value in found:
+            runner.write_slots(name, region, value)
+
+    def clear_carried(self, region: int) -> None:
+        """Zero a region's carried state; see Verifier."""
+        for runner, spec in self._carried_states:
+            _, heads, _, size = spec.shape
+            runner.write_slots(spec.name, region, np.zeros((1, heads, 1, size), np.float16))
+
+    def copy_carried(self, source: int, target: int) -> None:
+        """Copy a region's carried state; see Verifier."""
+        self.import_carried(target, self.export_carried(source))
+
+    def export_carried(self, region: int) -> list[Tensor]:
+        """Return the bits of a region's carried state; see Verifier."""
+        return [runner.read_slots(spec.name, region, 1) for runner, spec in self._carried_states]
+
+    def import_carried(self, region: int, values: Sequence[Tensor]) -> None:
+        """Write back a region's carried state; see Verifier."""
+        for (runner, spec), value in zip(self._carried_states, values, strict=True):
+            runner.write_slots(spec.name, region, value)
 
     def close(self) -> None:
         """Release every runner and the embedding."""

@@ -6,7 +6,7 @@ separately. It is not trusted: the engine verifies its proposals, and continues 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from anespec.runtime.passes import Candidate, LogitsRequest, RowLogits
 from anespec.runtime.sampling.row_logits import row_logits
@@ -21,7 +21,8 @@ class Draft:
 
     `probabilities[i]`, in (0, 1], estimates that token i is right if the tokens before it are. `source` is
     the source's name. `order` is the number of context tokens that the first guess is based on. `remembered`
-    says whether the guess is based mostly on earlier requests.
+    says whether the guess is based mostly on earlier requests. `weighed_seconds` is the part of the
+    proposal's time that the source itself has compared with what it brings.
     """
 
     tokens: tuple[int, ...] = ()
@@ -29,6 +30,7 @@ class Draft:
     source: str = ""
     order: int = 0
     remembered: bool = False
+    weighed_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.probabilities):
@@ -145,6 +147,21 @@ class DraftSource(Protocol):
     def close(self) -> None:
         """Write what is to be stored, and release all resources; a second call does nothing."""
         ...
+
+
+@runtime_checkable
+class WeighsTime(Protocol):
+    """A source whose proposals take long enough to be weighed against passes."""
+
+    def weigh(self, token_seconds: float) -> None:
+        """Take the current time in seconds of a token without drafts, before a proposal."""
+        ...
+
+
+def weigh(source: DraftSource, token_seconds: float | None) -> None:
+    """Tell a source that weighs its time what a token without drafts takes, if that is known."""
+    if token_seconds and isinstance(source, WeighsTime):
+        source.weigh(token_seconds)
 
 
 def propose_each(asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:

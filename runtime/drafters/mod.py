@@ -201,15 +201,22 @@ class ModSource(ChainSource[ModTable]):
     @property
     def facts(self) -> ModFacts:
         """The use of all tables."""
-        tables = self._tenants.all
-        return ModFacts(
-            sum(len(each.table) for each in tables),
-            sum(each.filled for each in tables),
-            sum(each.emptied for each in tables),
-        )
+        return _facts(self._tenants.all)
+
+    def facts_of(self, tenant: str) -> ModFacts:
+        """Return the use of a tenant's table."""
+        return _facts([self._tenants.of(tenant)])
 
     def guesser(self, learnt: ModTable, reference: Sequence[int] | None) -> ModGuesser:
         """Return a session's guesser, after inserting the reference as a text of its own."""
         if reference:
             learnt.insert(GrowingText(reference), 0)
         return ModGuesser(learnt)
+
+
+def _facts(tables: Sequence[ModTable]) -> ModFacts:
+    return ModFacts(
+        sum(len(each.table) for each in tables),
+        sum(each.filled for each in tables),
+        sum(each.emptied for each in tables),
+    )

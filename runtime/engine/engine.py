@@ -13,13 +13,14 @@ from time import perf_counter
 
 from anespec.runtime.drafters import DraftSource, TopKLogits
 from anespec.runtime.engine.commit import Committed, commit_rows, look_ahead
-from anespec.runtime.engine.load import PassCounts, PoolLoad, TenantCounts
 from anespec.runtime.engine.next_pass import SequenceRows, next_pass
 from anespec.runtime.engine.planner import Planner
+from anespec.runtime.engine.proposals import Speculation
 from anespec.runtime.engine.requests import Event, FinishReason, Request, checked_prompt
 from anespec.runtime.engine.scheduler import Scheduler
 from anespec.runtime.engine.sequences import ActiveSequence, WaitingRequest
-from anespec.runtime.kv.region_store import RING_BYTES, RegionStore
+from anespec.runtime.engine.statistics import PassCounts, TenantCounts
+from anespec.runtime.kv.region_store import RING_BYTES, PoolLoad, RegionStore
 from anespec.runtime.kv.saved_prefix import SavedPrefix
 from anespec.runtime.passes import (
     PassPlan,
@@ -27,6 +28,7 @@ from anespec.runtime.passes import (
     Row,
     RowKind,
     StateLostError,
+    StateOverflowError,
     Verifier,
     VerifierShape,
 )
@@ -34,7 +36,6 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import Sampler
 from anespec.runtime.speculation.pass_costs import CostModel
 from anespec.runtime.speculation.policy import DraftPolicy
-from anespec.runtime.speculation.proposals import Speculation
 from anespec.system.errors import AnespecError, RequestError
 
 
@@ -63,6 +64,11 @@ _log = logging.getLogger(__name__)
 MAX_LOSSES = 3
 """Losses of the state in a row, without a committed token between them, after which the running sequences
 end as FAILED."""
+
+
+GATHER_SHARE = 0.03
+"""The limit of an idle engine's wait for further requests, as a share of its first pass's time. Four requests
+of 100 tokens that four clients sent at once came within 8 ms, and the first pass takes 560 ms."""
 
 
 def _nothing() -> None:
@@ -150,8 +156,12 @@ class Engine:
 
     @property
     def hold_seconds(self) -> float:
-        """The seconds to wait for another request before the next step; see Scheduler.hold_seconds."""
-        return self._scheduler.hold_seconds
+        """The seconds to wait for another request before the next step, so that it goes first or with others.
+
+        A request that goes first: see Scheduler.hold_seconds. With others: requests of a burst should begin
+        in the same pass. Once one of them waits for a token, the prompts of the rest run in narrow passes.
+        """
+        return self._scheduler.hold_seconds or self._gather_seconds()
 
     def use(self, proven: Proven, costs: CostModel | None = None) -> None:
         """Use newly proven features and costs from the next pass on; nothing may be proven less than before.
@@ -275,6 +285,14 @@ class Engine:
             self._end(sequence.number, FinishReason.CANCELLED)
         self._speculation.close()
 
+    def _gather_seconds(self) -> float:
+        first = self._scheduler.first_of_burst
+        if first is None:
+            return 0.0
+        rows = len(first.tokens) - self._store.reusable(first.tokens, first.request.tenant)
+        delay = GATHER_SHARE * self._policy.pass_seconds(rows)
+        return max(0.0, first.since + delay - self.clock())
+
     def _end_overdue(self) -> None:
         for number in self._scheduler.overdue():
             self._end_now(number, FinishReason.TIME)
@@ -290,6 +308,10 @@ class Engine:
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
+        for sequence in self._scheduler.in_turn:
+            self._begin_rows(sequence)
+        if not self._scheduler.active:
+            return
         parts, plan = next_pass(self._scheduler.in_turn, self._planner, self._speculation, self._policy)
         for part in parts:
             self._store.will_write(part.sequence.region, part.end)
@@ -303,6 +325,21 @@ class Engine:
         self._count(parts, plan)
         for part in parts:
             self._commit(part, found)
+
+    def _begin_rows(self, sequence: ActiveSequence) -> None:
+        """Prepare a sequence's region for its next rows; end the sequence if they cannot be computed.
+
+        If the region loses its content, the sequence is prefilled again.
+        """
+        try:
+            self._store.begin_rows(sequence.region, sequence.computed)
+        except StateOverflowError as error:
+            self._end_now(sequence.number, FinishReason.FAILED, str(error))
+            self._store.scrub(sequence.region)
+        except Exception:
+            if (held := len(self._store.tokens(sequence.region))) < sequence.computed:
+                sequence.reset(held)
+            raise
 
     def _count(self, parts: Sequence[SequenceRows], plan: PassPlan) -> None:
         """Count a pass that was run, and for each tenant its own rows in it."""

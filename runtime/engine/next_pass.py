@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from anespec.runtime.drafters import Draft
 from anespec.runtime.engine.planner import PlannedRow, Planner, RowShares, Run
+from anespec.runtime.engine.proposals import Ask, Speculation
 from anespec.runtime.engine.sequences import ActiveSequence
 from anespec.runtime.passes import PassPlan, Row, RowKind
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN, DraftPolicy
-from anespec.runtime.speculation.proposals import Ask, Speculation
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,13 @@ class Scheduler:
             return 0.0
         return max(0.0, last.when + HOLD_SECONDS - self._clock())
 
+    @property
+    def first_of_burst(self) -> WaitingRequest | None:
+        """The oldest request, if none has begun and there are regions for more; else None."""
+        if self._active or not len(self._queue) < self._store.capacity:
+            return None
+        return min(self._queue, key=lambda waiting: waiting.since, default=None)
+
     def enqueue(self, waiting: WaitingRequest) -> None:
         """Add a request to the queue."""
         self._queue.add(waiting)

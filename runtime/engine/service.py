@@ -16,11 +16,10 @@ from typing import Self, TypeVar
 
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.event_stream import Stream
-from anespec.runtime.engine.load import ServiceLoad
 from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.engine.room import QueueLimit
 from anespec.runtime.engine.sequences import WaitingRequest
-from anespec.runtime.engine.statistics import RequestStats
+from anespec.runtime.engine.statistics import RequestStats, ServiceLoad
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.pass_costs import CostModel
@@ -296,7 +295,7 @@ class Service:
             self._report_busy(False)
 
     def _hold(self) -> bool:
-        """Wait for a request that would go before the waiting ones; return whether a command came."""
+        """Wait for requests that should begin before or with the waiting ones; return whether one came."""
         seconds = self._engine.hold_seconds
         if not seconds:
             return False

@@ -1,16 +1,32 @@
 """Give the regions of a verifier's state to sequences, and reuse their content for new prompts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.engine.load import PoolLoad
 from anespec.runtime.kv.prefixes import Admission, Prefixes, RingState, RingStates
 from anespec.runtime.kv.saved_prefix import SavedPrefix
 from anespec.runtime.kv.slot_mapping import Regions, SlotMapping
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
+from anespec.system.errors import AnespecError
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """The slots of a pool, by use.
+
+    `slots` is their number. `running` slots hold tokens of running sequences, `kept` ones tokens of ended
+    sequences, which later prompts may reuse.
+    """
+
+    pool: str
+    slots: int
+    running: int
+    kept: int
+
 
 RING_BYTES = 256 << 20
 """The default budget for saved ring states (see RingStates)."""
@@ -29,6 +45,7 @@ class RegionStore:
         self._verifier = verifier
         self._shape = shape
         self._map = SlotMapping.of(shape)
+        self._chunk = next((number for number, pool in enumerate(shape.pools) if pool.is_chunk), None)
         self._capacity = 0
         self._regions = Regions(0)
         self.use(proven)
@@ -88,12 +105,14 @@ class RegionStore:
         idle = self._regions.idle
         admission = self._prefixes.choose(prompt, idle, tenant) if self._reuse else Admission(min(idle), 0)
         region, state = admission.region, admission.ring_state
-        if admission.copies or state is not None:
+        if not admission.is_in_place:
             self._prefixes.clear(region)
         for copy in admission.copies:
             self._verifier.copy_slots(copy.pool, copy.source, copy.target, copy.count)
         if state is not None:
             self._restore(state, region)
+        elif self._chunk is not None and admission.source is not None:
+            self._verifier.copy_carried(admission.source, region)
         self._prefixes.begin(admission, prompt, tenant)
         self._prompts[region] = tuple(prompt)
         self._regions.take(region)
@@ -102,6 +121,34 @@ class RegionStore:
     def release(self, region: int) -> None:
         """Free a region; its content stays until the region is needed."""
         self._regions.release(region)
+
+    def begin_rows(self, region: int, position: int) -> None:
+        """Prepare a region for a pass whose first row of its sequence is at `position`.
+
+        The carried state must stand where the chunk of that position begins. A text begins with zeros. If
+        the state stands a chunk before, the rows of that chunk are folded into it. If this fails, the region
+        holds nothing any more, and its sequence must be prefilled again.
+
+        Raises:
+            StateOverflowError: the carried state leaves fp16's range.
+        """
+        if self._chunk is None:
+            return
+        if position == 0:
+            self._verifier.clear_carried(region)
+            return
+        start = self._map.first_visible(self._chunk, position)
+        if (stands := self.held_from(region, self._chunk)) == start:
+            return
+        if start != position or stands + self._shape.pools[self._chunk].token_slots != start:
+            raise AnespecError(f"the carried state of region {region} stands at {stands}, not at {start}")
+        self._keep_rings(region, start + 1)
+        try:
+            self._verifier.fold(region)
+        except BaseException:
+            self._prefixes.lose(region)
+            raise
+        self._prefixes.folded(region, self._chunk, start)
 
     def will_write(self, region: int, end: int) -> None:
         """Prepare for a pass that writes slots of positions before `end`, also by drafts or pads.
@@ -116,7 +163,7 @@ class RegionStore:
         self._prefixes.extend(region, tokens)
 
     def scrub(self, region: int) -> None:
-        """Zero a region's slots and forget their content.
+        """Zero a region's slots and its carried state, and forget their content.
 
         A masked slot contributes 0 x its value. So a NaN in one slot would spoil all later passes, also those
         of other sequences.
@@ -128,6 +175,8 @@ class RegionStore:
             for slots in self._map.all_slots(number, region):
                 zeros = [np.zeros_like(values).repeat(len(slots), axis=2) for values in one_slot]
                 self._verifier.import_slots(number, slots.start, zeros)
+        if self._chunk is not None:
+            self._verifier.clear_carried(region)
 
     def forget(self) -> None:
         """Record that the whole state is lost."""
@@ -148,7 +197,7 @@ class RegionStore:
                 and all(self.held_from(region, pool) <= first[pool] for pool in pools)
             ):
                 values = [self._export(pool, region, range(first[pool], len(prompt))) for pool in pools]
-                return SavedPrefix(tuple(prompt), tuple(first), tuple(values))
+                return SavedPrefix(tuple(prompt), tuple(first), tuple(values), self._carried(region))
         return None
 
     def restore(self, saved: SavedPrefix, tenant: str) -> bool:
@@ -168,6 +217,8 @@ class RegionStore:
                 part = [array[:, :, done : done + len(slots)] for array in values]
                 self._verifier.import_slots(pool, slots.start, part)
                 done += len(slots)
+        if self._chunk is not None:
+            self._verifier.import_carried(region, saved.carried)
         self._prefixes.hold(region, saved.tokens, saved.first, tenant)
         return True
 
@@ -178,6 +229,10 @@ class RegionStore:
             for slots in self._map.slot_ranges(pool, region, positions)
         ]
         return tuple(np.concatenate(arrays, axis=2) for arrays in zip(*parts, strict=True))
+
+    def _carried(self, region: int) -> tuple[NDArray[np.float16], ...]:
+        """Return a region's carried state, empty for a model without recurrent layers."""
+        return () if self._chunk is None else tuple(self._verifier.export_carried(region))
 
     def _fits(self, saved: SavedPrefix) -> bool:
         """Return whether a prefix has this state's shape and is finite; a NaN would spoil all passes."""
@@ -195,28 +250,37 @@ class RegionStore:
             ]
             if [array.shape for array in arrays] != shapes:
                 return False
-        return all(bool(np.isfinite(array).all()) for arrays in saved.values for array in arrays)
+        if [array.shape for array in saved.carried] != [array.shape for array in self._carried(0)]:
+            return False
+        return all(bool(np.isfinite(array).all()) for part in saved.parts for array in part)
 
     def _keep_rings(self, region: int, end: int) -> None:
         """Save the ring state of a region's prompt if writing positions before `end` would overwrite it."""
         prompt = self._prompts.get(region)
         if prompt is None or not self._reuse:
             return
-        first = {
-            number: self._map.first_visible(number, len(prompt) - 1)
+        last = len(prompt) - 1
+        needed = {
+            number: self._map.first_visible(number, last)
             for number, pool in enumerate(self._shape.pools)
-            if pool.window is not None
+            if pool.window is not None or pool.is_chunk
         }
-        if all(end - self._shape.pools[pool].token_slots <= oldest for pool, oldest in first.items()):
+        if all(self._map.oldest_after(pool, end) <= oldest for pool, oldest in needed.items()):
             return
         if len(self.tokens(region)) < len(prompt):
             return
         del self._prompts[region]
         tenant = self._prefixes.tenant(region)
         if self._rings.has(tenant, prompt) or any(
-            self.held_from(region, pool) > oldest for pool, oldest in first.items()
+            self.held_from(region, pool) > oldest for pool, oldest in needed.items()
         ):
             return
+        least = last if self._chunk is None else needed[self._chunk]
+        first = {
+            pool: max(self._map.first_visible(pool, least), self.held_from(region, pool)) for pool in needed
+        }
+        while any(self._map.first_visible(pool, least) < oldest for pool, oldest in first.items()):
+            least += 1
         values = {
             pool: tuple(
                 self._verifier.export_slots(pool, slots.start, len(slots))
@@ -224,7 +288,7 @@ class RegionStore:
             )
             for pool, oldest in first.items()
         }
-        self._rings.keep(RingState(tenant, prompt, first, values))
+        self._rings.keep(RingState(tenant, prompt, least, first, values, self._carried(region)))
 
     def _restore(self, state: RingState, region: int) -> None:
         """Write a ring state to the slots of a region."""
@@ -232,3 +296,5 @@ class RegionStore:
             positions = range(state.first[pool], len(state.tokens))
             for slots, part in zip(self._map.slot_ranges(pool, region, positions), values, strict=True):
                 self._verifier.import_slots(pool, slots.start, part)
+        if self._chunk is not None:
+            self._verifier.import_carried(region, state.carried)

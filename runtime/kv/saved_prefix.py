@@ -43,17 +43,24 @@ class SavedPrefix:
     """The K/V of a prompt that its last row and the row after it attend to.
 
     `values[pool]` has one array [1, KV heads, positions, head_dim] per state of the pool, for the positions
-    from `first[pool]` to the prompt's end.
+    from `first[pool]` to the prompt's end. `carried` has an array [1, heads, 1, size] per recurrent layer,
+    the state at the start of the chunk of the prompt's last token.
     """
 
     tokens: tuple[int, ...]
     first: tuple[int, ...]
     values: tuple[tuple[NDArray[np.float16], ...], ...]
+    carried: tuple[NDArray[np.float16], ...] = ()
+
+    @property
+    def parts(self) -> tuple[tuple[NDArray[np.float16], ...], ...]:
+        """All arrays in the order in which a file has them."""
+        return (*self.values, self.carried)
 
     @property
     def bytes(self) -> int:
         """The size of the K/V."""
-        return sum(array.nbytes for pool in self.values for array in pool)
+        return sum(array.nbytes for part in self.parts for array in part)
 
 
 class _Header(Record):
@@ -63,6 +70,12 @@ class _Header(Record):
     tokens: tuple[Index, ...] = Field(min_length=1)
     first: tuple[Index, ...]
     shapes: tuple[tuple[Shape, ...], ...]
+    carried: tuple[Shape, ...] = Field(default=(), exclude_if=lambda shapes: not shapes)
+
+    @property
+    def parts(self) -> tuple[tuple[Shape, ...], ...]:
+        """The shapes of all arrays in the file's order."""
+        return (*self.shapes, self.carried)
 
 
 def write_prefix(path: Path, prefix: SavedPrefix, here: RunEnvironment) -> None:
@@ -78,6 +91,7 @@ def write_prefix(path: Path, prefix: SavedPrefix, here: RunEnvironment) -> None:
         tokens=prefix.tokens,
         first=prefix.first,
         shapes=tuple(tuple(array.shape for array in pool) for pool in prefix.values),
+        carried=tuple(array.shape for array in prefix.carried),
     )
     try:
         with Folder.open(path.parent) as folder:
@@ -89,7 +103,7 @@ def write_prefix(path: Path, prefix: SavedPrefix, here: RunEnvironment) -> None:
 def _parts(header: _Header, prefix: SavedPrefix) -> Iterator[bytes]:
     text = header.model_dump_json().encode()
     digest = hashlib.sha256()
-    arrays = (array.tobytes() for pool in prefix.values for array in pool)
+    arrays = (array.tobytes() for part in prefix.parts for array in part)
     for part in itertools.chain((MAGIC, len(text).to_bytes(_LENGTH_BYTES, "little"), text), arrays):
         digest.update(part)
         yield part
@@ -134,7 +148,7 @@ def read_prefix(path: Path, here: RunEnvironment, most_bytes: int) -> SavedPrefi
             header = _Header.model_validate_json(text)
             if header.circumstances != here:
                 raise UnusableError(f"{path}: {_difference(header.circumstances, here)}")
-            size = sum(_size(shape) for pool in header.shapes for shape in pool)
+            size = sum(_size(shape) for part in header.parts for shape in part)
             if size > most_bytes:
                 raise UnusableError(
                     f"{path}: claims to hold {bytes_text(size)}, more than any prompt's K/V of this model"
@@ -148,7 +162,8 @@ def read_prefix(path: Path, here: RunEnvironment, most_bytes: int) -> SavedPrefi
         raise _damaged(path) from None
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
-    return SavedPrefix(header.tokens, header.first, tuple(_arrays(header.shapes, content)))
+    *values, carried = _arrays(header.parts, content)
+    return SavedPrefix(header.tokens, header.first, tuple(values), carried)
 
 
 def _arrays(shapes: Sequence[Sequence[Shape]], content: bytes) -> Iterator[tuple[NDArray[np.float16], ...]]:
@@ -178,4 +193,6 @@ def _difference(there: RunEnvironment, here: RunEnvironment) -> str:
         return f"was written on {printable(there.backend)}, and this is {here.backend}"
     if (there.library_version, there.executor) != (here.library_version, here.executor):
         return f"was written by another version of {here.backend} ({printable(there.library_version)})"
+    if there.folded_by != here.folded_by:
+        return f"was written with another version of numpy ({printable(there.folded_by or 'none')})"
     return "was written on another machine, or with another number of threads"

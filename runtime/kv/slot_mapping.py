@@ -20,7 +20,8 @@ class SlotMapping:
     then page 1 of every region. So short sequences in all regions use the first slots only, and a pass need
     not attend to others.
 
-    If passes write `side_by_side`, no run of rows crosses the end of a ring.
+    A pool of chunks is a ring of one chunk's length, and its rows see their own chunk alone. No run of rows
+    crosses the end of a chunk. If passes write `side_by_side`, none crosses the end of a ring.
 
     Raises:
         ArtifactError: a region is shorter than the context (no window) or than window + block - 1 (window),
@@ -43,6 +44,8 @@ class SlotMapping:
 
     def __post_init__(self) -> None:
         for pool in self.pools:
+            if pool.is_chunk:
+                continue
             needed = self.context if pool.window is None else min(self.context, pool.window + self.block - 1)
             if pool.token_slots < needed:
                 raise ArtifactError(
@@ -62,18 +65,23 @@ class SlotMapping:
         All K/V of a pass are written before any are read. So in a ring the last row must not overwrite a slot
         that the first row still sees.
         """
-        return min(
-            self.context
-            if pool.window is None or pool.token_slots >= self.context
-            else pool.token_slots - pool.window + 1
-            for pool in self.pools
-        )
+        return min(map(self._longest_run_in, self.pools))
+
+    def _longest_run_in(self, pool: KVCacheGroupShape) -> int:
+        if pool.is_chunk:
+            return min(pool.region_slots, self.context)
+        if pool.window is None or pool.token_slots >= self.context:
+            return self.context
+        return pool.token_slots - pool.window + 1
 
     def longest_run_from(self, position: int) -> int:
         """Return the most rows of one sequence in one pass whose first row is at `position`."""
-        if not self.side_by_side:
-            return self.longest_run
-        return min(self.longest_run, *(pool.token_slots - position % pool.token_slots for pool in self.pools))
+        ends = (
+            pool.token_slots - position % pool.token_slots
+            for pool in self.pools
+            if pool.is_chunk or self.side_by_side
+        )
+        return min((self.longest_run, *ends))
 
     def runs(self, positions: range, most: int) -> Iterator[range]:
         """Divide consecutive positions into runs that fit one pass each, of `most` rows or fewer."""
@@ -84,9 +92,18 @@ class SlotMapping:
             position = end
 
     def first_visible(self, pool: int, position: int) -> int:
-        """Return the oldest position that a row at `position` attends to."""
-        window = self.pools[pool].window
-        return 0 if window is None else max(0, position - window + 1)
+        """Return the oldest position that a row at `position` attends to: in a pool of chunks, where its
+        chunk begins."""
+        shape = self.pools[pool]
+        if shape.is_chunk:
+            return position - position % shape.region_slots
+        return 0 if shape.window is None else max(0, position - shape.window + 1)
+
+    def oldest_after(self, pool: int, end: int) -> int:
+        """Return the oldest position whose slot is not overwritten once all positions before `end` are
+        written; in a pool of chunks, where the last of them has its chunk's start."""
+        shape = self.pools[pool]
+        return self.first_visible(pool, end - 1) if shape.is_chunk else end - shape.token_slots
 
     def slot(self, pool: int, region: int, position: int) -> int:
         """Return the home slot of a position."""

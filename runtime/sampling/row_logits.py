@@ -38,8 +38,13 @@ def best_of_slices(found: VocabularySlice, slices: Sequence[int]) -> RowLogits:
     schema.BestHead).
 
     Raises:
-        ArtifactError: a token in `found` is not in its slice.
+        ArtifactError: `found` has another size, or a token in it is not in its slice.
     """
+    if found.size != BEST_CHANNELS * len(slices):
+        raise ArtifactError(
+            f"the head shards return {found.size} numbers for a row, not {BEST_CHANNELS * len(slices)} for "
+            f"{len(slices)} slices; convert with --head-outputs logits"
+        )
     candidates, before = [], 0
     numbers = to_fp16(found).reshape(-1, BEST_CHANNELS).tolist()
     for (logit, first, second, is_finite), tokens in zip(numbers, slices, strict=True):

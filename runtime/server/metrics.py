@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from anespec.runtime.engine.completion import Summary
-from anespec.runtime.engine.load import ServiceLoad
 from anespec.runtime.engine.requests import Principal
+from anespec.runtime.engine.statistics import ServiceLoad
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.models import Models
 

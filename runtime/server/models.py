@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from anespec.manifests.schema import Manifest
 from anespec.runtime.engine.completion import TextStream
-from anespec.runtime.engine.load import ServiceLoad
 from anespec.runtime.engine.requests import Principal
+from anespec.runtime.engine.statistics import ServiceLoad
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.text.conversation import ChatPrompt
 from anespec.runtime.text.tokenizer import Tokenizer

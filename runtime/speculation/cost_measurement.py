@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from time import perf_counter
 
-from anespec.runtime.engine.planner import least_spans, usable_spans
 from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import LogitsRequest, PassPlan, RowKind, Verifier, VerifierShape, run_pass
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import chain_rows
+from anespec.runtime.spans import least_spans, usable_spans
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 
 ROUNDS = 3
@@ -27,6 +27,8 @@ LONG_PASS_SECONDS = 0.3
 DRAFT_ROW_LOGITS = LogitsRequest(best=True, top=8)
 """The results that greedy sampling and `auto` need of a row. Finding the likeliest tokens may take longer
 than finding the best one alone."""
+
+GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 LONG_SPAN = 2048
 """The largest span that is timed. The costs of other spans lie on the line through the shortest and this one.
@@ -141,11 +143,23 @@ def _time_again(
             times[key] = min(times[key], clock() - began)
 
 
+def _different_tokens(vocabulary: int, count: int) -> list[int]:
+    """Return tokens from all over the vocabulary, since rows of one token would use the same experts.
+
+    They are multiples of the golden ratio modulo 1, times the vocabulary's size.
+    """
+    return [int(place * GOLDEN_RATIO % 1 * vocabulary) for place in range(count)]
+
+
 def _plan(shape: VerifierShape, width: int, span: int) -> PassPlan:
     """Return a pass over rows of the first region from position 0 on, with logits for as many rows as a pass
-    with drafts wants."""
+    with drafts wants.
+
+    The rows have different tokens: what a row of a mixture of experts costs depends on the tokens beside it.
+    """
     home = SlotMapping.of(shape)
-    rows = chain_rows(home, 0, 0, RowKind.PROMPT, [0] * min(width, home.longest_run, shape.context))
+    count = min(width, home.longest_run_from(0), shape.context)
+    rows = chain_rows(home, 0, 0, RowKind.PROMPT, _different_tokens(shape.vocabulary, count))
     wanted = dict.fromkeys(range(min(len(rows), 2 * shape.block)), DRAFT_ROW_LOGITS)
     spans = least_spans(rows, width, shape)
     return PassPlan(tuple(rows), width, (max(span, spans[0]), *spans[1:]), wanted)

@@ -113,6 +113,10 @@ class DraftPolicy:
             return max(width, self._widest_within(DRAFT_DELAY, self._costs, waiting, span)) - scheduled
         return max(each for each in self._widths if each <= max(width, scheduled + MAX_DRAFT_LEN)) - scheduled
 
+    def pass_seconds(self, rows: int) -> float:
+        """Return the seconds of a pass with so many rows, or of the widest pass; 0 if unknown."""
+        return 0.0 if self._costs is None else self._costs.seconds(self.width(min(rows, self._widths[-1])), 0)
+
     def token_seconds(self, tokens: int, span: int) -> float | None:
         """Return the seconds per token of a pass without drafts for `tokens` tokens; None if unknown."""
         if self._costs is None or not tokens:

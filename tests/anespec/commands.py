@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fork_server import Command, fork_server
+from once import Once
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,13 @@ def run(
             )
         )
         return CommandResult(code, out.read_text(), err.read_text())
+
+
+def convert_once(once: Once, gguf: Path, output: Path, *options: object) -> Path:
+    """`output`, a copy of the one artifact that the command makes with these options."""
+
+    def make(path: Path) -> None:
+        outcome = run("convert", gguf, "-o", path, *options)
+        assert outcome.code == 0, outcome.err
+
+    return once(output, make, gguf, options)

@@ -7,20 +7,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from commands import run
+from commands import convert_once
 from once import Once
 
 from anespec.embedded import model_path
-
-
-def convert_once(once: Once, gguf: Path, output: Path, *options: object) -> Path:
-    """`output`, a copy of the one artifact that the command makes with these options."""
-
-    def make(path: Path) -> None:
-        outcome = run("convert", gguf, "-o", path, *options)
-        assert outcome.code == 0, outcome.err
-
-    return once(output, make, gguf, options)
 
 
 @pytest.fixture(scope="session")

@@ -90,6 +90,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place, refuse)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize("form", [(), ("--quick",)])
 def test_verdicts_that_hold_are_shown_and_not_measured_again(
@@ -106,6 +107,7 @@ def test_verdicts_that_hold_are_shown_and_not_measured_again(
     assert shown.count("--again measures)") == 4, "the text is given, so that is true of quality, too"
 
 
+@pytest.mark.fast_only("--quality")
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize(
     "changed",
@@ -138,6 +140,7 @@ def test_other_limits_judge_the_kept_figures(judged: Path, text: Path, tmp_path:
     assert [verdict["max_kl"] for verdict in recorded] == [0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs")
 def test_a_quick_verdict_does_not_answer_the_full_question(judged: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(judged, tmp_path / "m.anespec")
@@ -159,6 +162,7 @@ def test_a_kept_verdict_is_about_the_files_that_lie_there(judged: Path, tmp_path
     assert "sha256" in str(result.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [GoldenGateError("it broke"), RuntimeError("it broke")], ids=str)
 def test_a_gate_that_raises_stops_no_other(
     judged: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -197,12 +201,14 @@ def test_a_page_that_cannot_be_written_loses_no_table(judged: Path, monkeypatch:
     assert result.stdout.splitlines()[-1].startswith("On torch with 1 thread judged.anespec computes what")
 
 
+@pytest.mark.slow
 def test_the_last_line_says_what_the_artifact_may_do(judged: Path) -> None:
     last = ask(judged).stdout.splitlines()[-1]
     assert last.startswith("On torch with 1 thread judged.anespec computes what llama.gguf means and may ")
     assert facts_of(ask(judged, "--json"))["summary"] == last
 
 
+@pytest.mark.slow
 def test_a_piped_run_is_not_silent(judged: Path) -> None:
     result = ask(judged, "--again", "--quick", "--gate", "residency", "--gate", "exactness")
     assert result.exception is None, result.exception
@@ -230,7 +236,6 @@ def test_generate_says_why_it_measures_and_how_it_went(judged: Path, tmp_path: P
     assert "this model was never checked on this machine" in stderr(1)
 
 
-@pytest.mark.slow
 def test_generate_goes_on_where_its_verdict_cannot_be_kept(judged: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(judged, tmp_path / "m.anespec")
     shutil.rmtree(copy / "gates")
@@ -331,6 +336,7 @@ def requires_agreement(artifact: Path, *arguments: object) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize("limit", slow_but(["", "kept", "exceeded"], "exceeded"))
 @pytest.mark.parametrize("asked", [(), ("golden",), ("exactness",), ("golden", "exactness")], ids=str)
@@ -362,6 +368,7 @@ def test_what_a_run_says_agrees(
         assert f"may speculate (on record: {'pass' if holds else 'fail'})" in facts["summary"]
 
 
+@pytest.mark.fast_only("('full', True)-False")
 @pytest.mark.parametrize("now", [True, False])
 @pytest.mark.parametrize(
     "before", [("full", True), ("full", False), ("quick", True), ("quick", False)], ids=str

@@ -113,6 +113,7 @@ def test_names_that_a_file_system_or_a_library_refuses(gguf: Path, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_a_model_that_overflows_has_a_red_gate_and_no_text(tmp_path: Path, backend: str) -> None:
     """Each weight is within fp16's range, but what a layer computes is not."""
@@ -139,6 +140,7 @@ def of_nothing(folder: Path, value: float, names: Iterable[str]) -> Path:
     return build(write_gguf(folder / "m.gguf", tensors=tensors), folder / "m.anespec").path
 
 
+@pytest.mark.slow
 def test_weights_that_are_all_zero_compute_what_they_mean(tmp_path: Path) -> None:
     artifact = of_nothing(tmp_path, 0.0, TinyModel().tensors())
     outcome = run("validate", artifact, "--gate", "golden", "--backend", "torch", "--threads", 1, "--json")
@@ -146,6 +148,7 @@ def test_weights_that_are_all_zero_compute_what_they_mean(tmp_path: Path) -> Non
     assert outcome.json["standing"] == "pass"
 
 
+@pytest.mark.slow
 def test_embeddings_that_are_no_numbers_are_judged_without_a_crash(tmp_path: Path) -> None:
     artifact = of_nothing(tmp_path, np.nan, ["token_embd.weight"])
     outcome = run("validate", artifact, "--gate", "golden", "--backend", "torch", "--threads", 1, "--json")
@@ -161,6 +164,7 @@ def test_a_limit_that_no_value_or_every_value_is_above_is_wrong_usage(limit: str
     assert f"Invalid value for '{limit}'" in outcome.output
 
 
+@pytest.mark.slow
 def test_a_gguf_to_compare_with_that_is_not_there_is_said_to_be_missing(
     artifact: Path, tmp_path: Path
 ) -> None:

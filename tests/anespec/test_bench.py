@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from changing import Changing
 from click.testing import CliRunner
 from commands import CommandResult, run
 from html_page import Page
 
-from anespec.cli.bench import run as bench_run_verb
+from anespec.cli.bench import opening
 from anespec.cli.main import cli
 from anespec.embedded import model_path
 from anespec.models.loading import OpenedModel, open_artifact
 from anespec.runtime.drafters import kept_code
-from anespec.runtime.passes import Candidate, PassPlan, PassResult, RowKind, Verifier
 from anespec.system.errors import ExactnessGateError, StorageError
 
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
@@ -81,6 +81,7 @@ def test_without_a_drafter_a_pass_gives_a_token(tmp_path: Path) -> None:
     assert facts["overall"]["tokens"] == facts["overall"]["passes"] > 0
 
 
+@pytest.mark.slow
 def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick tock tick tock", "tick tock")
     outcome = run("bench", "replay", trace, "--vocab", model_path(), "--warm", trace)
@@ -90,6 +91,7 @@ def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     assert max(len(line) for line in outcome.out.splitlines()) <= 80
 
 
+@pytest.mark.fast_only("None-6-trace.jsonl: cannot be read")
 @pytest.mark.parametrize(
     ("content", "code", "sentence"),
     [
@@ -111,6 +113,7 @@ def test_what_is_no_trace_is_told_of_in_a_sentence(
     assert outcome.json["exit_code"] == code
 
 
+@pytest.mark.slow
 def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick tock " * 40)
     given = ("bench", "replay", trace, "--vocab", model_path(), "--drafter", "lookup", "--json")
@@ -128,6 +131,7 @@ def test_costs_say_what_drafts_are_worth(tmp_path: Path) -> None:
     assert "drafts as they pay" in shown
 
 
+@pytest.mark.slow
 def test_what_learns_from_rows_is_told_that_a_trace_has_none(tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick tock")
     given = ("bench", "replay", trace, "--vocab", model_path())
@@ -166,6 +170,7 @@ def test_a_vocabulary_that_is_none_is_named(tmp_path: Path) -> None:
     assert outcome.ends_in_one_sentence()
 
 
+@pytest.mark.slow
 def test_an_artifact_has_a_vocabulary_to_replay_in(artifact: Path, gguf: Path, tmp_path: Path) -> None:
     trace = written(tmp_path / "trace.jsonl", "tick tock tick tock")
     given = ("bench", "replay", trace, "--drafter", "lookup", "--json", "--vocab")
@@ -203,7 +208,6 @@ def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None
     assert "anespec bench" in page.read_text()
 
 
-@pytest.mark.slow
 def test_run_shows_tables_that_fit_a_terminal(trained: Path, measured: tuple[CommandResult, Path]) -> None:
     outcome = run("bench", "run", trained, *QUICK, "--drafts", 2, "--runs", 1, "--temperature", "0.7")
     assert outcome.code == 0, outcome.err
@@ -214,39 +218,15 @@ def test_run_shows_tables_that_fit_a_terminal(trained: Path, measured: tuple[Com
     assert "none differs" in outcome.out
 
 
-class Changing:
-    """Another verifier, whose favoured token is another one where a pass holds three drafts."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
-        self._changes = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._verifier, name)
-
-    def submit(self, plan: PassPlan) -> None:
-        self._changes = sum(row.kind is RowKind.DRAFT for row in plan.rows) == 3
-        self._verifier.submit(plan)
-
-    def wait(self) -> PassResult:
-        found = dict(self._verifier.wait())
-        if self._changes:
-            lane = min(found)
-            best = found[lane].best
-            assert best is not None
-            found[lane] = replace(found[lane], best=Candidate(best.token ^ 1, best.logit))
-        return found
-
-
 @pytest.mark.slow
 def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     trained: Path, measured: tuple[CommandResult, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changing(*given: Any) -> OpenedModel:
         opened = open_artifact(*given)
-        return replace(opened, verifier=Changing(opened.verifier))
+        return replace(opened, verifier=Changing(opened.verifier, drafts=3))
 
-    monkeypatch.setattr(bench_run_verb, "open_artifact", changing)
+    monkeypatch.setattr(opening, "open_artifact", changing)
     outcome = CliRunner().invoke(cli, ["bench", "run", str(trained), *QUICK, "--runs", "2", "--drafts", "3"])
     error = outcome.exception
     assert isinstance(error, ExactnessGateError)
@@ -259,6 +239,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     assert error.facts["differences"]
 
 
+@pytest.mark.fast_only("options3-6-page.html: cannot be written")
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [

@@ -62,18 +62,21 @@ def test_a_model_passes_once_golden_and_exactness_have_said_so(cached: Path, ggu
     assert "fail: exactness" in listed()
 
 
+@pytest.mark.slow
 def test_exactness_alone_is_half_a_check(cached: Path) -> None:
     record_exactness(cached, 0)
     assert "partly checked" in listed()
     assert not Artifact(cached).read_verdicts(GoldenFile).verdicts
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_told_from_what_was_not_checked(cached: Path) -> None:
     (cached / "manifest.json").write_text("{")
     assert "unreadable" in listed()
     assert checked_text({}) == "unreadable"
 
 
+@pytest.mark.fast_only("80")
 @pytest.mark.parametrize("columns", [120, 80, 40])
 def test_names_stay_whole_in_a_narrow_terminal(
     cached: Path, monkeypatch: pytest.MonkeyPatch, columns: int

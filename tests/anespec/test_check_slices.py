@@ -64,6 +64,7 @@ def run_passes(checks: Checks, child: Simulated, seconds: float, until: float) -
     return (child.now - began) / (passes * seconds)
 
 
+@pytest.mark.fast_only("3.0")
 @pytest.mark.parametrize("seconds", [0.001, 0.03, 0.5, 3.0])
 def test_a_check_gets_its_share_while_passes_follow_one_another(seconds: float) -> None:
     child = Simulated()

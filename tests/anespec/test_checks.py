@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from converting import build_once
 from daemons import started, until_true
 from gguf import GGUFReader
+from once import Once
 
 import anespec
 from anespec.checking.background import Checks
@@ -21,7 +24,7 @@ from anespec.checking.model_check import check_asked, run_check
 from anespec.cli.verbs.chat import chat
 from anespec.cli.verbs.generate import generate
 from anespec.cli.verbs.run import run
-from anespec.embedded import model_path
+from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.model import Model
@@ -53,16 +56,34 @@ def artifact(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def tiny(gguf: Path, once: Once, tmp_path: Path) -> Path:
+    """A random model without a verdict, for what needs no draft that comes true; its gates take less time."""
+    return build_once(once, gguf, tmp_path / "own.anespec", target=Target.CPU, context=256)
+
+
+@pytest.fixture
 def without_golden(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GGUF is not there: then a check is a quarter of the work, and of 11 steps."""
     monkeypatch.setattr("anespec.validate.check_parts.source_places", lambda artifact: ())
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], pause: float = 0.05) -> None:
+    """Wait, and look seldom: a check gets only the time that nothing else wants."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(pause)
+
+
+def wait_for_a_step(model: Model, checking: str) -> None:
+    """Until the check is further than it was, or two seconds are over."""
+    end = time.monotonic() + 2
+    until(lambda: model.checking != checking or time.monotonic() > end)
+
+
+def is_checked() -> bool:
+    """Whether a thread of this process waits for a check, or takes up what it found."""
+    return any(thread.name == "anespec check" for thread in threading.enumerate())
 
 
 def children() -> list[psutil.Process]:
@@ -88,12 +109,11 @@ def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> Non
         assert first.statistics.proposed == 0, "nothing is guessed before that is proven"
         assert model.checking is not None
         seen: set[str] = set()
-        # Requests follow one another so closely that the check is stopped nearly all the time, so it gets its
-        # time between them.
         while (checking := model.checking) is not None:
             seen.add(checking)
             assert model.generate(PROMPT, max_tokens=100).text == first.text
-            time.sleep(0.3)
+            # The check is stopped while a request runs, so it gets its time for another step.
+            wait_for_a_step(model, checking)
         # Where the machine was busy when passes were timed, drafts may not pay, and then none is run.
         model._running.take_up(model._running.proven, None)
         last = model.generate(PROMPT, max_tokens=100)
@@ -141,6 +161,7 @@ def test_the_check_is_stopped_while_a_request_runs(artifact: Path) -> None:
     until(lambda: not children())
 
 
+@pytest.mark.slow
 def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
     notes: list[str] = []
     with anespec.load(
@@ -153,12 +174,12 @@ def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
 
 
 @pytest.fixture
-def failing(artifact: Path, tmp_path: Path) -> Path:
+def failing(tiny: Path, gguf: Path, tmp_path: Path) -> Path:
     """An artifact whose manifest names another GGUF, in which the halves of a weight have changed places."""
-    path = artifact / "manifest.json"
+    path = tiny / "manifest.json"
     manifest = json.loads(path.read_text())
-    content = bytearray(model_path().read_bytes())
-    weight = next(each for each in GGUFReader(model_path()).tensors if "ffn_down" in each.name)
+    content = bytearray(gguf.read_bytes())
+    weight = next(each for each in GGUFReader(gguf).tensors if "ffn_down" in each.name)
     first, half = int(weight.data_offset), int(weight.n_bytes) // 2
     content[first : first + 2 * half] = (
         content[first + half : first + 2 * half] + content[first : first + half]
@@ -167,7 +188,7 @@ def failing(artifact: Path, tmp_path: Path) -> Path:
     other.write_bytes(content)
     manifest["source"] |= {"read_from": str(other), "sha256": file_sha256(other)}
     path.write_text(json.dumps(manifest))
-    return artifact
+    return tiny
 
 
 def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
@@ -188,8 +209,8 @@ def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
 def test_a_chat_ends_with_the_code_of_the_gate(failing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lines() -> Iterator[str]:
         yield "/stats\n"
-        until(lambda: bool(children()))
-        until(lambda: not children())
+        until(is_checked)
+        until(lambda: not is_checked())
         yield "/stats\n"
 
     monkeypatch.setattr("anespec.cli.verbs.chat.standard_input_lines", lines)
@@ -206,13 +227,13 @@ def invoke_generate(artifact: Path, *more: object) -> object:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
-def test_generate_prints_first_and_checks_afterwards(artifact: Path) -> None:
-    result = invoke_generate(artifact, "--gates", "later")
+def test_generate_prints_first_and_checks_afterwards(tiny: Path) -> None:
+    result = invoke_generate(tiny, "--gates", "later")
     assert result.exception is None, result.output  # type: ignore[attr-defined]
     assert "it is checked afterwards" in result.stderr  # type: ignore[attr-defined]
     assert result.stdout.strip()  # type: ignore[attr-defined]
-    assert (artifact / "gates" / "costs.json").exists()
-    again = invoke_generate(artifact, "--gates", "later")
+    assert (tiny / "gates" / "costs.json").exists()
+    again = invoke_generate(tiny, "--gates", "later")
     assert "checked" not in again.stderr  # type: ignore[attr-defined]
 
 
@@ -233,11 +254,10 @@ def test_generate_ends_with_the_code_of_a_golden_gate_that_fails(failing: Path) 
     assert result.stdout.strip()  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
-def test_run_with_a_prompt_answers_first_and_checks_afterwards(artifact: Path) -> None:
+def test_run_with_a_prompt_answers_first_and_checks_afterwards(tiny: Path) -> None:
     def answered() -> Result:
-        words = [artifact, "hello", "-n", 5, "--threads", 1, "--gates", "later", "--chat-template", "plain"]
+        words = [tiny, "hello", "-n", 5, "--threads", 1, "--gates", "later", "--chat-template", "plain"]
         result = CliRunner().invoke(run, [str(word) for word in words], input="")
         assert result.exception is None, result.output
         assert result.stdout.strip()
@@ -246,7 +266,7 @@ def test_run_with_a_prompt_answers_first_and_checks_afterwards(artifact: Path) -
     first = answered()
     assert "it is checked afterwards" in first.stderr
     assert "cut off at 5 tokens; -n N changes that" in first.stderr
-    assert (artifact / "gates" / "costs.json").exists()
+    assert (tiny / "gates" / "costs.json").exists()
     assert "checked" not in answered().stderr
 
 
@@ -295,11 +315,11 @@ def test_nothing_is_checked_beside_where_memory_would_not_suffice(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
-def test_checks_of_several_models_take_turns(artifact: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(artifact, tmp_path / "other.anespec")
+def test_checks_of_several_models_take_turns(tiny: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(tiny, tmp_path / "other.anespec")
     checks = Checks()
     first, second = (
-        Model(open_artifact(path, LATER, SILENT), LATER, checks=checks) for path in (artifact, other)
+        Model(open_artifact(path, LATER, SILENT), LATER, checks=checks) for path in (tiny, other)
     )
     try:
         first.prove()
@@ -343,7 +363,7 @@ def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp
     import httpx
 
     with started(tmp_path, failing, ANESPEC_GATES="later") as daemon:
-        until(lambda: "checking" not in daemon.get("/health").json())
+        until(lambda: "checking" not in daemon.get("/health").json(), pause=0.3)
         body = {"prompt": PROMPT, "max_tokens": 2}
         answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
         assert answer.status_code == 503

@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.table import Table
@@ -41,7 +42,7 @@ def test_names_out_of_files_are_shown_and_not_obeyed(
 def test_a_long_run_says_what_is_left_once_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     stream, clock = io.StringIO(), iter((0.0, 40.0, 60.0))
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr("anespec.cli.console.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("anespec.cli.console.time", SimpleNamespace(monotonic=lambda: next(clock)))
     with timed_progress("golden gate", shown=True) as report:
         report("opening", 0.005)
         report("layer 1", 0.5)

@@ -97,6 +97,7 @@ def test_a_pass_that_core_ml_fails_in_costs_time_and_no_text(
     assert generated(converted, *lookup)["output_ids"] == sound["output_ids"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mac")
 def test_a_shard_that_always_fails_ends_the_request_with_a_sentence(
     converted: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,6 +115,7 @@ def test_a_shard_that_always_fails_ends_the_request_with_a_sentence(
     assert "the Neural Engine failed while it ran (0x1d)" in str(outcome.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mac")
 def test_a_chat_answers_on_core_ml_as_on_torch(converted: Path) -> None:
     options = ("-n", 6, "--threads", 1, "--temperature", 0)

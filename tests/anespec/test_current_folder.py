@@ -19,9 +19,9 @@ from opened_files import opened_in, traced, traces_here
 
 from anespec.cli.main import VERBS
 
-MODULES = ("gguf", "numpy", "anespec", "coremltools", "torch", "openvino", "json", "click", "rich", "jinja2")
+MODULES = ("gguf", "numpy", "anespec", "coremltools", "torch", "openvino", "mlx", "json", "click", "rich")
 MODULES += ("pydantic", "multiprocessing", "pickle", "tokenizers", "sitecustomize", "usercustomize", "google")
-MODULES += ("yaml", "numba", "venv", "trap")
+MODULES += ("jinja2", "yaml", "numba", "venv", "trap")
 TRAP = "import os, pathlib\npathlib.Path({marker!r}).touch()\nos._exit(99)\n"
 
 SETTINGS = "disable_jit: 1\nchrome_trace: {marker}\ncache_locator_classes: trap.Locator\n"

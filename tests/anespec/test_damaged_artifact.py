@@ -116,6 +116,7 @@ def test_the_page_shows_no_verdict(damaged: tuple[Path, str]) -> None:
     assert str(artifact.parent) not in html, "the page may be sent to somebody"
 
 
+@pytest.mark.fast_only("cut_short")
 def test_the_doctor_says_it_first_and_fails(damaged: tuple[Path, str]) -> None:
     artifact, named = damaged
     result = asked(doctor, artifact)

@@ -8,7 +8,6 @@ import pytest
 from commands import run
 
 
-@pytest.mark.slow
 def test_a_datastore_is_built_shown_and_drafted_from(gguf: Path, tmp_path: Path) -> None:
     messages = [
         {"role": "user", "content": "Well?"},
@@ -70,6 +69,7 @@ def test_what_it_is_built_of_is_never_replaced_by_it(gguf: Path, tmp_path: Path)
         assert (tmp_path / output).read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="no file here says that it is empty, and is not"
 )
@@ -78,6 +78,7 @@ def test_a_file_that_says_it_is_empty_is_read(gguf: Path, tmp_path: Path) -> Non
     assert outcome.code == 0, outcome.err
 
 
+@pytest.mark.slow
 def test_it_is_said_beforehand_what_will_be_read_and_what_it_takes(gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Some notes.\n" * 1000)
     outcome = run("datastore", "build", "a.txt", "--vocab", gguf, cwd=tmp_path)

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 OTHER_PROGRAMS = re.compile(
-    r"anespec-worker|aider|brew|curl|docker|llama-server|mlx_lm|package_server|pip |twine|uv tool|\w\.py\b"
+    r"anespec-worker|anespec\.embedded|aider|brew|curl|docker|llama-server|mlx_lm|package_server|pip |twine|"
+    r"uv tool|\w\.py\b"
 )
 """What has options of its own; a line of a page that names one is not looked at."""
 

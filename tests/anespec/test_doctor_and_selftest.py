@@ -9,6 +9,7 @@ from anespec.cli.verbs.selftest import default_output
 from anespec.system.user_folders import private_folder
 
 
+@pytest.mark.slow
 def test_the_doctor_says_what_it_found(artifact: Path) -> None:
     found = run("doctor", artifact, "--json")
     facts = found.json
@@ -48,6 +49,7 @@ def test_a_look_at_one_step_does_not_take_the_place_of_the_whole_report() -> Non
     assert [name.name for name in names] == ["report.zip", "report-quick.zip", "report-kv-states.zip"]
 
 
+@pytest.mark.slow
 def test_the_steps_are_listed_in_their_order() -> None:
     ids = [
         "shapes",
@@ -60,6 +62,7 @@ def test_the_steps_are_listed_in_their_order() -> None:
         "trained",
         "states",
         "numbers",
+        "mixers",
         "repeat",
         "exactness",
         "topology",
@@ -68,6 +71,7 @@ def test_the_steps_are_listed_in_their_order() -> None:
     assert [line.split()[0] for line in run("selftest", "--list").out.splitlines()] == ids
 
 
+@pytest.mark.slow
 def test_what_cannot_be_asked_is_one_sentence(tmp_path: Path) -> None:
     unknown = run("selftest", "--only", "nothing", "-o", tmp_path / "r.zip")
     assert unknown.code == 2

@@ -139,6 +139,7 @@ def test_every_option_has_a_flag_that_says_what_it_does() -> None:
                 assert field.description in flags[name].help, name
 
 
+@pytest.mark.slow
 def test_an_output_matches_its_grammar_with_and_without_drafts(trained: Path, tmp_path: Path) -> None:
     grammars = {
         r"[0-9]{3}-[a-f]{2}": {"kind": "regex", "text": r"[0-9]{3}-[a-f]{2}"},

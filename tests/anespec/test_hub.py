@@ -272,6 +272,7 @@ def test_names() -> None:
     assert fetched(Path("model.gguf")) == Path("model.gguf")
 
 
+@pytest.mark.slow
 def test_verbs_take_one(hub: Hub, gguf: Path, tmp_path: Path) -> None:
     hub.repositories["owner/repo"]["main"]["llama.gguf"] = gguf.read_bytes()
     environment = dict(os.environ) | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}

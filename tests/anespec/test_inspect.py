@@ -116,6 +116,7 @@ def test_the_explanation_reads_well(tmp_path: Path) -> None:
     assert "a phone app is one process" in phone
 
 
+@pytest.mark.slow
 def test_convert_warns_of_an_override_out_of_band(tmp_path: Path) -> None:
     source = write_gguf(tmp_path / "m.gguf", TinyModel())
     noisy = run("convert", source, "-o", tmp_path / "b.anespec", "--target", "mac", "--topology", "1,1")
@@ -133,6 +134,7 @@ def test_what_is_known_of_the_first_use_is_said_before_and_after(tmp_path: Path)
     assert "First use" not in run("inspect", source, "--target", "cpu", "--plan").out
 
 
+@pytest.mark.slow
 def test_phi_4_mini_gets_its_preset(tmp_path: Path) -> None:
     path = phi_4_mini(tmp_path / "m.gguf")
     facts = run("inspect", path, "--target", "mac", "--plan", "--json").json
@@ -153,6 +155,7 @@ def test_a_preset_for_another_model_is_refused(tmp_path: Path) -> None:
     assert run("inspect", source, "--preset", "x").code == 2
 
 
+@pytest.mark.slow
 def test_an_artifact_is_described(artifact: Path, gguf: Path) -> None:
     facts = run("inspect", artifact, "--json").json
     assert facts["source"]["name"] == gguf.name
@@ -195,6 +198,7 @@ def test_an_artifact_shows_what_its_gates_found(artifact: Path) -> None:
     assert "KL" in quality["finding"]
 
 
+@pytest.mark.slow
 def test_an_artifact_without_verdicts_of_now_says_why(artifact: Path, tmp_path: Path) -> None:
     copy = tmp_path / "m.anespec"
     shutil.copytree(artifact, copy, ignore=shutil.ignore_patterns("gates"))
@@ -207,6 +211,7 @@ def test_an_artifact_without_verdicts_of_now_says_why(artifact: Path, tmp_path: 
     assert f"No gate has judged it since it changed: anespec validate {copy}" in run("inspect", copy).out
 
 
+@pytest.mark.slow
 def test_an_artifact_shows_residency_and_quality_too(artifact: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The cat sat on the mat. " * 8)
@@ -242,6 +247,7 @@ def test_a_folder_that_is_no_artifact(tmp_path: Path) -> None:
     assert outcome.is_one_sentence()
 
 
+@pytest.mark.slow
 def test_measured_choices_hold_unless_something_else_is_typed(tmp_path: Path, gguf: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text(
@@ -259,6 +265,7 @@ def test_measured_choices_hold_unless_something_else_is_typed(tmp_path: Path, gg
     assert refused.is_one_sentence()
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_mac_predicts_its_speed(tmp_path: Path) -> None:
     source = write_gguf(tmp_path / "m.gguf", TinyModel())
     plan = run("inspect", source, "--target", "mac", "--plan", "--json").json["plan"]

@@ -40,6 +40,7 @@ def run_with(planted: str, *arguments: object, into: Path | None = None) -> Comm
     return CommandResult(done.returncode, done.stdout or "", done.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", [CRASHES_IN_A_STATIC_DESTRUCTOR, CRASHES_AT_THE_INTERPRETERS_END])
 def test_a_result_and_its_code_survive_a_crash_on_the_way_out(planted: str, gguf: Path) -> None:
     outcome = run_with(planted, "inspect", gguf, "--json")
@@ -47,6 +48,7 @@ def test_a_result_and_its_code_survive_a_crash_on_the_way_out(planted: str, gguf
     assert outcome.json["architecture"] == "llama"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", [CRASHES_IN_A_STATIC_DESTRUCTOR, CRASHES_AT_THE_INTERPRETERS_END])
 def test_a_failure_keeps_its_sentence_and_its_code(planted: str, tmp_path: Path) -> None:
     outcome = run_with(planted, "inspect", tmp_path / "none.gguf")
@@ -79,6 +81,7 @@ def test_what_cannot_be_written_at_the_end_is_said() -> None:
     assert outcome.is_one_sentence()
 
 
+@pytest.mark.slow
 def test_what_python_registered_for_the_end_is_done() -> None:
     outcome = run_with("import atexit; atexit.register(print, 'cleared up')", "--version")
     assert outcome.code == 0
@@ -97,6 +100,7 @@ def test_openvino_reports_to_nobody(artifact: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_openvinos_own_tools_still_import_afterwards() -> None:
     source = (
         "import anespec.runtime.backends.portable.openvino_cpu.runner, sys; "

@@ -50,13 +50,13 @@ def test_every_public_name_is_there() -> None:
         _ = anespec.nothing  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_a_typed_program_gets_one_text_four_ways(gguf: Path, tmp_path: Path) -> None:
     texts = continued(gguf, tmp_path)
     assert len(set(texts)) == 1
     assert texts[0]
 
 
+@pytest.mark.slow
 def test_the_library_and_the_verb_give_the_same(model: anespec.Model, trained: Path) -> None:
     flags = ("-n", 12, "--ignore-eos", "--temperature", 0.8, "--seed", 5, "--threads", 1, "--json")
     said = run("generate", trained, "-p", "def area(", *flags).json

@@ -61,6 +61,7 @@ def test_a_notebook_gets_a_line_that_is_written_over(monkeypatch: pytest.MonkeyP
 PROGRAM = "import anespec, sys; anespec.load(sys.argv[1], threads=1)"
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))

@@ -33,6 +33,7 @@ def artifact(stories_int8: Path, tmp_path: Path) -> Artifact:
     return Artifact(tmp_path / "own.anespec")
 
 
+@pytest.mark.slow
 def test_verify_reads_what_is_remembered(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that fails changes no time, so the memory is made to believe in the damaged file."""
     monkeypatch.setattr(known_hashes, "SETTLED_SECONDS", -1.0)

@@ -59,6 +59,7 @@ def test_what_all_choices_have_in_common_is_checked_once(
     assert all(each.sampler._parameters.logit_bias == tuple(BIASES.items()) for each in prepared)
 
 
+@pytest.mark.slow
 def test_a_choice_is_what_its_seed_gives_alone(model: Model) -> None:
     options = anespec.GenerationOptions(
         choices=3, seed=5, temperature=1.0, max_tokens=12, logit_bias={9: 2.0}, frequency_penalty=0.5

@@ -118,6 +118,7 @@ def test_it_is_removed_of_one_or_of_all(gguf: Path, other: Path) -> None:
     assert run("memory", "clear", "--all", "-y", "--json").json == {"removed": [], "bytes": 0}
 
 
+@pytest.mark.slow
 def test_the_same_vocabulary_takes_the_tokens_as_they_are(gguf: Path, tmp_path: Path) -> None:
     learnt(gguf, "bob")
     file = tmp_path / "texts.jsonl"
@@ -133,6 +134,7 @@ def test_the_same_vocabulary_takes_the_tokens_as_they_are(gguf: Path, tmp_path: 
     memory.close()
 
 
+@pytest.mark.slow
 def test_another_vocabulary_reads_the_texts(gguf: Path, other: Path, tmp_path: Path) -> None:
     learnt(gguf)
     file = tmp_path / "texts.jsonl"
@@ -143,6 +145,7 @@ def test_another_vocabulary_reads_the_texts(gguf: Path, other: Path, tmp_path: P
     refused(run("memory", "import", file), 2, "name a model after it")
 
 
+@pytest.mark.slow
 def test_sessions_are_learnt_answer_by_answer(gguf: Path, other: Path, tmp_path: Path) -> None:
     messages = [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
     session = {"id": 1, "messages": [{"role": role, "content": text} for role, text in messages]}
@@ -172,6 +175,7 @@ def test_much_is_learnt_at_once(other: Path, tmp_path: Path) -> None:
     assert run("memory", "export", kept["vocabulary"], tmp_path / "out").code == 0
 
 
+@pytest.mark.fast_only('{"prompt": "a"}\\n-is neither an export')
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -257,6 +261,7 @@ def test_what_is_no_memory_is_in_nobodys_way_and_is_removed(gguf: Path, tmp_path
     assert shown() == [] and not damaged.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_a_person_names_is_left_as_it_is(gguf: Path, tmp_path: Path) -> None:
     folder = tmp_path / "anespec" / "memories"
     folder.mkdir(parents=True)

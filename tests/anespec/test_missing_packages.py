@@ -17,11 +17,11 @@ from packaging.utils import canonicalize_name
 
 from anespec.embedded import model_path
 from anespec.system import packages
-from anespec.system.packages import EXTRAS, install_command
+from anespec.system.packages import EXTRAS, install_command, missing_package
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS_DECLARED: dict[str, list[str]] = PROJECT["optional-dependencies"]
-HEAVY = ("coremltools", "numba", "openvino", "torch", "transformers")
+HEAVY = ("coremltools", "mlx", "numba", "openvino", "torch", "transformers")
 LOADED = "loaded heavy libraries:"
 
 
@@ -110,6 +110,7 @@ def test_plain_anespec_converts_validates_and_generates_without_torch(tmp_path: 
     assert (artifact / "report.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [
@@ -140,6 +141,7 @@ def test_who_looks_loads_nothing_heavy(trained: Path, gguf: Path) -> None:
         assert heavy_loaded(run_without((), *arguments)) == set()
 
 
+@pytest.mark.fast_only("coremltools-arguments0")
 @pytest.mark.parametrize(
     ("package", "arguments"),
     [
@@ -153,6 +155,7 @@ def test_who_looks_loads_nothing_heavy(trained: Path, gguf: Path) -> None:
         ),
         pytest.param("torch", ("selftest", "--quick", "-o", "OUTPUT"), marks=pytest.mark.slow),
         ("openvino", ("generate", "ARTIFACT", "-p", "a", "--backend", "openvino")),
+        pytest.param("mlx", ("generate", "ARTIFACT", "-p", "a", "--backend", "mlx"), marks=pytest.mark.slow),
         ("huggingface_hub", ("generate", "hf:owner/repo/file.gguf", "-p", "a")),
     ],
 )
@@ -165,6 +168,18 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(
     assert outcome.ends_in_one_sentence(), outcome.err
     assert f"{package} is not installed; install it with: {install_command(EXTRAS[package])}" in outcome.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("file", ["core.so", "lib/libmlx.so", "lib/libmlx.dylib"])
+def test_mlx_without_its_library_is_missing(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Linux the package `mlx` has none; another package brings one, for a processor or for CUDA."""
+    (tmp_path / "mlx" / file).parent.mkdir(parents=True)
+    (tmp_path / "mlx" / file).touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "mlx", raising=False)
+    assert (missing_package("mlx") is None) == file.startswith("lib/")
 
 
 class _Recorded:
@@ -243,6 +258,8 @@ def test_on_linux_the_command_takes_torch_for_processors(
     monkeypatch.setattr(sys, "platform", "linux")
     index = "torch --index-url https://download.pytorch.org/whl/cpu"
     assert install_command("torch") == f"pip install {index} && pip install -e '.[torch]'"
+    assert install_command("all") == f"pip install {index} && pip install -e '.[all]'"
+    assert install_command("mlx") == "pip install -e '.[mlx]'"
     assert install_command(None) == "pip install -e ."
     environment(monkeypatch, tmp_path / ".venv", pip=False)
     monkeypatch.setattr(sys, "platform", "linux")

@@ -104,6 +104,7 @@ def test_a_prompt_file_that_may_never_end_is_refused(tmp_path: Path, name: str) 
         PromptFile(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_standard_input_is_bounded(artifact: Path) -> None:
     command = f"{shlex.join(command_of('generate', artifact, '-p', '-'))} </dev/zero"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
@@ -142,6 +143,7 @@ def test_each_line_may_draw_and_end_in_its_own_way(artifact: Path, tmp_path: Pat
     assert json.loads(alone.out)["output_ids"] == biased
 
 
+@pytest.mark.fast_only("line0-has token 1000")
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -41,11 +41,13 @@ def test_the_second_run_knows_what_the_first_has_said(trained: Path, memory: Pat
     assert requests(memory) == 2
 
 
+@pytest.mark.slow
 def test_none_keeps_nothing_on_disk(trained: Path, tmp_path: Path) -> None:
     answer(trained, "none")
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_command_remembers_in_the_users_cache_what_was_asked_before_its_drafter_stood(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

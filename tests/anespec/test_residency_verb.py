@@ -50,6 +50,7 @@ def test_a_shard_that_coremltools_opened_is_the_shard_that_was_converted(tiny_ma
         assert outcome.code == 0, outcome.err
 
 
+@pytest.mark.slow
 def test_a_prediction_is_shown_labelled_and_does_not_fail_the_run(mac: Path) -> None:
     outcome = run("validate", mac, "--gate", "residency")
     assert outcome.code == 0, outcome.err
@@ -94,6 +95,7 @@ def test_json_has_all(mac: Path) -> None:
     assert [verdict["source"] for verdict in recorded] == ["predicted"]
 
 
+@pytest.mark.slow
 def test_for_an_artifact_for_the_cpu_a_note_is_enough(artifact: Path) -> None:
     outcome = run("validate", artifact, "--gate", "residency")
     assert outcome.code == 0
@@ -146,6 +148,7 @@ def test_wrong_usage(arguments: tuple[str, ...]) -> None:
     assert run("validate", *arguments).code == 2
 
 
+@pytest.mark.slow
 def test_a_plan_cannot_be_recorded_here(mac: Path, tmp_path: Path) -> None:
     outcome = run("validate", mac, "--gate", "residency", "--record-plan", tmp_path / "plan.json")
     assert outcome.code == 7
@@ -167,6 +170,7 @@ def on_a_mac(monkeypatch: pytest.MonkeyPatch, off_ane: tuple[str, ...], *argumen
     return CliRunner().invoke(validate, ["--gate", "residency", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_on_a_mac_the_plan_decides_and_is_recorded_and_replayed(
     tiny_mac: Path, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

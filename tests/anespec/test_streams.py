@@ -40,6 +40,7 @@ def commands(gguf: Path, artifact: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     "verb", slow_but(sorted(VERBS.keys() - {"convert", "generate as JSON"}), "help", "inspect")
@@ -77,6 +78,7 @@ def test_closed_standard_error_goes_nowhere_else(commands: dict[str, str], tmp_p
     assert line.startswith('{"prompt_ids"')
 
 
+@pytest.mark.slow
 def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     program = "import os; from anespec.cli.main import _repair_streams as settle; settle()\n"
     program += "os._exit(os.open(os.devnull, os.O_RDONLY))"
@@ -124,6 +126,7 @@ def test_an_interruption_of_generate_says_what_is_whole(
         assert done.stdout == printed
 
 
+@pytest.mark.slow
 def test_an_interruption_once_the_work_is_done_changes_nothing() -> None:
     program = (
         "import os, signal, anespec.cli.main as m; leave = m.leave\n"

@@ -328,6 +328,7 @@ def test_what_stands_for_another_machine() -> None:
     assert UrlName.of(path_of("https://host:8443/a/b.gguf?x=1")).url == "https://host:8443/a/b.gguf?x=1"
 
 
+@pytest.mark.slow
 def test_verbs_take_one(server: FileServer, tmp_path: Path) -> None:
     url = server.url + "/moved/llama.gguf"
     done = subprocess.run(

@@ -310,6 +310,7 @@ def test_a_trickle_ends(
     assert left(tmp_path) == []
 
 
+@pytest.mark.fast_only("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_end_that_is_asked_for_comes_at_once(
     server: FileServer, number: signal.Signals, tmp_path: Path

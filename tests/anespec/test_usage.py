@@ -52,6 +52,8 @@ WITHIN = [
     "worker path",
     "bench replay",
     "bench run",
+    "bench suites",
+    "bench prompts",
     *(f"memory {name}" for name in memory.commands),
 ]
 

@@ -48,6 +48,7 @@ def test_verbose_logs_beside_the_result() -> None:
     assert "anespec: anespec " in outcome.err
 
 
+@pytest.mark.slow
 def test_quiet_leaves_the_text_and_the_errors(trained: Path) -> None:
     quiet = run("-q", "generate", trained, "-p", "def f(", "-n", "4", "--threads", "1")
     assert (quiet.code, quiet.err) == (0, "")

@@ -52,6 +52,7 @@ def test_convert_reports_and_is_up_to_date_the_second_time(gguf: Path, tmp_path:
     assert run("convert", gguf, "-o", target, "--target", "cpu", "--block", "8", "--force").code == 0
 
 
+@pytest.mark.slow
 def test_convert_says_what_storing_the_weights_added(gguf: Path, tmp_path: Path) -> None:
     options = ("--target", "cpu", "--weights", "int8-channel,mlp=int4-block32,head=lut6")
     text = run("convert", gguf, "-o", tmp_path / "a.anespec", *options).out
@@ -71,7 +72,7 @@ def test_convert_says_what_storing_the_weights_added(gguf: Path, tmp_path: Path)
     ("weights", "said"),
     [
         ("int9", "choose one of fp16, int8-block32"),
-        ("fp16,nose=lut4", "choose one of attention, mlp, per_layer"),
+        ("fp16,nose=lut4", "choose one of attention, convolution, mlp, per_layer"),
     ],
 )
 def test_an_unknown_weight_format_or_kind_lists_what_there_is(gguf: Path, weights: str, said: str) -> None:
@@ -80,11 +81,13 @@ def test_an_unknown_weight_format_or_kind_lists_what_there_is(gguf: Path, weight
     assert said in " ".join(outcome.err.split())
 
 
+@pytest.mark.slow
 def test_convert_names_the_artifact_after_the_file(gguf: Path, tmp_path: Path) -> None:
     assert run("convert", gguf, "--target", "cpu", cwd=tmp_path).code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["llama.anespec"]
 
 
+@pytest.mark.fast_only("options6-7")
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -107,7 +110,7 @@ def test_options_that_do_not_fit_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "openvino"))
 def test_validate_runs_both_gates_and_records_them(artifact: Path, backend: str) -> None:
     outcome = run("validate", artifact, "--backend", backend, "--quick", "--threads", 1, "--json")
     assert outcome.code == 0, outcome.err
@@ -119,6 +122,7 @@ def test_validate_runs_both_gates_and_records_them(artifact: Path, backend: str)
         assert backend in [verdict["circumstances"]["backend"] for verdict in verdicts]
 
 
+@pytest.mark.slow
 def test_validate_finds_a_damaged_shard(artifact: Path, gguf: Path, tmp_path: Path) -> None:
     """Weights that are not the GGUF's, with the manifest's hashes made to fit: only the gate can tell."""
     from anespec.gguf.container import GGUFFile
@@ -167,6 +171,7 @@ def test_quality_is_a_report_and_with_a_limit_a_gate(trained: Path, tmp_path: Pa
     assert 'class="red" href="#quality"' in (trained / "report.html").read_text()
 
 
+@pytest.mark.fast_only("xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-options1-2")
 @pytest.mark.parametrize(
     ("content", "options", "code"),
     [
@@ -209,7 +214,8 @@ def _prompt_file(folder: Path, *lines: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "openvino"))
 @pytest.mark.parametrize("sampling", [(), ("--temperature", "0.8", "--seed", "3", "--top-k", "2")])
 def test_generate_is_the_same_with_and_without_drafts(
     trained: Path, tmp_path: Path, backend: str, sampling: tuple[str, ...]
@@ -236,7 +242,6 @@ def test_generate_prints_one_object_with_what_the_issue_names(artifact: Path) ->
     assert {"load", "prefill", "decode"} <= facts["seconds"].keys()
 
 
-@pytest.mark.slow
 def test_generate_measures_exactness_where_it_never_was(gguf: Path, tmp_path: Path) -> None:
     target = tmp_path / "fresh.anespec"
     assert run("convert", gguf, "-o", target, "--target", "cpu").code == 0
@@ -290,6 +295,7 @@ def test_malformed_prompt_files_are_refused_before_anything_runs(
     assert outcome.out == ""
 
 
+@pytest.mark.slow
 def test_prompt_files_may_have_what_json_allows(artifact: Path, tmp_path: Path) -> None:
     """A mark at the start, line ends of other systems, and line separators inside a text."""
     path = tmp_path / "prompts.jsonl"
@@ -328,6 +334,7 @@ def test_wrong_usage_is_json_too(gguf: Path, arguments: tuple[str, ...]) -> None
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.fast_only("arguments1-2")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

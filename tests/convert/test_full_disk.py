@@ -83,6 +83,7 @@ def failing(real: Callable[..., Any], after: int) -> Callable[..., Any]:
     return call
 
 
+@pytest.mark.fast_only("os.mkdir-1")
 @pytest.mark.parametrize("after", slow_but([1, 2], 1))
 @pytest.mark.parametrize(
     "place",

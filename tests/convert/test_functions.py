@@ -78,6 +78,7 @@ def theirs(weights: WeightFormat, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder / "both.mlpackage"
 
 
+@pytest.mark.slow
 def test_the_description_is_the_one_that_save_multifunction_writes(ours: Path, theirs: Path) -> None:
     mine, its = (read_model(package)[0] for package in (ours, theirs))
     for model in (mine, its):

@@ -78,6 +78,7 @@ def interrupted(gguf: Path, output: Path, after: int, **options: object) -> None
     assert not output.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_finished_shards_are_reused(
     gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes], after: int
@@ -100,6 +101,7 @@ def test_finished_shards_are_reused(
         Artifact(output).shard_path(shard)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["checkpoint", "weights"])
 def test_a_damaged_shard_of_an_interrupted_run_is_built_again(
     gguf: Path, tmp_path: Path, uninterrupted: dict[str, bytes], damage: str
@@ -115,6 +117,7 @@ def test_a_damaged_shard_of_an_interrupted_run_is_built_again(
     assert weights(output) == uninterrupted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"weights": WeightChoice(WeightFormat.FP16)}, {"block": 8}, {"context": 128}, {"sequences": 2}],
@@ -127,6 +130,7 @@ def test_shards_of_other_options_are_not_reused(
     assert build(gguf, output, topology=TOPOLOGY).reused_shards == 0
 
 
+@pytest.mark.slow
 def test_shards_of_another_model_are_not_reused(gguf: Path, tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "tiny.gguf", TinyModel(seed=1))
     output = tmp_path / "m.anespec"
@@ -134,6 +138,7 @@ def test_shards_of_another_model_are_not_reused(gguf: Path, tmp_path: Path) -> N
     assert build(gguf, output, topology=TOPOLOGY).reused_shards == 0
 
 
+@pytest.mark.slow
 def test_shards_that_another_topology_shares_are_reused_and_others_removed(tmp_path: Path) -> None:
     three = write_gguf(tmp_path / "tiny.gguf", TinyModel(layers=3))
     output = tmp_path / "m.anespec"
@@ -146,6 +151,7 @@ def test_shards_that_another_topology_shares_are_reused_and_others_removed(tmp_p
     }
 
 
+@pytest.mark.slow
 def test_an_interruption_within_a_shard_leaves_no_part_of_it(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

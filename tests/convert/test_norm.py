@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphs import program_of, reloaded
+from mlx_here import mlx_runner
 from numpy.typing import NDArray
 from old_norm import divided_once
 
@@ -15,11 +16,13 @@ from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.manifests.channel_layout import CHANNELS_AXIS
 from anespec.manifests.schema import TensorSpec
 from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
+from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.torch_cpu.runner import FlushingRunner, TorchRunner
+from anespec.runtime.backends.runner import ShardRunner
 
 Rows = NDArray[np.float16]
-Runner = type[TorchRunner] | type[OpenVINORunner]
-RUNNERS: tuple[Runner, ...] = (TorchRunner, FlushingRunner, OpenVINORunner)
+Runner = Callable[[Program, int], ShardRunner]
+RUNNERS: tuple[Runner, ...] = (TorchRunner, FlushingRunner, OpenVINORunner, mlx_runner)
 SMALLEST_NORMAL, LARGEST = 2.0**-14, 65504.0
 SCALED_EPSILON = 1e-6 / 32**2
 """Of a family whose hidden states are kept smaller: its root is a subnormal number."""

@@ -59,6 +59,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(write_gguf(folder / "tiny.gguf", TinyModel(layers=2)), folder / "m.anespec").path
 
 
+@pytest.mark.fast_only("model")
 @pytest.mark.filterwarnings("ignore:Some dimensions in the input shape are unknown")
 @pytest.mark.parametrize(
     "opening", slow_but(OPENINGS, *(name for name in OPENINGS if name != "materialised"))
@@ -93,6 +94,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     return read_model(folder / "ours.mlpackage")[0], read_model(folder / "theirs.mlpackage")[0]
 
 
+@pytest.mark.slow
 def test_the_metadata_is_that_of_ct_convert_but_for_the_date(both: tuple[Any, Any]) -> None:
     ours, theirs = (dict(model.description.metadata.userDefined) for model in both)
     today = datetime.now(UTC).date().isoformat()
@@ -112,6 +114,7 @@ def test_the_description_and_build_info_are_those_of_ct_convert(both: tuple[Any,
     assert set(ours.mlProgram.attributes) == set(theirs.mlProgram.attributes)
 
 
+@pytest.mark.fast_only("olmo2")
 @pytest.mark.parametrize("family", slow_but(ENDINGS, "granite", "olmo2"))
 def test_the_last_real_operation_is_the_output(family: str, families: Path, tmp_path: Path) -> None:
     gguf = families / f"{family}.gguf"

@@ -84,6 +84,7 @@ def test_layout_and_manifest(gguf: Path, tmp_path: Path) -> None:
     assert file_sha256(artifact.tokens_path()) == manifest.tokens.sha256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.Q8_0]
 )
@@ -146,6 +147,7 @@ def test_the_same_run_again_is_up_to_date(gguf: Path, output: Path) -> None:
     assert everything(output) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -180,6 +182,7 @@ def test_another_model_is_refused(output: Path, tmp_path: Path) -> None:
         build(other, output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove a shard", "remove the tokens"])
 def test_a_damaged_artifact_is_built_again(gguf: Path, output: Path, tmp_path: Path, damage: str) -> None:
     """Every error about a damaged artifact says "convert the model again", so that must help."""
@@ -235,6 +238,7 @@ def test_what_is_no_artifact_is_never_replaced(gguf: Path, tmp_path: Path, repla
     assert everything(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_link_is_followed(gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -244,6 +248,7 @@ def test_a_link_is_followed(gguf: Path, tmp_path: Path) -> None:
     assert Artifact(tmp_path / "real").manifest.topology == (3,)
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_replaced_when_forced(gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "m.anespec").mkdir()
     assert Artifact(build(gguf, tmp_path / "m.anespec", replace=True).path).manifest.topology == (3,)
@@ -293,6 +298,7 @@ def test_a_second_run_at_the_same_time_is_refused(gguf: Path, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["m.anespec"]
 
 
+@pytest.mark.fast_only("folder")
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_what_is_put_at_the_place_during_the_run_stays(gguf: Path, tmp_path: Path, kind: str) -> None:
     """Nothing stood there when the run began, so nobody was asked whether it may go."""
@@ -310,6 +316,7 @@ def test_what_is_put_at_the_place_during_the_run_stays(gguf: Path, tmp_path: Pat
     assert build(gguf, output, topology=(1, 2)).reused_shards == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True])
 def test_only_what_stood_there_is_replaced_by_force(
     gguf: Path, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
@@ -335,6 +342,7 @@ def test_only_what_stood_there_is_replaced_by_force(
     assert [path.name for path in output.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_an_old_artifact_survives_a_kill_before_the_last_step(gguf: Path, output: Path) -> None:
     """Killed when the old one was put aside and the new one had no name yet; and the next run fails."""
     aside = output.with_name(".m.anespec.replaced")

@@ -53,6 +53,7 @@ def test_a_link_at_a_name_that_a_run_uses_is_refused(
     assert (output.parent / name).is_symlink()
 
 
+@pytest.mark.fast_only("shards/.layers_00_01.partial.mlpackage-folder")
 @pytest.mark.parametrize(
     ("place", "kind"),
     [

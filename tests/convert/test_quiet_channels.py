@@ -75,6 +75,7 @@ def test_flushing_changes_no_weight(tmp_path: Path, weight_format: WeightFormat,
     assert np.array_equal(plain, flushed)
 
 
+@pytest.mark.slow
 @given(rows_of_all_magnitudes, st.sampled_from(list(ENGINE_ENCODINGS)))
 def test_nothing_stored_is_subnormal_and_no_error_is_larger_for_it(
     values: NDArray[np.float32], weight_format: WeightFormat
@@ -90,6 +91,7 @@ def test_nothing_stored_is_subnormal_and_no_error_is_larger_for_it(
     assert normal.added.max_error <= max(2 * exact.added.max_error, exact.added.max_error + HALF_STEP * 1.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight_format", [WeightFormat.INT8_CHANNEL, WeightFormat.LUT6, WeightFormat.FP16])
 def test_no_projection_of_an_artifact_holds_one(tmp_path: Path, weight_format: WeightFormat) -> None:
     model = TinyModel()

@@ -106,6 +106,19 @@ def test_functions_of_heads_that_mean_nothing_are_refused(
         Manifest.model_validate(facts)
 
 
+def test_functions_that_mean_nothing_are_refused(gguf: Path, tmp_path: Path) -> None:
+    facts = Artifact(build(gguf, tmp_path / "m.anespec", shapes="functions").path).manifest.model_dump(
+        mode="json"
+    )
+    first, *_ = facts["functions"]
+    for functions, named in (
+        ([first, first], "two functions are called"),
+        ([first | {"rows": None}], "a function takes any number of rows, but shapes are functions"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            Manifest.model_validate(facts | {"functions": functions})
+
+
 def test_what_is_known_of_the_first_use_is_said_with_its_grade() -> None:
     said = first_use(Target.MAC, Shapes.RANGE, (1, 4))
     assert said is not None

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from anespec.convert.weights.formats import choose
 from anespec.convert.weights.stored import store
 from anespec.manifests.schema import WeightFormat
-from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.mil_package import unpacked
 from anespec.validate.golden.stored_weights import stored_weight
 
 Q8_0, Q4_0, Q4_1, Q4_K = (GGMLQuantizationType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "Q4_K"))
@@ -49,11 +49,25 @@ def constants_of(source: ArraySource, folder: Path) -> dict[str, NDArray[Any]]:
     made = next(op for op in program.operations if op.kind == "constexpr_blockwise_shift_scale")
     parts = {}
     for key in {"data", "scale", "offset"} & made.inputs.keys():
-        value = program.constants[made.inputs[key][0]]
-        array = value.unpacked() if isinstance(value, Packed) else value
-        assert not isinstance(array, str)
+        array = unpacked(program.constants[made.inputs[key][0]])
         parts[key] = array.reshape(len(array), -1)
     return parts
+
+
+def test_mxfp4_keeps_its_numbers() -> None:
+    """Every scale that fp16 holds; below its range a block loses what is below 2^-24."""
+    rng = np.random.default_rng(2)
+    blocks = rng.integers(0, 256, size=(36, 8, 17), dtype=np.uint8)
+    blocks[..., 0] = np.arange(36)[:, None] + 104
+    source = ArraySource.of_blocks(blocks.reshape(36, -1), GGMLQuantizationType.MXFP4)
+    choice = choose(WeightFormat.INT8_BLOCK32, source.shape[1], source.kind)
+    stored = store(source, choice)
+    assert stored.added.max_error == 0
+    sizes = (0, 1, 2, 3, 4, 6, 8, 12)
+    assert set(np.unique(stored.parts["data"])) == {*sizes, *(-size for size in sizes)}
+    blocks[0, :, 0] = 0
+    small = ArraySource.of_blocks(blocks.reshape(36, -1), GGMLQuantizationType.MXFP4)
+    assert 0 < store(small, choice).added.max_error < 2.0**-24
 
 
 def fields(source: ArraySource, **offsets: int) -> dict[str, NDArray[np.float16]]:

@@ -18,6 +18,7 @@ KEYS += ("scaling.yarn_beta_fast", "scaling.yarn_beta_slow", "scaling.yarn_log_m
 KEYS += ("scaling.original_context_length", "dimension_count")
 
 
+@pytest.mark.fast_only("llama-longrope")
 @pytest.mark.parametrize("scaling", ["none", "linear", "yarn", "longrope"])
 @pytest.mark.parametrize(
     "family", slow_but(["llama", "gemma3", "ministral3", "phi3-longrope"], "llama", "phi3-longrope")

@@ -28,7 +28,7 @@ def planned(path: Path, rotary_dim: int, context: int) -> ConversionPlan:
 
 def test_only_queries_grow(tmp_path: Path) -> None:
     plan = planned(tmp_path / "m.gguf", HEAD_DIM, 2 * TRAINED)
-    query, key = plan.ropes_of(plan.model.facts.layers[0])
+    query, key = plan.ropes_of(plan.model.facts.attentions[0])
     assert query is not None
     assert key is not None
     assert (query.temperature, key.temperature) == (pytest.approx(0.1), 0)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from family_files import Variant
 from gguf.constants import MODEL_ARCH_NAMES
 from numpy.typing import NDArray
 from tiny_model import TinyModel, write_gguf
@@ -54,6 +55,33 @@ def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
         opened(write_gguf(tmp_path / "m.gguf", tensors={name: None}))
 
 
+@pytest.mark.parametrize(
+    ("variant", "sentence"),
+    [
+        (Variant("apertus", {"block_count": 5}), "'xielu.alpha_p' is not a list of 5 numbers"),
+        (Variant("olmo", {"attention.clamp_kqv": -1.0}), "'olmo.attention.clamp_kqv' is -1; the metadata"),
+        (Variant("olmo", {"attention.clamp_kqv": 1e9}), "clamp_kqv' gives a factor of 1e.09, which fp16"),
+        (Variant("command-r", {"logit_scale": 1e9}), "logit_scale' gives a factor of 1e.09, which fp16"),
+        (
+            Variant("granite", {"residual_scale": 1e-9}, architecture="minicpm"),
+            "residual_scale' gives",
+        ),
+        (Variant("phi2", {"attention.layer_norm_epsilon": 2.0}), "the norm's epsilon 2 is invalid"),
+        (
+            Variant("nemotron", tensors={"blk.1.attn_norm.weight": None}),
+            "1.attn_norm.weight' is missing",
+        ),
+        (Variant("muse-glimmer", tensors={"blk.2.attn_gate.weight": None}), "attn_gate.weight' is missing"),
+        (Variant("starcoder2", tensors={"blk.0.ffn_gate.weight": True}), "does not use: blk.0.ffn_gate"),
+        (Variant("arcee", tensors={"blk.3.attn_norm.bias": True}), "does not use: blk.3.attn_norm.bias"),
+    ],
+    ids=lambda value: value.base if isinstance(value, Variant) else None,
+)
+def test_parts_that_do_not_fit_are_named(tmp_path: Path, variant: Variant, sentence: str) -> None:
+    with pytest.raises((GGUFError, UnsupportedModelError), match=sentence):
+        opened(variant.write(tmp_path / "m.gguf"))
+
+
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight", "output.weight", "blk.1.attn_norm.weight"])
 def test_a_wrong_shape_is_named(tmp_path: Path, name: str) -> None:
     values = TINY.tensors()[name]
@@ -78,10 +106,10 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "reason"),
     [
-        ("mamba2", "keeps a recurrent state"),
-        ("qwen3next", "keeps a recurrent state"),
-        ("qwen3moe", "is a mixture of experts"),
-        ("gpt-oss", "is a mixture of experts"),
+        ("mamba", "keeps a recurrent state"),
+        ("rwkv7", "keeps a recurrent state"),
+        ("glm4moe", "is a mixture of experts of a form that is not supported"),
+        ("llama4", "is a mixture of experts of a form that is not supported"),
         ("bert", "is not a text decoder"),
     ],
 )
@@ -94,13 +122,14 @@ def test_what_will_never_convert_is_refused_with_the_reason(
 
 def test_no_architecture_is_both_refused_and_converted() -> None:
     assert not REFUSED.keys() & FAMILIES.keys()
-    assert REFUSED.keys() | FAMILIES.keys() <= set(MODEL_ARCH_NAMES.values())
+    newer = {"muse-glimmer"}  # llama.cpp reads it, and no release of the package gguf names it
+    assert REFUSED.keys() | FAMILIES.keys() <= set(MODEL_ARCH_NAMES.values()) | newer
 
 
 @pytest.mark.parametrize(
     ("metadata", "error", "words"),
     [
-        ({"llama.expert_count": 8}, UnsupportedModelError, "is a mixture of experts"),
+        ({"llama.expert_count": 8}, GGUFError, "expert_used_count"),
         ({"llama.attention.value_length": 4}, UnsupportedModelError, "K heads of 8 and V heads of 4"),
         ({"llama.rope.scaling.type": "dynamic"}, UnsupportedModelError, "scaling of type 'dynamic'"),
         ({"llama.attention.head_count_kv": 3}, GGUFError, "4 query heads, 3 KV heads"),
@@ -192,7 +221,7 @@ def test_rope_frequencies(
     model = opened(write_gguf(tmp_path / "m.gguf", metadata=metadata, tensors=tensors))
     base = metadata.get("llama.rope.freq_base", 10000.0)
     expected = [1.0 / (base ** (2 * i / 8) * float(divisor[i])) for i in range(4)]
-    angles = model.angles(model.facts.layers[0], 64)
+    angles = model.angles(model.facts.attentions[0], 64)
     assert angles is not None
     assert angles.frequencies == pytest.approx(expected, rel=1e-12)
     assert angles.magnitude == 1.0
@@ -200,7 +229,7 @@ def test_rope_frequencies(
 
 def test_the_rope_has_the_magnitude_that_the_file_gives_it(tmp_path: Path) -> None:
     model = opened(write_gguf(tmp_path / "m.gguf", metadata={"llama.rope.scaling.attn_factor": 1.25}))
-    angles = model.angles(model.facts.layers[0], 64)
+    angles = model.angles(model.facts.attentions[0], 64)
     assert angles is not None
     assert angles.magnitude == 1.25
 
@@ -236,7 +265,7 @@ def test_neox_rows_leave_every_product_of_q_and_k_unchanged(tmp_path: Path, rota
     metadata = {"llama.rope.dimension_count": rotary}
     model = opened(write_gguf(tmp_path / "m.gguf", metadata=metadata, tensors=biases))
     layer = model.facts.layers[0]
-    angles = model.angles(layer, 64)
+    angles = model.angles(model.facts.attentions[0], 64)
     assert angles is not None
     frequencies = np.array(angles.frequencies)
     x = np.random.default_rng(1).normal(size=(2, 32))

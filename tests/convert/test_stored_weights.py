@@ -75,6 +75,7 @@ def plain_error(values: NDArray[np.float32], grid: Grid) -> NDArray[np.float64]:
     return ((np.clip(np.rint(wide / scale), grid.low, grid.high) * scale - wide) ** 2).sum(axis=1)
 
 
+@pytest.mark.slow
 @given(matrices(width=32) | matrices())
 @example(np.array([[FP16_MAX, -1.0], [0.5, -FP16_MAX]], np.float32))
 @pytest.mark.parametrize("weight_format", WeightFormat)
@@ -91,6 +92,7 @@ def test_what_is_reported_is_what_is_stored(weight_format: WeightFormat, values:
     assert added.squared_error == pytest.approx((errors**2).sum(), rel=1e-3, abs=1e-11 * size**2 + lost)
 
 
+@pytest.mark.slow
 @given(matrices(width=32) | matrices())
 @pytest.mark.parametrize("grid", [INT8, INT4])
 def test_a_scale_is_never_worse_than_the_largest_magnitude_alone(
@@ -215,6 +217,7 @@ def test_a_palette_is_no_worse_than_evenly_spaced_numbers(values: NDArray[np.flo
     assert np.sqrt(found) <= np.sqrt(expected) + np.sqrt(rounding)
 
 
+@pytest.mark.slow
 def test_a_palette_of_normal_numbers_is_near_the_optimum() -> None:
     """Lloyd-Max for a normal distribution: 0.009497 at 16 levels, 0.000671 at 64 (Max, 1960; Lloyd, 1982).
 

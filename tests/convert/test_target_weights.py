@@ -107,6 +107,7 @@ def test_scales_are_never_negative(weight_format: WeightFormat, values: NDArray[
     assert (stored_as(values, weight_format).parts["scale"] > 0).all()
 
 
+@pytest.mark.slow
 @given(matrices)
 @example(np.array([[-127.0, 126.0, -1.0]], np.float32))
 @example(np.array([[-1.0, -2.0, -3.0]], np.float32))
@@ -127,6 +128,7 @@ def ascending(numbers: list[float]) -> NDArray[np.float32]:
 halves = st.floats(-FP16_MAX, FP16_MAX, width=16)
 
 
+@pytest.mark.slow
 @given(
     st.lists(halves, min_size=1, max_size=256).map(ascending),
     npst.arrays(np.float32, st.integers(1, 60), elements=st.floats(-FP16_MAX, FP16_MAX, width=32)),

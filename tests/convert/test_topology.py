@@ -63,6 +63,7 @@ layer_sizes = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(sizes=layer_sizes, vocabulary=st.integers(1, 300_000), target=st.sampled_from(Target), data=st.data())
 def test_a_plan_covers_everything_once_and_within_limits(
     sizes: list[int], vocabulary: int, target: Target, data: st.DataObject
@@ -89,6 +90,7 @@ def test_a_plan_covers_everything_once_and_within_limits(
         assert len(widths) == -(-len(tokens) // HEAD_CHANNELS)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     sizes=st.lists(
@@ -121,6 +123,7 @@ def test_no_grouping_is_better(sizes: list[int], target: Target, data: st.DataOb
     assert cost(group_layers(sizes, kinds, limits)) == best
 
 
+@pytest.mark.slow
 @given(count=st.integers(1, 150), size=st.integers(1, 900 * MB), target=st.sampled_from(Target))
 def test_equal_layers_are_shared_out_evenly_larger_shards_first(
     count: int, size: int, target: Target
@@ -163,6 +166,7 @@ def test_a_shard_ends_with_a_pattern_where_bytes_allow() -> None:
     assert any("end within a repeating pattern" in reason for reason in tight.reasons)
 
 
+@pytest.mark.slow
 def test_thousands_of_layers_are_planned_in_seconds() -> None:
     counts = group_layers([2 * MB] * 2048, ["full"] * 2048, SHARD_LIMITS[Target.MAC])
     assert sum(counts) == 2048

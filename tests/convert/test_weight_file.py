@@ -60,6 +60,7 @@ constants = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(constants)
 def test_the_bytes_are_coremltools_own(
     tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[ElementType, int, int]]

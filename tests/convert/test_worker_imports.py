@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tiny_model import TinyModel, write_gguf
 
 from anespec.convert.worker_imports import HIDDEN_LIBRARIES
@@ -11,6 +12,7 @@ from anespec.convert.worker_imports import HIDDEN_LIBRARIES
 MAIN = "from anespec.cli.main import main; main()"
 
 
+@pytest.mark.slow
 def test_building_imports_no_library_that_could_be_converted_from(tmp_path: Path) -> None:
     """And afterwards they can be imported as ever, by whoever needs them."""
     script = f"""
@@ -23,6 +25,7 @@ assert importlib.util.find_spec("torch")
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_line_converts_without_torch(tmp_path: Path) -> None:
     gguf = write_gguf(tmp_path / "m.gguf", TinyModel(layers=1))
     command = [sys.executable, "-X", "importtime", "-c", MAIN, "convert", gguf, "-o", tmp_path / "a"]

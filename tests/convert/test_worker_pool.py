@@ -55,6 +55,7 @@ def files(artifact: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_workers_write_the_same_bytes(gguf: Path, tmp_path: Path) -> None:
     alone, alone_bytes = built(gguf, tmp_path / "alone.anespec", jobs=1)
     several, several_bytes = built(gguf, tmp_path / "several.anespec", jobs=2)
@@ -105,6 +106,7 @@ build.build_unit = build_unit
 """
 
 
+@pytest.mark.fast_only("import absent", "os._exit(3)")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_how_a_worker_fails_is_told_as_what_it_is(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
@@ -119,6 +121,7 @@ def test_how_a_worker_fails_is_told_as_what_it_is(
     assert not list(output.parent.iterdir())
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_import_says_so(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +204,7 @@ def is_alive(group: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", slow_but(["SIGKILL", "SIGINT"], "SIGINT"))
 def test_a_run_that_ends_early_leaves_no_process_behind(gguf: Path, tmp_path: Path, sign: str) -> None:
     script = tmp_path / "run.py"

@@ -46,6 +46,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_it_becomes_the_workers_that_are_wanted(
     gguf: Path, tmp_path: Path, started: list[int], jobs: int

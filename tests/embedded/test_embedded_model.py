@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from anespec.embedded import model_path
 from anespec.embedded.corpus import END_OF_TEXT, end_of_text
 from anespec.embedded.gguf_export import read_network, read_tokenizer
-from anespec.embedded.network import Shape
+from anespec.embedded.shape import Shape
 from anespec.gguf.container import GGUFFile
 
 PYTHON_TEXT = '''class Queue:

@@ -22,7 +22,8 @@ from anespec.embedded.corpus import (
     train_tokenizer,
 )
 from anespec.embedded.gguf_export import read_network, read_tokenizer, write_gguf
-from anespec.embedded.network import Network, Shape
+from anespec.embedded.network import Network
+from anespec.embedded.shape import Shape
 from anespec.embedded.train import CHECKPOINT, Recipe, Streams, Training, run, validation_loss
 from anespec.gguf.container import GGUFFile
 

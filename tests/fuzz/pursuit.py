@@ -4,11 +4,11 @@ import warnings
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from anespec.convert.layers import head_weights, layer_shard_plan, layer_weights, norm, per_layer_mix
+from anespec.convert.layers import head_weights, hidden_norm, layer_shard_plan, layer_weights, per_layer_mix
 from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.planning.report import explain
-from anespec.convert.source.model import OUTPUT_NORM, SourceModel
+from anespec.convert.source.model import SourceModel
 from anespec.convert.source.tokens import write_tokens
 from anespec.convert.weights.stored import DeferredWeight
 from anespec.gguf.container import GGUFFile
@@ -83,7 +83,7 @@ def _read(plan: ConversionPlan) -> None:
         layer_shard_plan(plan, indices)
         _store_all(layer_weights(plan, model.facts.layers[index]))
         _store_all(per_layer_mix(plan, indices))
-    norm(model, OUTPUT_NORM)
+    hidden_norm(model, model.final_norm)
     _store_all(head_weights(plan, plan.topology.heads[0]))
 
 

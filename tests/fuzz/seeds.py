@@ -98,9 +98,14 @@ def shrunk(form: Form) -> Form:
         if id is not None:
             form = form.with_value(key, scalar(UINT32, kept.index(id)))
     rows = tuple(
-        replace(row, dims=(row.dims[0], len(kept))) if row.dims[1:] == (old,) else row for row in form.rows
+        replace(row, dims=(*row.dims[:-1], len(kept))) if row.dims[-1] == old else row for row in form.rows
     )
-    return replace(form, rows=rows)
+    last = max(range(len(rows)), key=lambda number: rows[number].offset, default=None)
+    data_bytes = form.data_bytes
+    if last is not None and rows[last] != form.rows[last]:
+        begin = rows[last].offset
+        data_bytes = begin + (data_bytes - begin) * len(kept) // old
+    return replace(form, rows=rows, data_bytes=data_bytes)
 
 
 def _token_id(pair: Pair) -> int | None:

@@ -52,6 +52,7 @@ def test_what_must_not_happen_is_found_and_the_run_goes_on(
     assert result.cases >= 9
 
 
+@pytest.mark.slow
 def test_a_case_is_the_same_every_time() -> None:
     assert case_content(3, 14) == case_content(3, 14)
     assert case_content(3, 14) != case_content(3, 15)

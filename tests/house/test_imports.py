@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,23 @@ MAY_IMPORT = {layer: set(LAYERS[: number + 1]) for number, layer in enumerate(LA
 MAY_IMPORT["runtime"] -= {"convert"}
 MAY_IMPORT["embedded"] = {"embedded", "gguf", "manifests", "system"}
 MAY_IMPORT["anespec"] = {"anespec", "embedded", *LAYERS}
+INSIDE_RUNTIME = (
+    "text",
+    "sampling",
+    "kv",
+    "backends",
+    "drafters",
+    "speculation",
+    "engine",
+    "draft_model",
+    "server",
+)
+"""Folders of runtime from below to above. Modules beside them may import those below speculation."""
 INSIDE = {"system", "gguf", "models", "checking"}
 """Layers whose folder lies inside anespec/; the others are linked into it."""
 RULES_OF_THEIR_SCHEMA = {"anespec.manifests.schema", "anespec.manifests.consistency"}
 """A manifest is checked whenever one is made, by rules that are about its models."""
-HEAVY = {"torch", "coremltools", "numba", "openvino", "transformers"}
+HEAVY = {"torch", "coremltools", "mlx", "numba", "openvino", "transformers"}
 
 
 def files(folder: str) -> list[Path]:
@@ -53,9 +66,10 @@ def imported(nodes: Iterator[ast.AST]) -> set[str]:
     return names
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Everything that a file imports, inside functions too."""
-    return imported(ast.walk(ast.parse(path.read_text())))
+    return frozenset(imported(ast.walk(ast.parse(path.read_text()))))
 
 
 def loaded_with_module(body: list[ast.stmt], lazy: bool = False) -> Iterator[ast.AST]:
@@ -93,6 +107,24 @@ def test_import_direction(folder: str) -> None:
     assert not wrong
 
 
+def test_import_direction_inside_runtime() -> None:
+    def height(name: str) -> int | None:
+        folder = name.split(".")[2] if name.startswith("anespec.runtime.") else None
+        return INSIDE_RUNTIME.index(folder) if folder in INSIDE_RUNTIME else None
+
+    beside = INSIDE_RUNTIME.index("speculation") - 1
+    own = {name: path for name, path in MODULES.items() if name.startswith("anespec.runtime.")}
+    wrong = {
+        f"{name} imports {target}"
+        for name, path in own.items()
+        for target in imports(path)
+        if (found := height(target)) is not None
+        if found > (beside if (here := height(name)) is None else here)
+    }
+    assert not wrong
+    assert {height(name) for name in own} == {None, *range(len(INSIDE_RUNTIME))}
+
+
 def test_the_design_page_draws_the_imports() -> None:
     """The first table of section 3 has a row for each layer, and an x for each layer that it imports."""
     section = (ROOT / "docs" / "DESIGN.md").read_text().split("\n## 3. ")[1]
@@ -115,6 +147,7 @@ def test_the_design_page_draws_the_imports() -> None:
     assert drawn == real
 
 
+@pytest.mark.slow
 def test_top_folders_are_imported_by_their_installed_name() -> None:
     wrong = {
         f"{path.relative_to(ROOT)} imports {name}"
@@ -181,6 +214,7 @@ def test_command_line_imports_heavy_libraries_inside_its_verbs() -> None:
     assert not heavy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [

@@ -152,6 +152,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built("sdist", clean, tmp_path_factory.mktemp("sdist"))
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_the_package_and_what_builds_it(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {Path(*Path(each.name).parts[1:]) for each in archive.getmembers() if each.isfile()}
@@ -161,6 +162,7 @@ def test_the_sdist_holds_the_package_and_what_builds_it(sdist: Path) -> None:
     assert sdist.stat().st_size < MOST_BYTES
 
 
+@pytest.mark.slow
 def test_the_wheel_of_the_sdist_holds_every_file_of_the_package(sdist: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")

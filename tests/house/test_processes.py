@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("anespec", "convert", "embedded", "manifests", "runtime", "validate")
 STARTS = {"subprocess.Popen", "subprocess.run", "subprocess.check_call", "subprocess.check_output"}
@@ -21,6 +23,7 @@ def folders(call: ast.Call) -> list[str]:
     return [ast.unparse(each.value) for each in call.keywords if each.arg == "cwd"]
 
 
+@pytest.mark.slow
 def test_every_process_starts_in_the_neutral_folder() -> None:
     found = {
         f"{path.relative_to(ROOT)}:{call.lineno}": folders(call)

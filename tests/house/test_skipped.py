@@ -22,16 +22,20 @@ def test_of_files():
 def test_beside_a_peer():
     pytest.importorskip("no_such_package", reason="needs a peer (pip install peer-1.0)")
 
+def test_on_a_gpu():
+    pytest.skip("needs a library (pip install library[cpu])")
+
 def test_that_passes():
     pass
 """
 ENDING = """\
     3  needs Chromium on the PATH (apt-get install chromium)
     1  needs a folder
+    1  needs a library (pip install library[cpu])
     1  needs a peer (pip install peer-1.0)
     1  needs strace (apt-get install strace)
 to run what needs them: sudo apt-get install chromium strace
-to run what needs them: .venv/bin/python -m pip install peer-1.0
+to run what needs them: .venv/bin/python -m pip install library[cpu] peer-1.0
 """
 
 
@@ -55,7 +59,7 @@ def test_reasons_are_counted_and_installed_by_one_command_a_tool(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:
     found = ending(tmp_path, TESTS, *options)
-    assert "= 6 skipped =" in found
+    assert "= 7 skipped =" in found
     assert ENDING in found
 
 

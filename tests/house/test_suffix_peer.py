@@ -122,6 +122,7 @@ def test_a_full_trie_goes_on_counting_what_it_has(text: list[int], nodes: int) -
             assert 0 < trie.nodes[node, COUNT] <= counted(text, stretch)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(texts, texts, texts, st.integers(0, 3))
 def test_chances_are_shares_of_what_followed(

@@ -16,6 +16,11 @@ LEFTOVER = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~$}<:/])/(?:home|Users|root|work|tmp|mnt|opt|private)/\w")
 
 
+WHOLE_CLOCK = re.compile(
+    r"""setattr\((?:[\w.]*\btime, *["']|["'][\w.]*\btime\.)(?:monotonic|time|perf_counter)\b"""
+)
+
+
 def text_files() -> list[Path]:
     found = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]
     for folder in FOLDERS:
@@ -67,3 +72,14 @@ def test_lint_refuses_commented_code_and_debug_prints() -> None:
 )
 def test_the_patterns_can_fail(pattern: re.Pattern[str], line: str, found: bool) -> None:
     assert bool(pattern.search(line)) is found
+
+
+def test_no_test_stops_the_clock_of_the_whole_process() -> None:
+    """The event loops of daemons that several tests share would wait for as long as the machine has run.
+
+    A module's own name `time` can be replaced instead.
+    """
+    assert WHOLE_CLOCK.search('monkeypatch.setattr(course.time, "monotonic", lambda: 0.0)')
+    assert WHOLE_CLOCK.search('monkeypatch.setattr("anespec.cli.console.time.monotonic", clock)')
+    found = [line for line in lines_matching(WHOLE_CLOCK) if not line.startswith("tests/house/")]
+    assert not found

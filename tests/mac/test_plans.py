@@ -31,6 +31,7 @@ def require_whole(plan: ShardComputePlan, artifact: Artifact, shard: Shard, reco
             assert devices[Device.ANE] == 0
 
 
+@pytest.mark.fast_only("Core ML-static")
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(options["shapes"]))
 def test_a_plan_through_coremltools_is_whole(
     core_ml: CoreMLHere, built: Built, options: dict[str, Shapes], record_property: Record

@@ -15,6 +15,7 @@ from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, LogitsRequest, PassPl
 from anespec.runtime.sampling.row_logits import row_logits
 
 
+@pytest.mark.fast_only("Core ML-at_position-range")
 @pytest.mark.parametrize("shapes", slow_but(Shapes, Shapes.RANGE))
 @pytest.mark.parametrize("form", KVForm)
 def test_passes_are_torchs(
@@ -44,6 +45,7 @@ def test_a_pass_gives_the_same_bits_again(core_ml: CoreMLHere, built: Built) -> 
         assert all(same_bits(run_tokens(verifier, TOKENS), first) for _ in range(5))
 
 
+@pytest.mark.fast_only("Core ML")
 def test_every_width_of_a_range_runs(core_ml: CoreMLHere, built: Built, record_property: Record) -> None:
     artifact = built(shapes=Shapes.RANGE)
     backend = CoreMLBackend(COREML_CPU, ComputeUnits.CPU_ONLY, core_ml.library)
@@ -55,6 +57,7 @@ def test_every_width_of_a_range_runs(core_ml: CoreMLHere, built: Built, record_p
             record_property(f"{width} rows give the block's bits", same_bits(mine, block))
 
 
+@pytest.mark.fast_only("Core ML-static")
 @pytest.mark.parametrize("shapes", Shapes)
 def test_best_tokens_are_those_of_all_logits(core_ml: CoreMLHere, built: Built, shapes: Shapes) -> None:
     artifact = built(shapes=shapes, head_outputs=HeadOutputs.ARGMAX)

@@ -39,6 +39,7 @@ def numbers(shape: tuple[int, ...]) -> np.ndarray:
     return drawn.astype(np.float32)
 
 
+@pytest.mark.fast_only("reread-Core ML")
 def test_states_begin_as_zeros_and_keep_what_is_written(
     loaded: tuple[LoadedModel, LayerShard, Artifact], record_property: Record
 ) -> None:

@@ -10,6 +10,7 @@ from anespec.manifests.schema import KVForm, Shapes
 from anespec.runtime.backends import COREML_CPU, TORCH, WORKER, open_verifier
 
 
+@pytest.mark.fast_only("Core ML-reread")
 @pytest.mark.parametrize("form", KVForm)
 def test_the_workers_passes_are_torchs(
     worker: CoreMLHere, built: Built, form: KVForm, record_property: Record

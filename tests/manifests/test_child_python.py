@@ -47,6 +47,7 @@ def trapped(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.fast_only("empty")
 @pytest.mark.parametrize("path", ["", ":", ".", "{here}"], ids=["none", "empty", "dot", "named"])
 def test_a_child_leaves_the_current_folder_alone(
     trapped: Path, monkeypatch: pytest.MonkeyPatch, path: str

@@ -1,10 +1,13 @@
 """A verdict is bound to everything: every field of a real manifest is changed, and none goes unnoticed."""
 
+import hashlib
 import json
 import types
 from collections.abc import Iterator
 from copy import deepcopy
 from enum import Enum
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -15,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.schema import Manifest, Target
-from anespec.manifests.store import UNBOUND, Artifact, manifest_fingerprint
+from anespec.manifests.store import ADDED, UNBOUND, Artifact, manifest_fingerprint
 from anespec.system.errors import ArtifactError
 
 FAMILIES = Path(__file__).resolve().parents[1] / "data" / "families"
@@ -26,13 +29,18 @@ Field = tuple[str, str]
 
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> list[Artifact]:
-    """One with two layer and two head shards and two regions, one with rings and per-layer embeddings."""
+    """One with two layer and two head shards and two regions, one with rings and per-layer embeddings,
+    one with chunks, and one with latents."""
     folder = tmp_path_factory.mktemp("bound")
     tiny = write_gguf(folder / "tiny.gguf", TinyModel(layers=2))
     return [
         Artifact(build(tiny, folder / "a.anespec", topology=(1, 1), head_shards=2, sequences=2).path),
         Artifact(
             build(FAMILIES / "gemma4-ple.gguf", folder / "b.anespec", target=Target.CPU, context=256).path
+        ),
+        Artifact(build(FAMILIES / "mamba2.gguf", folder / "c.anespec", target=Target.CPU, context=64).path),
+        Artifact(
+            build(FAMILIES / "deepseek2.gguf", folder / "d.anespec", target=Target.CPU, context=64).path
         ),
     ]
 
@@ -74,7 +82,7 @@ def other_values(annotation: Any, value: Any) -> Iterator[Any]:
         elif kind is int:
             yield from (1, 2) if value is None else (value + 1, value * 2, value - 1)
         elif kind is float:
-            yield from (value + 0.5, value * 2, -value)
+            yield from (0.5, 2.0) if value is None else (value + 0.5, value * 2, -value)
         elif kind is str:
             yield f"{value or ''}x"
         elif get_origin(kind) is Literal:
@@ -140,6 +148,7 @@ def refused_or(root: Path, facts: dict[str, Any]) -> str | None:
         return None
 
 
+@pytest.mark.slow
 def test_every_field_is_bound_or_refused_or_says_why_not(artifacts: list[Artifact], tmp_path: Path) -> None:
     visited, accepted, unbound = set[Field](), set[Field](), set[str]()
     for artifact in artifacts:
@@ -168,6 +177,32 @@ def test_a_field_added_tomorrow_is_bound(artifacts: list[Artifact]) -> None:
     kinds = ("nearest", "up")
     found = {manifest_fingerprint(Tomorrow.model_validate(facts | {"rounding": kind})) for kind in kinds}
     assert len(found) == len(kinds)
+
+
+def field_of(facts: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    *parents, field = path.split(".")
+    return reduce(getitem, parents, facts), field
+
+
+def test_fields_that_were_added_leave_earlier_fingerprints(artifacts: list[Artifact]) -> None:
+    for artifact in artifacts:
+        facts = artifact.manifest.model_dump(mode="json")
+        for unused in (*UNBOUND, *ADDED):
+            section, field = field_of(facts, unused)
+            del section[field]
+        earlier = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        assert manifest_fingerprint(artifact.manifest) == hashlib.sha256(earlier.encode()).hexdigest()
+
+
+def test_fields_that_were_added_are_bound_once_they_are_used(artifacts: list[Artifact]) -> None:
+    used = {"tokens.embedding_norm": 1e-5, "tokens.position_tensor": "position_embd.weight"}
+    assert used.keys() == ADDED.keys()
+    for path, value in used.items():
+        facts = artifacts[0].manifest.model_dump(mode="json")
+        section, field = field_of(facts, path)
+        assert section[field] == ADDED[path]
+        section[field] = value
+        assert manifest_fingerprint(Manifest.model_validate(facts)) != artifacts[0].fingerprint
 
 
 def test_the_fingerprint_does_not_depend_on_how_the_file_is_written(

@@ -376,6 +376,7 @@ def damaged(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     return change
 
 
+@pytest.mark.slow
 @settings(
     max_examples=600,
     deadline=None,

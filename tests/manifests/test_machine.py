@@ -33,6 +33,7 @@ def test_a_peak_stays_after_memory_is_given_back() -> None:
     assert peak_memory() > before
 
 
+@pytest.mark.slow
 def test_the_peak_is_this_programs_and_not_that_of_what_started_it() -> None:
     """A child begins as a copy of its parent, whose peak some counts of a system keep."""
     held = np.ones(30_000_000)

@@ -13,7 +13,13 @@ FORMATS = st.sampled_from(list(WeightFormat))
 
 def test_one_format_for_all() -> None:
     choice = WeightChoice.parse("lut4")
-    assert {choice.format_of(kind) for kind in KINDS} == {WeightFormat.LUT4}
+    assert {choice.format_of(kind) for kind in {*KINDS} - {*GROUPS["router"]}} == {WeightFormat.LUT4}
+
+
+def test_a_router_is_fp16_unless_it_is_named() -> None:
+    for kind in GROUPS["router"]:
+        assert WeightChoice.parse("lut4").format_of(kind) is WeightFormat.FP16
+        assert WeightChoice.parse("fp16,router=lut4").format_of(kind) is WeightFormat.LUT4
 
 
 def test_the_most_specific_name_wins() -> None:
@@ -46,7 +52,7 @@ def test_it_reads_what_it_says(default: WeightFormat, named: dict[str, WeightFor
         ("", "'' is not a weight format"),
         (
             "fp16,tail=lut4",
-            "'tail' is not a kind of weight; choose one of attention, mlp, per_layer",
+            "'tail' is not a kind of weight; choose one of attention, convolution, mlp, per_layer, ",
         ),
         ("fp16,head=lut5", "'lut5' is not a weight format"),
         ("fp16,lut4", "'lut4' is not KIND=FORMAT"),

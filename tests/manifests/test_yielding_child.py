@@ -57,6 +57,7 @@ def test_it_has_the_lowest_priority_and_stops_with_what_it_has_started(child: Yi
     until(lambda: not is_stopped(child.pid) and not is_stopped(int(helper)))
 
 
+@pytest.mark.slow
 def test_its_clock_stands_still_while_it_is_stopped(child: YieldingChild) -> None:
     lines = child.lines()
     next(lines)
@@ -73,6 +74,7 @@ def test_its_clock_stands_still_while_it_is_stopped(child: YieldingChild) -> Non
     assert max(later - earlier for earlier, later in pairwise(clocks)) < 1.4
 
 
+@pytest.mark.fast_only("running-orphaned")
 @pytest.mark.parametrize("adopters", [(), ADOPTER], ids=["orphaned", "adopted"])
 @pytest.mark.parametrize("state", ["running", "stopped"])
 def test_it_ends_with_whoever_started_it(state: str, adopters: tuple[str, ...]) -> None:

@@ -56,6 +56,7 @@ def whole(tokens: Sequence[int], stops: Sequence[str]) -> tuple[str, bool]:
     return (text[: min(found)[1]], True) if found else (text, False)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 11), max_size=4), max_size=8),

@@ -78,6 +78,7 @@ def test_no_more_drafts_run_than_were_proposed_and_allowed(
             assert sum(lengths) == min(max_rows, sum(len(draft.tokens) for draft in found))
 
 
+@pytest.mark.slow
 @given(prices, st.lists(proposals, min_size=1, max_size=30), st.floats(0.0, 2.0))
 def test_drafts_are_never_estimated_to_lose_more_than_changes_of_width_took(
     known: PassCosts, passes: list[list[Draft]], change: float
@@ -228,6 +229,7 @@ def seconds(known: PassCosts, repetitive: int, source: LookupSource | None) -> t
     return verifier.now, ids(events), engine.counts.accepted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", slow_but([0.0, 0.01], 0.01))
 @pytest.mark.parametrize("milliseconds", [LLAMA_CPP, FLAT_TO_EIGHT])
 def test_guessing_never_costs_two_percent_where_nothing_repeats(
@@ -240,6 +242,7 @@ def test_guessing_never_costs_two_percent_where_nothing_repeats(
     assert took <= 1.02 * plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("milliseconds", "gain"), [(LLAMA_CPP, 1.15), (FLAT_TO_EIGHT, 1.5)])
 def test_guessing_pays_where_text_repeats(milliseconds: dict[int, float], gain: float) -> None:
     known = costs(milliseconds)
@@ -317,3 +320,20 @@ def test_without_partial_spans_the_span_costs_nothing_more() -> None:
     ticks = iter(range(10_000))
     found = measure_pass_costs(verifier, everything(shape), clock=lambda: float(next(ticks)))
     assert {cost.per_slot for cost in found.widths} == {0.0}
+
+
+def test_costs_are_measured_with_different_tokens() -> None:
+    """Rows of one token would use the same experts of a mixture, and cost too little."""
+
+    class Recording(TimedVerifier):
+        def forward(self, plan: PassPlan) -> object:
+            tokens = [row.token for row in plan.rows]
+            assert all(0 <= token < self.shape.vocabulary for token in tokens)
+            different.append((len(set(tokens)), min(len(tokens), self.shape.vocabulary)))
+            return super().forward(plan)
+
+    different: list[tuple[int, int]] = []
+    verifier = Recording(costs(dict.fromkeys(WIDTHS, 5.0)))
+    measure_pass_costs(verifier, everything(verifier.shape), clock=verifier.time)
+    assert max(count for count, _ in different) > 3
+    assert all(count > rows / 2 for count, rows in different)

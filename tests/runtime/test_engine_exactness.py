@@ -22,6 +22,7 @@ from anespec.runtime.sampling import SamplingParameters
 
 VOCABULARY = 12
 GREEDY = SamplingParameters()
+CHUNK = KVCacheGroupShape("chunk", 16, None, is_chunk=True)
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,8 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
                 (KVCacheGroupShape("local", 64, 64 - block),),
                 (KVCacheGroupShape("global", 128, None), KVCacheGroupShape("local", 64, 9)),
                 (KVCacheGroupShape("global", 128, None), KVCacheGroupShape("local", 64, 65 - block)),
+                (KVCacheGroupShape("global", 128, None), KVCacheGroupShape("taps", 64, 4), CHUNK),
+                (KVCacheGroupShape("taps", 64, 3), CHUNK),
             ]
         )
     )

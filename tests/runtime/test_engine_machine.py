@@ -19,11 +19,11 @@ from toy import ToyVerifier, sequential_text, side_by_side, toy_shape
 from anespec.runtime.drafters import DraftSession
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.proposals import LATE_FLOOR
 from anespec.runtime.engine.requests import Event, FinishReason, Request
 from anespec.runtime.passes import KVCacheGroupShape, PassPlan, StateLostError
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
-from anespec.runtime.speculation.proposals import LATE_FLOOR
 
 VOCABULARY = 12
 REPETITIVE = 12
@@ -31,6 +31,14 @@ POOLS = (
     (KVCacheGroupShape("global", 128, None),),
     (KVCacheGroupShape("global", 128, None), KVCacheGroupShape("local", 64, 20)),
     (KVCacheGroupShape("local", 64, 40),),
+)
+RECURRENT = (
+    (
+        KVCacheGroupShape("global", 128, None),
+        KVCacheGroupShape("taps", 64, 4),
+        KVCacheGroupShape("chunk", 16, None, is_chunk=True),
+    ),
+    (KVCacheGroupShape("taps", 64, 3), KVCacheGroupShape("chunk", 8, None, is_chunk=True)),
 )
 TOTALS: Counter[str] = Counter()
 """What happened over all runs: none of it may be 0, or the machine proves less than it says."""
@@ -45,6 +53,7 @@ class MoodyVerifier(ToyVerifier):
         mood, self.mood = self.mood, ""
         if mood == "lose":
             self.state = [[0] * len(tags) for tags in self.state]
+            self.carried = {layer: [0] * len(tags) for layer, tags in self.carried.items()}
             raise StateLostError("gone")
         if mood == "fail":
             raise OSError("hiccup")
@@ -63,6 +72,26 @@ class MoodyVerifier(ToyVerifier):
         self.give_way()
         return super().export_slots(pool, first, count)
 
+    def fold(self, region: int) -> None:
+        if self.mood:
+            # The first of its layers is folded when it fails.
+            first = next(iter(self.carried))
+            self.carried[first][region] = -1
+            TOTALS["folds that failed"] += 1
+            self.give_way()
+        super().fold(region)
+        TOTALS["folds"] += 1
+
+    def copy_carried(self, source: int, target: int) -> None:
+        self.give_way()
+        super().copy_carried(source, target)
+        TOTALS["copied states"] += 1
+
+    def import_carried(self, region: int, values: Sequence[NDArray[Any]]) -> None:
+        self.give_way()
+        super().import_carried(region, values)
+        TOTALS["written states"] += 1
+
 
 class EngineMachine(RuleBasedStateMachine):
     """One engine, its requests, and what became of them."""
@@ -76,7 +105,7 @@ class EngineMachine(RuleBasedStateMachine):
             context=data.draw(st.sampled_from([40, 110])),
             sequences=data.draw(st.sampled_from([1, 3, 4])),
             vocabulary=VOCABULARY,
-            pools=data.draw(st.sampled_from(POOLS)),
+            pools=data.draw(st.sampled_from((*POOLS, *RECURRENT))),
             partial_spans=True,
         )
         if data.draw(st.booleans()):
@@ -210,6 +239,9 @@ class EngineMachine(RuleBasedStateMachine):
                 for position in range(store.held_from(region, number), len(held)):
                     slot = region * pool.region_slots + position % pool.token_slots
                     assert self.verifier.held(number, slot) == (position, held[position])
+                if pool.is_chunk and held:
+                    stands = store.held_from(region, number)
+                    assert self.verifier.stands(region) == {stands}
 
     @invariant()
     def texts_grow_as_they_should(self) -> None:
@@ -267,7 +299,7 @@ def test_whatever_happens_every_text_is_its_own() -> None:
 @pytest.mark.slow
 def test_what_the_machine_is_to_show_happens() -> None:
     TOTALS.clear()
-    always_alike = settings(max_examples=20, stateful_step_count=25, deadline=None, derandomize=True)
+    always_alike = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
     run_state_machine_as_test(EngineMachine, settings=always_alike)
     happened = {
         "accepted drafts",
@@ -282,5 +314,9 @@ def test_what_the_machine_is_to_show_happens() -> None:
         "narrow spans",
         "narrow passes",
         "wide passes",
+        "folds",
+        "folds that failed",
+        "copied states",
+        "written states",
     }
     assert {name for name in happened if not TOTALS[name]} == set()

@@ -183,6 +183,7 @@ def test_a_finished_grammar_ends_the_text(forcing: None) -> None:
         assert events[-1].finish is (FinishReason.STOP if expected[-1] == 11 else FinishReason.LENGTH)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_grammar_s_text_is_the_same_whatever_is_drafted_and_however_it_is_cut(data: st.DataObject) -> None:

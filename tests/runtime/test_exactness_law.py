@@ -40,7 +40,7 @@ def reference(stories_cpu: Path) -> Iterator[ArtifactVerifier]:
     verifier.close()
 
 
-@pytest.fixture(params=slow_but(["torch", "openvino"], "openvino"))
+@pytest.fixture(params=slow_but(["torch", "openvino", "mlx"], "openvino"))
 def verifier(stories_cpu: Path, request: pytest.FixtureRequest) -> Iterator[ArtifactVerifier]:
     verifier = open_verifier(stories_cpu, request.param, threads=1)
     yield verifier
@@ -71,6 +71,7 @@ def assert_same(
         assert (now[:, :, :slots] == then[:, :, :slots]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lane", slow_but([1, 2, 3], 2))
 def test_at_one_shape_the_lane_changes_nothing(
     verifier: ArtifactVerifier, text: list[int], lane: int

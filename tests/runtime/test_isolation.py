@@ -61,6 +61,7 @@ def test_an_owner_s_own_prefix_is_used_again_and_another_s_never() -> None:
         assert asked(service, verifier, STEM, "you").reused == len(STEM) - 1
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(

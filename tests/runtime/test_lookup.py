@@ -69,6 +69,7 @@ limits = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(texts(), st.integers(1, 6), st.one_of(st.just(LookupSettings()), limits), st.data())
 def test_proposals_are_those_of_a_search(

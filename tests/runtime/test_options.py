@@ -34,7 +34,7 @@ def test_a_range_without_limits_is_that_of_numbers() -> None:
 def test_a_draft_source_that_is_not_there_is_refused() -> None:
     """Nothing would draft, and nobody would notice."""
     assert [LoadOptions(drafter=name).drafter for name in DRAFTER_CHOICES] == [*DRAFTER_CHOICES]
-    with pytest.raises(RequestError, match=r"^drafter is 'nope'; it must be none, auto, .* or jacobi$"):
+    with pytest.raises(RequestError, match=r"^drafter is 'nope'; it must be none, auto, .* or model$"):
         LoadOptions(drafter="nope")
 
 

@@ -31,6 +31,7 @@ def test_places_are_home_slots_and_the_window_before_them(
     assert all(place.visible)
 
 
+@pytest.mark.slow
 @given(st.sampled_from([1, 2, 4, 8]), st.booleans(), st.integers(0, 1023), st.integers(1, 1024))
 def test_regions_take_turns_by_pages_where_passes_look_at_the_first_slots(
     sequences: int, partial: bool, start: int, count: int

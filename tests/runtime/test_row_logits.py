@@ -30,6 +30,7 @@ def rows(draw: st.DrawFn) -> tuple[np.ndarray, list[np.ndarray]]:
     return row, parts
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(row=rows(), count=st.integers(1, 40))
 def test_parts_in_any_precision_give_what_the_row_in_fp16_gives(

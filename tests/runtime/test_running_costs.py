@@ -85,6 +85,7 @@ def test_one_outlier_changes_nothing(
         assert of_all(running.current) == pytest.approx(of_all(recorded))
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(rising, rising, st.integers(0, 100))
 def test_widths_that_run_are_known_whatever_was_recorded(
@@ -156,6 +157,7 @@ WRONG = {
 TRUE = {1: 1.0, 2: 1.7, 4: 2.9, 8: 5.0, 16: 9.0, 32: 17.0, 64: 33.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded", slow_but(WRONG.values(), WRONG["as if rows were free"]), ids=WRONG)
 @pytest.mark.parametrize("repetitive", slow_but([0, 12], 0))
 def test_guesses_cost_at_most_two_percent_whatever_was_recorded_also_under_load(

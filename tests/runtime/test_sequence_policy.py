@@ -177,6 +177,7 @@ def run(right: bool | None) -> tuple[float, list[int], TimedVerifier, list[Slow]
     return clock.now - began, found, verifier, sessions
 
 
+@pytest.mark.slow
 def test_a_slow_source_costs_little_where_it_is_wrong_and_brings_much_where_it_is_right() -> None:
     plain, tokens, _, _ = run(None)
     wrong, same, verifier, (session,) = run(False)
@@ -244,7 +245,7 @@ def test_a_session_that_rested_is_told_its_text_in_order_whatever_fills_the_pass
     heard: list[list[int]] = []
     sessions: list[Slow] = []
 
-    class Told(Slow):
+    class ChildLine(Slow):
         def observe(self, committed: Sequence[int], outcome: Outcome, rows: TopKLogits) -> None:
             self.whole.extend(committed)
 
@@ -252,7 +253,7 @@ def test_a_session_that_rested_is_told_its_text_in_order_whatever_fills_the_pass
             heard.append(self.whole)
 
     def opened(tenant: str, prompt: Sequence[int]) -> DraftSession:
-        sessions.append(Told(clock, prompt, len(prompt), False))
+        sessions.append(ChildLine(clock, prompt, len(prompt), False))
         return sessions[-1]
 
     class Waiting(TimedVerifier):

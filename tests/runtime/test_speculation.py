@@ -12,12 +12,12 @@ from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 import anespec.runtime.speculation.sessions as draft_sessions
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
 from anespec.runtime.engine.engine import Engine
+from anespec.runtime.engine.proposals import LATE_FLOOR
 from anespec.runtime.engine.requests import Event, Request
 from anespec.runtime.passes import KVCacheGroupShape, RowKind
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
-from anespec.runtime.speculation.proposals import LATE_FLOOR
 from anespec.runtime.speculation.sessions import BackOff
 
 SHAPE = toy_shape(sequences=3)

@@ -90,6 +90,7 @@ def test_what_a_failed_step_committed_is_kept_when_the_time_is_over_before_the_n
     assert not engine.busy
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.one_of(st.none(), st.floats(0.5, 30)), st.integers(1, 12)), min_size=1, max_size=8)

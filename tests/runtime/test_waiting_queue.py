@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyVerifier, everything, toy_shape
@@ -54,6 +55,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(steps)
 def test_priority_holds_owners_take_turns_and_each_one_s_order_is_kept(steps: list[tuple]) -> None:  # type: ignore[type-arg]
@@ -91,6 +93,7 @@ def test_priority_holds_owners_take_turns_and_each_one_s_order_is_kept(steps: li
     assert not queue._tenants and not queue._lines
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=20),

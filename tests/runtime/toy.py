@@ -49,6 +49,8 @@ def side_by_side(shape: VerifierShape) -> VerifierShape:
     spare = aligned(shape.t_max - 1)
 
     def pool(one: KVCacheGroupShape) -> KVCacheGroupShape:
+        if one.is_chunk:
+            return one
         rows = 0 if one.window is None else aligned(one.window + shape.t_max)
         return replace(one, region_slots=max(one.region_slots, rows) + spare, spare_slots=spare)
 
@@ -97,6 +99,13 @@ class ToyVerifier(WholePasses):
         self.model = ToyModel(shape.vocabulary, repetitive)
         self.layers = [i % len(shape.pools) for i in range(len(shape.pools) + 1)]
         self.state = [[0] * (shape.pools[pool].region_slots * shape.sequences) for pool in self.layers]
+        self.carried = {
+            layer: [0] * shape.sequences
+            for layer, pool in enumerate(self.layers)
+            if shape.pools[pool].is_chunk
+        }
+        self.standing = {0: 0}
+        self.folds = 0
         self.origins: dict[int, tuple[int, int]] = {}
         self.rubbish = 0
         self.passes_run: list[PassPlan] = []
@@ -108,6 +117,13 @@ class ToyVerifier(WholePasses):
     def seen(self, layer: int, lane: int, plan: PassPlan) -> list[int]:
         """The tags in `layer` that the row of `lane` sees, in the order of their slots."""
         place = plan.rows[lane].slots[self.layers[layer]]
+        carried = self.carried.get(layer)
+        if carried is not None and place.home is not None:
+            size = self._shape.chunk or 0
+            region, position = place.home // size, plan.rows[lane].position
+            stands = self.standing[carried[region]]
+            assert stands == position - position % size, "the carried state stands elsewhere"
+            return [carried[region], *(self.state[layer][slot] for slot in place.visible[0])]
         return [self.state[layer][slot] for slot in sorted(slot for span in place.visible for slot in span)]
 
     def held(self, pool: int, slot: int) -> tuple[int, int] | None:
@@ -130,7 +146,7 @@ class ToyVerifier(WholePasses):
                 if (slot := row.slots[pool].home) is not None:
                     self.state[layer][slot] = tag + self.salt(lane, plan)
                     self.origins[self.state[layer][slot]] = (row.position, row.token)
-                elif self._shape.side_by_side:
+                elif self._shape.side_by_side and not self._shape.pools[pool].is_chunk:
                     self.rubbish -= 1
                     self.state[layer][(plan.rows[0].slots[pool].home or 0) + lane] = self.rubbish
         if not plan.wanted:
@@ -155,7 +171,7 @@ class ToyVerifier(WholePasses):
             if shape.side_by_side:
                 assert [place.home for place in places[: len(written)]] == written
                 assert written == [*range(written[0], written[0] + len(written))]
-                last = written[0] + plan.width - 1
+                last = written[0] + (len(written) if pool_shape.is_chunk else plan.width) - 1
                 assert last < plan.spans[pool]
                 assert self.region_of(pool_shape, last) == self.region_of(pool_shape, written[0])
             for row, place in zip(plan.rows, places, strict=True):
@@ -199,8 +215,45 @@ class ToyVerifier(WholePasses):
         for tags, new in zip(layers, values, strict=True):
             tags[first : first + new.shape[2]] = new.ravel().tolist()
 
+    def fold(self, region: int) -> None:
+        """A carried tag becomes one of itself and of the chunk's tags."""
+        self.folds += 1
+        size = self._shape.chunk or 0
+        for layer, carried in self.carried.items():
+            tags = self.state[layer][region * size : (region + 1) * size]
+            stands = self.standing[carried[region]]
+            positions = [self.origins[tag][0] for tag in tags]
+            assert positions == [*range(stands, stands + size)], "a chunk is folded that is not whole"
+            carried[region] = folded_tag(carried[region], tags)
+            self.standing[carried[region]] = stands + size
+
+    def stands(self, region: int) -> set[int]:
+        """The positions at which the region's carried tags stand."""
+        return {self.standing[carried[region]] for carried in self.carried.values()}
+
+    def clear_carried(self, region: int) -> None:
+        for carried in self.carried.values():
+            carried[region] = 0
+
+    def copy_carried(self, source: int, target: int) -> None:
+        self.import_carried(target, self.export_carried(source))
+
+    def export_carried(self, region: int) -> Sequence[NDArray[np.object_]]:
+        return [
+            np.array([carried[region]], dtype=object).reshape(1, 1, 1, 1) for carried in self.carried.values()
+        ]
+
+    def import_carried(self, region: int, values: Sequence[NDArray[np.object_]]) -> None:
+        for carried, new in zip(self.carried.values(), values, strict=True):
+            carried[region] = new.item()
+
     def close(self) -> None:
         """Nothing to release."""
+
+
+def folded_tag(carried: int, tags: Sequence[int]) -> int:
+    """What a recurrent layer carries on from a chunk with these tags."""
+    return hash((carried, "folded", *tags))
 
 
 def drain(engine: Engine) -> dict[int, list[Event]]:
@@ -238,6 +291,11 @@ def sequential_text(
 
     def seen(layer: int, position: int) -> list[int]:
         pool = pools[layer]
+        if pool.is_chunk:
+            carried, start = 0, position - position % pool.region_slots
+            for chunk in range(0, start, pool.region_slots):
+                carried = folded_tag(carried, layers[layer][chunk : chunk + pool.region_slots])
+            return [carried, *layers[layer][start : position + 1]]
         first = 0 if pool.window is None else max(0, position - pool.window + 1)
         return [
             layers[layer][p] for p in sorted(range(first, position + 1), key=lambda p: p % pool.token_slots)

@@ -16,6 +16,7 @@ class ArraySource:
     values: NDArray[np.float32]
     kind: GGMLQuantizationType = GGMLQuantizationType.F32
     name: str = "w"
+    rope_rows: None = None
 
     @property
     def shape(self) -> tuple[int, int]:

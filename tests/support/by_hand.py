@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anespec.runtime.kv.slot_mapping import SlotMapping
-from anespec.runtime.passes import Logits, Row, RowKind, Verifier, run_rows
+from anespec.runtime.passes import Logits, Row, RowKind, Verifier, begin_rows, run_rows
 from anespec.runtime.rows import chain_rows, pad_rows
 
 
@@ -26,10 +26,11 @@ def run_tokens(verifier: Verifier, tokens: Sequence[int], start: int = 0, width:
     """Prompt rows in full passes; logits of every token."""
     width = width or verifier.shape.block
     runs = SlotMapping.of(verifier.shape).runs(range(start, start + len(tokens)), width)
-    parts = [
-        run(verifier, rows_for(verifier, tokens[part.start - start : part.stop - start], part.start), width)
-        for part in runs
-    ]
+    parts = []
+    for part in runs:
+        begin_rows(verifier, 0, part.start)
+        rows = rows_for(verifier, tokens[part.start - start : part.stop - start], part.start)
+        parts.append(run(verifier, rows, width))
     return np.concatenate(parts)
 
 
@@ -40,7 +41,8 @@ def greedy(
     logits = [run_tokens(verifier, prompt, width=width)[-1]]
     tokens = [int(logits[0].argmax())]
     while len(tokens) < count:
-        carry = rows_for(verifier, tokens[-1:], len(prompt) + len(tokens) - 1, RowKind.CARRY)
+        begin_rows(verifier, 0, position := len(prompt) + len(tokens) - 1)
+        carry = rows_for(verifier, tokens[-1:], position, RowKind.CARRY)
         logits.append(run(verifier, carry, width)[0])
         tokens.append(int(logits[-1].argmax()))
     return tokens, np.stack(logits)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from embedded_variants import rewritten
+from gguf import GGUFReader
 
 from anespec.embedded import model_path
 
@@ -15,18 +16,5 @@ TEMPLATE = (
 def write_chatty(path: Path, template: str = TEMPLATE) -> Path:
     """Write it as a GGUF with this template."""
     reader = GGUFReader(model_path())
-    writer = GGUFWriter(path, "llama")
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            kinds = field.types
-            writer.add_key_value(
-                key, field.contents(), kinds[0], kinds[-1] if kinds[0] is GGUFValueType.ARRAY else None
-            )
-    writer.add_chat_template(template)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    tensors = [(tensor.name, tensor.data, tensor.tensor_type) for tensor in reader.tensors]
+    return rewritten(path, reader, lambda key, value: value, tensors, template)

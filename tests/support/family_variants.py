@@ -69,6 +69,31 @@ def slides(pattern: str) -> dict[str, Any]:
     }
 
 
+def experts(count: int, used: int, width: int | None) -> dict[str, Any]:
+    """A mixture; without a width the experts have that of other MLPs."""
+    found = {"expert_count": count, "expert_used_count": used}
+    return found if width is None else found | {"expert_feed_forward_length": width}
+
+
+def latent(heads: int, plain: int, rotary: int, value: int, latent: int, rank: int | None) -> dict[str, Any]:
+    """Latent attention; without a rank queries are made of the hidden state."""
+    return {
+        "attention.head_count": heads,
+        "attention.kv_lora_rank": latent,
+        "attention.q_lora_rank": rank,
+        "attention.key_length": latent + rotary,
+        "attention.value_length": latent,
+        "attention.key_length_mla": plain + rotary,
+        "attention.value_length_mla": value,
+        "rope.dimension_count": rotary,
+    }
+
+
+def plain_queries(layers: int) -> dict[str, Any]:
+    """The tensors of a DeepSeek without a latent of queries."""
+    return {"blk.*.attn_q_*": None, **each(layers, "attn_q.weight")}
+
+
 def exaone4(layers: int) -> dict[str, Any]:
     """EXAONE 4's norms, in a file that starts from Qwen 3's."""
     return {
@@ -123,6 +148,55 @@ CASES: Mapping[str, Case] = {
     "qwen2vl": Case(Variant("qwen2", {"rope.dimension_sections": [2, 3, 3, 0]}, architecture="qwen2vl")),
     "qwen3 small": Case(Variant("qwen3", SMALL)),
     "qwen3vl": Case(Variant("qwen3", {"rope.dimension_sections": [6, 5, 5, 0]}, architecture="qwen3vl")),
+    "qwen3moe of 6 experts": Case(Variant("qwen3moe", SMALL | experts(6, 3, 40))),
+    "qwen2moe": Case(
+        Variant("qwen2moe", EVEN | experts(5, 1, 24) | {"expert_shared_feed_forward_length": 56})
+    ),
+    "mixtral of 5 experts": Case(Variant("mixtral", EVEN | experts(5, 4, None))),
+    "olmoe": Case(Variant("olmoe", sizes(48, 3, 3, 16, 40, 3) | experts(7, 3, None))),
+    "granitemoe with a shared expert": Case(
+        Variant(
+            "granitemoe",
+            {"expert_shared_feed_forward_length": 40},
+            each(4, *(f"ffn_{role}_shexp.weight" for role in ("gate", "up", "down"))),
+        )
+    ),
+    "ernie4_5-moe": Case(
+        Variant(
+            "ernie4_5-moe",
+            EVEN | experts(6, 2, 24) | {"expert_shared_feed_forward_length": 40, "block_count": 4},
+        )
+    ),
+    "gpt-oss": Case(
+        Variant("gpt-oss", {WINDOW: 16, "block_count": 3} | experts(6, 3, 40), {"*_sinks.weight": 0.5})
+    ),
+    "lfm2moe": Case(Variant("lfm2moe", experts(6, 3, 40) | {"leading_dense_block_count": 1})),
+    "deepseek2 of other sizes": Case(
+        Variant(
+            "deepseek2",
+            latent(3, 24, 8, 20, 40, 28) | experts(6, 3, 40) | {"expert_shared_count": 2, "block_count": 3},
+        )
+    ),
+    "deepseek2 lite with yarn": Case(
+        Variant(
+            "deepseek2",
+            latent(2, 8, 12, 16, 24, None)
+            | yarn()
+            | experts(4, 2, 16)
+            | {"block_count": 27, "embedding_length": 32, "feed_forward_length": 40}
+            | {"rope.scaling.yarn_log_multiplier": 0.0707, "rope.scaling.yarn_beta_fast": 8.0},
+            plain_queries(27),
+        ),
+        tokens=100,
+    ),
+    "deepseek2 with sigmoids": Case(
+        Variant(
+            "glm4moelite",
+            latent(5, 16, 4, 8, 16, 12)
+            | yarn(8.0, 48)
+            | {"rope.scaling.yarn_log_multiplier": 0.1, "expert_gating_func": 2},
+        )
+    ),
     "phi3 separate with biases": Case(
         Variant(
             "phi3",
@@ -207,6 +281,166 @@ CASES: Mapping[str, Case] = {
             architecture="exaone4",
         ),
         tokens=40,
+    ),
+    "command-r of 64 layers": Case(
+        Variant(
+            "command-r",
+            sizes(24, 3, 1, 8, 24, 64),
+            each(64, "attn_q_norm.weight", "attn_k_norm.weight"),
+        ),
+        tokens=40,
+    ),
+    "cohere2 of 5 layers": Case(Variant("cohere2", {WINDOW: 9, "block_count": 5})),
+    "starcoder2 even": Case(Variant("starcoder2", EVEN)),
+    "stablelm parallel": Case(
+        Variant(
+            "stablelm",
+            tensors={
+                "blk.*.ffn_norm.*": None,
+                **each(4, "attn_q_norm.weight", "attn_k_norm.weight"),
+            },
+        )
+    ),
+    "phi2 fused": Case(
+        Variant(
+            "phi2",
+            tensors={"blk.*.attn_[qkv].*": None, **each(4, "attn_qkv.weight", "attn_qkv.bias")},
+        )
+    ),
+    "falcon with two norms": Case(
+        Variant("falcon", {"attention.head_count_kv": 2}, each(4, "attn_norm_2.weight", "attn_norm_2.bias"))
+    ),
+    "muse-glimmer of 6 layers": Case(
+        Variant(
+            "muse-glimmer",
+            {WINDOW: 9, "block_count": 6, PATTERN: [True, True, True, False, True, True], SWA_BASE: 300.0},
+        )
+    ),
+    "nemotron even": Case(Variant("nemotron", EVEN)),
+    "apertus of 4 layers": Case(Variant("apertus", EVEN | {"block_count": 4})),
+    "gpt2 even": Case(Variant("gpt2", EVEN)),
+    "lfm2 of 7 layers and 4 taps": Case(
+        Variant(
+            "lfm2",
+            {
+                "block_count": 7,
+                "attention.head_count_kv": [0, 4, 0, 0, 1, 0, 0],
+                "shortconv.l_cache": 4,
+            },
+        )
+    ),
+    "mamba2 of 3 layers and 2 groups": Case(
+        Variant(
+            "mamba2",
+            {
+                "block_count": 3,
+                "ssm.group_count": 2,
+                "ssm.time_step_rank": 4,
+                "ssm.state_size": 32,
+                "ssm.conv_kernel": 3,
+            },
+        )
+    ),
+    "granitehybrid with rope": Case(
+        Variant(
+            "granitehybrid",
+            {
+                "block_count": 5,
+                "attention.head_count_kv": [0, 1, 0, 4, 0],
+                "rope.scaling.finetuned": True,
+                "ssm.group_count": 2,
+            },
+        )
+    ),
+    "nemotron_h of 5 layers": Case(
+        Variant(
+            "nemotron_h",
+            {
+                "block_count": 5,
+                "attention.head_count_kv": [0, 2, 0, 0, 0],
+                "feed_forward_length": [0, 0, 96, 0, 160],
+                "expert_group_count": None,
+                "expert_group_used_count": None,
+            },
+        )
+    ),
+    "nemotron_h_moe of 5 experts": Case(
+        Variant(
+            "nemotron_h_moe",
+            experts(5, 2, 40)
+            | {
+                "block_count": 5,
+                "attention.head_count_kv": [0, 0, 2, 0, 0],
+                "feed_forward_length": [0, 40, 0, 40, 40],
+                "expert_shared_feed_forward_length": 56,
+                "expert_weights_norm": False,
+                "expert_weights_scale": 1.5,
+            },
+        )
+    ),
+    "nemotron_h_moe without keys of weights": Case(
+        Variant(
+            "nemotron_h_moe",
+            experts(12, 1, None)
+            | dict.fromkeys(("expert_weights_norm", "expert_weights_scale", "expert_feed_forward_length"))
+            | {"expert_gating_func": 1},
+        )
+    ),
+    "nemotron_h_moe with latent experts": Case(
+        Variant(
+            "nemotron_h_moe",
+            experts(7, 4, 56) | {"moe_latent_size": 24},
+            {f"blk.{layer}.ffn_latent_{role}.weight": True for layer in (1, 5) for role in ("down", "up")},
+        )
+    ),
+    "falcon-h1 with norms of 2 groups": Case(
+        Variant("falcon_h1", {"ssm.group_count": 2}, each(4, "ssm_norm.weight"))
+    ),
+    "qwen35 of 5 layers": Case(
+        Variant(
+            "qwen35",
+            {
+                "block_count": 5,
+                "attention.recurrent_layers": None,
+                "full_attention_interval": 3,
+                "ssm.time_step_rank": 6,
+                "ssm.inner_size": 96,
+            },
+        )
+    ),
+    "qwen35moe of 6 experts": Case(
+        Variant(
+            "qwen35moe",
+            {
+                "block_count": 5,
+                "attention.recurrent_layers": None,
+                "full_attention_interval": 3,
+                "expert_count": 6,
+                "expert_used_count": 3,
+            },
+        )
+    ),
+    "qwen3next of 6 value heads": Case(
+        Variant(
+            "qwen3next",
+            {
+                "block_count": 5,
+                "attention.recurrent_layers": None,
+                "full_attention_interval": 3,
+                "ssm.time_step_rank": 6,
+                "ssm.inner_size": 96,
+            },
+        )
+    ),
+    "arcee yarn": Case(Variant("arcee", yarn())),
+    "olmo clamped": Case(Variant("olmo", {"attention.clamp_kqv": 0.5})),
+    "minicpm": Case(Variant("granite", {"attention.scale": None}, architecture="minicpm")),
+    "minicpm without scales": Case(
+        Variant(
+            "granite",
+            dict.fromkeys(("attention.scale", "embedding_scale", "residual_scale", "logit_scale")),
+            architecture="minicpm",
+        )
     ),
     "internlm2": Case(Variant("llama", EVEN, architecture="internlm2")),
     "xverse": Case(Variant("llama", EVEN, architecture="xverse")),

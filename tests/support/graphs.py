@@ -7,10 +7,17 @@ import numpy as np
 from arrays import ArraySource
 
 from anespec.convert.families.family import Activation
-from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
+from anespec.convert.graph.attention import (
+    Attention,
+    AttentionPlan,
+    AttentionSizes,
+    AttentionWeights,
+    KeyWeights,
+)
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.mlp import MLPWeights
+from anespec.convert.graph.norm import Norm
 from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.shards import (
     LayerPlan,
@@ -63,29 +70,35 @@ def layers(
         return Projection(DeferredWeight(ArraySource(values), weight_format))
 
     q, kv = HEADS * HEAD_DIM, kv_heads * HEAD_DIM
-    norm = np.ones(D, np.float16)
+    norm = Norm(np.ones(D, np.float16))
+    sizes = AttentionSizes(HEADS, kv_heads, HEAD_DIM, rotary_dim, shape, HEAD_DIM**-0.5, EPSILON)
+    rope = ROPE.model_copy(update={"frequencies": ROPE.frequencies[: rotary_dim // 2]})
+    attentions = [AttentionPlan(index, sizes, POOL, rope, rope, index) for index in indices]
     weights = [
         LayerWeights(
             attention_norm=norm,
-            attention=AttentionWeights(
-                q=projection(q, D),
-                output=projection(D, q),
-                keys=KeyWeights(k=projection(kv, D), v=projection(kv, D)),
+            mixers=(
+                Attention(
+                    plan,
+                    AttentionWeights(
+                        q=projection(q, D),
+                        output=projection(D, q),
+                        keys=KeyWeights(k=projection(kv, D), v=projection(kv, D)),
+                    ),
+                ),
             ),
             after_attention_norm=None,
             mlp_norm=norm,
             mlp=MLPWeights(projection(FF, D), projection(FF, D), projection(D, FF)),
             after_mlp_norm=None,
         )
-        for _ in indices
+        for plan in attentions
     ]
-    sizes = AttentionSizes(HEADS, kv_heads, HEAD_DIM, rotary_dim, shape, HEAD_DIM**-0.5, EPSILON)
-    rope = ROPE.model_copy(update={"frequencies": ROPE.frequencies[: rotary_dim // 2]})
     plans = tuple(
-        LayerPlan(index, sizes, POOL, rope, rope, index, Activation.SILU, residual_scale=1.0)
-        for index in indices
+        LayerPlan(index, (plan,), Activation.SILU, residual_scale=1.0)
+        for index, plan in zip(indices, attentions, strict=True)
     )
-    plan = LayerShardPlan(plans, D, EPSILON, kv_form)
+    plan = LayerShardPlan(plans, D, EPSILON, EPSILON, kv_form)
     return layer_shard(plan, weights, ProgramScope(default_rows, t_max, functions))
 
 

@@ -69,8 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._list(path.removeprefix("/api/models/").split("/"))
         else:
             match path.removeprefix("/").split("/", 3):
-                case [tenant, name, "resolve", rest]:
-                    self._resolve(f"{tenant}/{name}", rest)
+                case [owner, name, "resolve", rest]:
+                    self._resolve(f"{owner}/{name}", rest)
                 case _:
                     self._say(404)
 
@@ -104,8 +104,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _store(self, place: str) -> None:
         hub = self.hub
-        tenant, name, revision, file = place.split("/", 3)
-        content = hub.repositories[f"{tenant}/{name}"][revision][file]
+        owner, name, revision, file = place.split("/", 3)
+        content = hub.repositories[f"{owner}/{name}"][revision][file]
         if hub.lies:
             content = bytes(len(content))
         asked = self.headers["range"]
@@ -116,9 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._say(206 if asked else 200, headers, content[first:])
 
     def _list(self, parts: list[str]) -> None:
-        tenant, name, tree, revision = parts
+        owner, name, tree, revision = parts
         assert tree == "tree"
-        revisions = self.hub.repositories.get(f"{tenant}/{name}")
+        revisions = self.hub.repositories.get(f"{owner}/{name}")
         if revisions is None or revision not in revisions:
             missing = "RepoNotFound" if revisions is None else "RevisionNotFound"
             self._say(404, {"X-Error-Code": missing})

@@ -19,13 +19,13 @@ class LogitsServer:
         self.path = path
         self.edges = cuts
         self.rows: NDArray[np.uint16] = np.zeros((1, cuts[-1]), np.uint16)
-        tenant = self
+        server = self
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 while header := self.rfile.read(HEADER.size):
                     text, _ = (self.rfile.read(count) for count in HEADER.unpack(header))
-                    answer, tensors = tenant.answer(json.loads(text)["op"])
+                    answer, tensors = server.answer(json.loads(text)["op"])
                     encoded = json.dumps(answer).encode()
                     self.wfile.write(HEADER.pack(len(encoded), len(tensors)) + encoded + tensors)
 

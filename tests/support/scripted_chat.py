@@ -10,8 +10,8 @@ from typing import Any
 from serving import Running, running
 from starlette.responses import Response, StreamingResponse
 
-from anespec.runtime.engine.load import RowCount, ServiceLoad
 from anespec.runtime.engine.requests import Principal
+from anespec.runtime.engine.statistics import RowCount, ServiceLoad
 from anespec.runtime.passes import RowKind
 from anespec.runtime.server import health
 from anespec.runtime.server.http.endpoint import Call, Endpoint

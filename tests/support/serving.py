@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import sys
 import threading
+import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from described import Described
@@ -55,6 +58,27 @@ class LoadedModels:
         pass
 
 
+def _stacks(loop: asyncio.AbstractEventLoop) -> str:
+    """Return what each thread of the process runs now, and what each task of the loop waits for."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    threads = [
+        f"{names.get(ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    return "\n".join([*threads, *(_chain(task) for task in asyncio.all_tasks(loop))])
+
+
+def _chain(task: asyncio.Task[Any]) -> str:
+    """Return a task and the lines at which its coroutines wait."""
+    lines = [repr(task)]
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else repr(waiting))
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+    return "\n    ".join(lines)
+
+
 @dataclass(frozen=True)
 class Running:
     """A daemon that serves at `url`."""
@@ -78,7 +102,7 @@ def running(
     listening = listen_on(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     begun = threading.Event()
-    found: list[tuple[Server, Daemon, Described]] = []
+    found: list[tuple[Server, Daemon, Described, asyncio.AbstractEventLoop]] = []
 
     async def serve() -> None:
         lifecycle = Lifecycle()
@@ -87,19 +111,19 @@ def running(
         app = Described(build_app(daemon, endpoints), description(endpoints, "0", daemon.keys.needed))
         server = server_of(app, chosen)
         lifecycle.ready()
-        found.append((server, daemon, app))
+        found.append((server, daemon, app, asyncio.get_running_loop()))
         begun.set()
         await server.serve(sockets=[listening])
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert begun.wait(30)
-    server, daemon, app = found[0]
+    server, daemon, app, loop = found[0]
     with httpx.Client(base_url=url, timeout=60) as client:
         try:
             yield Running(url, daemon, loaded, client)
         finally:
             server.should_exit = True
             thread.join(30)
-            assert not thread.is_alive()
+            assert not thread.is_alive(), _stacks(loop)
             assert not app.strays, "\n".join(app.strays[:5])

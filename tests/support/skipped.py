@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-INSTALLED_BY = re.compile(r"\((?P<tool>apt-get|pip) install (?P<package>[\w.+-]+)\)")
+INSTALLED_BY = re.compile(r"\((?P<tool>apt-get|pip) install (?P<package>[\w.+\[\]-]+)\)")
 TOOLS = {"apt-get": "sudo apt-get install", "pip": ".venv/bin/python -m pip install"}
 
 

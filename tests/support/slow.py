@@ -7,5 +7,8 @@ import pytest
 
 
 def slow_but(values: Iterable[Any], *fast: Any) -> list[Any]:
-    """The values of one parameter, marked slow but for those that are among `fast`."""
+    """The values of one parameter, marked slow but for those that are among `fast`.
+
+    Where several parameters are crossed, the marker `fast_only` names the ids of whole cases instead.
+    """
     return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]

@@ -103,7 +103,8 @@ class WorkerPasses:
     def run(self, plan: PassPlan, head_lanes: list[int]) -> list[dict[str, Any]]:
         """The replies of all workers to one pass."""
         rows = (*plan.rows, *pad_rows(plan.rows, plan.width))
-        hidden = self.embedding.hidden(np.array([row.token for row in rows], np.int64))
+        tokens, positions = np.array([(row.token, row.position) for row in rows], np.int64).T
+        hidden = self.embedding.hidden(tokens, positions)
         for name, value in self.inputs.of(rows, hidden, spans=plan.spans).items():
             entry = "hidden.0" if name == HIDDEN_IN else name
             self.shared.tensor(f"{entry}@{plan.width}", value.shape)[...] = value

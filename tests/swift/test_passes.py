@@ -112,6 +112,7 @@ def compare(passes: WorkerPasses, expected: PassResult, replies: list[dict]) -> 
         assert as_tensor(chosen).tolist() == list(row.chosen)
 
 
+@pytest.mark.fast_only("reread-two")
 @pytest.mark.parametrize("cuts", [(), (1,), (1, 2, 3)], ids=["one worker", "two", "four"])
 def test_workers_give_the_portable_bits(
     artifact: Artifact,

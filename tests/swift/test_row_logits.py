@@ -66,6 +66,7 @@ def head(worker_binary: Path, server: LogitsServer, shared: RawArena) -> Iterato
     assert worker.close() == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     rows=rows_of(FEW_BITS) | rows_of(FINITE) | rows_of(st.integers(0, 0xFFFF)),

@@ -9,7 +9,6 @@ import pytest
 from once import Once
 
 from anespec.convert.graph import attention, kv
-from anespec.convert.graph.attention import AttentionSizes
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
@@ -21,6 +20,7 @@ from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import NO_INPUTS, PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
@@ -101,12 +101,42 @@ def golden_of(
     return golden_verdict(circumstances(artifact, backend, 1), stored, computed.shards, computed.stack)
 
 
+def golden_without_stack(
+    artifact: Artifact, gguf: Path, backend: str = TORCH, pass_inputs: PassInputs | None = None
+) -> GoldenVerdict:
+    """The golden gate's verdict on stored weights and on each shard alone, which is half of the work.
+
+    It never passes, since no prompt was run; `failures` says what is wrong.
+    """
+    manifest = artifact.manifest
+    with GGUFFile(gguf) as file, Embedding(artifact.tokens_path(), manifest.tokens) as own:
+        weights = StoredWeights(artifact, file)
+        computed = compare_computed(
+            manifest,
+            Reference(file, manifest.context, matrices=weights),
+            lambda shard: open_shard(artifact, shard, backend, 1),
+            pass_inputs or PassInputs(manifest),
+            own,
+        )
+        stored = tuple(weights.figures())
+    return golden_verdict(circumstances(artifact, backend, 1), stored, computed.shards, computed.stack)
+
+
+def is_red(
+    artifact: Artifact, gguf: Path, backend: str = TORCH, pass_inputs: PassInputs | None = None
+) -> bool:
+    """Whether the golden gate fails; the whole stack is run only if nothing else shows it."""
+    if golden_without_stack(artifact, gguf, backend, pass_inputs).failures:
+        return True
+    return not golden_of(artifact, gguf, backend, pass_inputs).passed
+
+
 WRITE = kv.write
 
 
-def flattened_without_transpose(x: Var, sizes: AttentionSizes, layout: ChannelLayout) -> Var:
+def flattened_without_transpose(x: Var, layout: ChannelLayout) -> Var:
     """[heads, T, dim] straight to channels: right for T = 1 only."""
-    return mb.reshape(x=x, shape=channel_shape(sizes.heads * sizes.head_dim, -1, layout))
+    return mb.reshape(x=x, shape=channel_shape(x.shape[1] * x.shape[3], -1, layout))
 
 
 def written_one_slot_late(
@@ -116,7 +146,7 @@ def written_one_slot_late(
     slots = homes.mask.shape[2]
     rest, last = mb.split(x=homes.mask, split_sizes=[slots - 1, 1], axis=2)
     shifted = mb.concat(values=[last, rest], axis=2)
-    return WRITE(cell, new, kv.homes_of(shifted, form), form, name)
+    return WRITE(cell, new, kv.homes_of(shifted, takes_positions=False), form, name)
 
 
 def rotated_with_swapped_pair(x: Var, cos: Var, sin: Var, rotary_dim: int, head_dim: int) -> Var:
@@ -124,11 +154,11 @@ def rotated_with_swapped_pair(x: Var, cos: Var, sin: Var, rotary_dim: int, head_
     half, rest = rotary_dim // 2, head_dim - rotary_dim
     sizes = [half, half, rest] if rest else [half, half]
     second, first, *passing = mb.split(x=x, split_sizes=sizes, axis=-1)
-    turned = [
+    rotated = [
         mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
         mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)),
     ]
-    return mb.concat(values=[*turned, *passing], axis=-1)
+    return mb.concat(values=[*rotated, *passing], axis=-1)
 
 
 def plant_flattening(patch: pytest.MonkeyPatch) -> None:

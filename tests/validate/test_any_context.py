@@ -84,6 +84,7 @@ def global_shape(block: int, t_max: int, context: int, sequences: int) -> Verifi
     return VerifierShape(block, widths, context, sequences, VOCABULARY, pools)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(shapes())
 @example(global_shape(16, 32, 256, 4))
@@ -132,6 +133,7 @@ def test_the_golden_gate_s_passes_fit_any_shape(shape: VerifierShape, stimulus: 
         strict.check(whole_plan(shape, step.rows))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=8)
 @given(
     block=st.integers(1, 10),

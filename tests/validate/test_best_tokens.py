@@ -20,7 +20,7 @@ from anespec.validate.exactness.gate import exactness_gate
 
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
-BACKENDS = ("torch", "openvino")
+BACKENDS = ("torch", "openvino", "mlx")
 DIGITS = shards._digits
 BEST_OF = verifier_module.best_of_slices
 
@@ -36,7 +36,7 @@ def converted(folder: Path, **options: object) -> Artifact:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow_but(BACKENDS, "torch", "openvino"))
 def test_the_exactness_gate_proves_it(argmax: Artifact, backend: str) -> None:
     with closing(open_verifier(argmax, backend, 1)) as verifier:
         verdict = exactness_gate(verifier, circumstances(argmax, backend, 1), form="quick")
@@ -77,7 +77,7 @@ def test_a_wrong_number_fails_the_golden_gate(faulty: Artifact, argmax: Artifact
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", slow_but(BACKENDS, "torch", "openvino"))
 def test_greedy_text_is_the_same_with_drafts_accepted(
     argmax: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:

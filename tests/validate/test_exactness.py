@@ -59,6 +59,7 @@ def unproven(verdict: ExactnessVerdict) -> set[Invariance]:
     return {invariance for invariance in Invariance if not verdict.proves(invariance)}
 
 
+@pytest.mark.fast_only("spans in full")
 @pytest.mark.parametrize(
     ("shape", "form"),
     [

@@ -1,8 +1,8 @@
-"""Every family in some weight formats and K/V forms, and all of those: the gates hold on all backends.
+"""Every family in a weight format and a K/V form, and all of those: the gates hold on all backends.
 
-The whole matrix takes minutes; here each family meets two formats and two forms in turn, one on torch and one
-on OpenVINO, so that seven families in a row meet all formats, and three all forms. Every three families a
-form moves on to another backend and target.
+The whole matrix takes an hour; here each family meets one format, form and backend in turn, so that seven
+families in a row meet all formats, and six all forms. Every six families a form moves on to another backend
+and target. Recurrent layers have four of the forms, the others refuse them.
 """
 
 import json
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from both_gates import quick_exactness
 from by_hand import run_tokens
 from converting import build
-from elsewhere import same
 from planted import golden_of
 
 from anespec.convert.weights.targets import fits
@@ -21,21 +21,35 @@ from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Invariance
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends import OPENVINO, TORCH_FLUSH, circumstances, open_verifier
-from anespec.validate.exactness.gate import exactness_gate
+from anespec.runtime.backends import OPENVINO, TORCH_FLUSH, open_verifier
 
-FAMILIES = sorted((Path(__file__).resolve().parents[1] / "data" / "families").glob("*.gguf"))
+LATER = ("deepseek2", "glm4moelite", "nemotron_h_moe")
+"""Files that came later stand behind the others, which keep their formats, forms and backends: each new one
+among them would have every family after it meet another."""
+
+FAMILIES = sorted(
+    (Path(__file__).resolve().parents[1] / "data" / "families").glob("*.gguf"),
+    key=lambda path: (path.stem in LATER, path.name),
+)
 FORMATS = list(WeightFormat)
-PAIRS = [
-    (path, weight_format)
-    for number, path in enumerate(FAMILIES)
-    for weight_format in (FORMATS[number % len(FORMATS)], FORMATS[(number + 3) % len(FORMATS)])
-]
+PAIRS = [(path, FORMATS[number % len(FORMATS)]) for number, path in enumerate(FAMILIES)]
+
+RECURRENT = ("falcon_h1", "granitehybrid", "mamba2", "nemotron_h", "qwen35", "qwen3next")
+"""The beginnings of the names of families with recurrent layers."""
+
+WITHOUT_MASKS = {KVForm.OUTSIDE: KVForm.REREAD, KVForm.AT_POSITION: KVForm.PACKED}
+"""The forms that recurrent layers have not, and others in their place."""
 
 FORMS = [form for first in range(len(KVForm)) for form in (*list(KVForm)[first:], *list(KVForm)[:first])]
 
 BACKENDS = ("torch", OPENVINO, OPENVINO, TORCH_FLUSH)
-"""The two of a family, then those of the next."""
+"""Those of one family after the other."""
+
+
+def form_of(gguf: Path, form: KVForm) -> KVForm:
+    """A form that the family has."""
+    return WITHOUT_MASKS.get(form, form) if gguf.stem.startswith(RECURRENT) else form
+
 
 LARGEST_DIVERGENCE = {
     WeightFormat.FP16: 0.002,
@@ -49,6 +63,9 @@ LARGEST_DIVERGENCE = {
 """Nats between transformers' and the artifact's next token. Random models of 4 layers keep little of their
 distribution in 4 bits; trained ones keep far more."""
 
+MIXTURE_DIVERGENCE = 0.05
+"""The same where rounding to fp16 may exchange two experts of a row whose scores are almost equal."""
+
 
 def divergence(expected: np.ndarray, found: np.ndarray) -> float:
     """KL(expected || found) of two rows of logits."""
@@ -60,8 +77,8 @@ def divergence(expected: np.ndarray, found: np.ndarray) -> float:
     ("gguf", "weights", "target", "form", "backend"),
     [
         pytest.param(
-            *(gguf, weights, target if fits(weights, target) else Target.CPU, form, backend),
-            marks=() if gguf.stem == "llama" and backend == OPENVINO else pytest.mark.slow,
+            *(gguf, weights, target if fits(weights, target) else Target.CPU, form_of(gguf, form), backend),
+            marks=() if gguf.stem == "llama" else pytest.mark.slow,
         )
         for (gguf, weights), target, form, backend in zip(
             PAIRS, cycle((Target.MAC, Target.CPU)), cycle(FORMS), cycle(BACKENDS), strict=False
@@ -77,9 +94,12 @@ def test_every_family_passes_the_gates(
     answers = json.loads(gguf.with_suffix(".json").read_text())
     verifier = open_verifier(artifact, backend, threads=1)
     logits = run_tokens(verifier, answers["prompt_ids"])[-1]
-    assert divergence(np.array(answers["first_logits"]), logits) < LARGEST_DIVERGENCE[weights]
-    prompts, here = [answers["prompt_ids"]], circumstances(artifact, backend, 1)
-    verdict = exactness_gate(verifier, here, form="quick", prompts=prompts, elsewhere=same(verifier, prompts))
+    is_mixture = any(
+        tensor.projection.endswith("_router") for tensor in artifact.manifest.layer_shards[-1].tensors
+    )
+    least = MIXTURE_DIVERGENCE if is_mixture else 0.0
+    assert divergence(np.array(answers["first_logits"]), logits) < max(least, LARGEST_DIVERGENCE[weights])
+    verdict = quick_exactness(verifier, artifact, backend, [answers["prompt_ids"]])
     verifier.close()
     assert verdict.allows_speculation, (backend, verdict.invariances)
     assert all(v.cases for v in verdict.invariances if v.invariance is not Invariance.SPAN)

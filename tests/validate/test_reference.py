@@ -36,7 +36,8 @@ def greedy(reference: Reference, prompt: list[int], count: int) -> tuple[list[in
     while len(tokens) < count:
         tokens.append(int(logits.argmax()))
         position = len(prompt) + len(tokens) - 1
-        hidden = reference.layers(0, layers, reference.embed(tokens[-1:]), [position], caches, tokens[-1:])
+        first_hidden = reference.embed(tokens[-1:], [position])
+        hidden = reference.layers(0, layers, first_hidden, [position], caches, tokens[-1:])
         logits = reference.logits(hidden)[0]
     return tokens, first
 
@@ -85,8 +86,8 @@ def test_the_logits_are_those_of_the_former_reference(name: str) -> None:
 
 def hidden_at(file: GGUFFile, positions: list[int]) -> Floats:
     reference = Reference(file, CONTEXT)
-    caches = reference.caches()
-    return reference.layers(0, 2, reference.embed([5, 9, 12, 40]), positions, caches, [5, 9, 12, 40])
+    caches, ids = reference.caches(), [5, 9, 12, 40]
+    return reference.layers(0, 2, reference.embed(ids, positions), positions, caches, ids)
 
 
 def test_linear_scaling_divides_positions() -> None:
@@ -101,7 +102,7 @@ def test_linear_scaling_divides_positions() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value", "named"),
-    [("rope.scaling.type", "dynamic", "'dynamic'"), ("expert_count", 8, "mixture of experts")],
+    [("rope.scaling.type", "dynamic", "'dynamic'"), ("attention.value_length", 4, "V heads of 4")],
 )
 def test_what_the_reference_lacks_is_refused_by_name(key: str, value: str | int, named: str) -> None:
     with GGUFFile(EMBEDDED) as file:

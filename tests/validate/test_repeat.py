@@ -85,7 +85,7 @@ def test_the_pass_is_the_same_everywhere_and_fits_any_context(context: int) -> N
 def test_what_is_not_finite_elsewhere_is_told() -> None:
     recording = recorded_pass(NumpyVerifier(shape_of()), ())
     there = type(recording)(recording.rows, recording.states, ("a logit is not finite",))
-    assert unpacked(packed({"there": there}))["there"].not_finite == ("a logit is not finite",)
+    assert unpacked(packed({"there": there}))["there"].problems == ("a logit is not finite",)
 
 
 @pytest.mark.parametrize("printed", [b"", b"nothing", b"PK\x03\x04"])
@@ -124,8 +124,8 @@ class Planted:
         if how in self.wrong:
             look_up = verifier.embedding.hidden  # type: ignore[attr-defined]
 
-            def other(tokens: Tensor) -> Tensor:
-                hidden: Tensor = look_up(tokens)
+            def other(tokens: Tensor, positions: Tensor) -> Tensor:
+                hidden: Tensor = look_up(tokens, positions)
                 hidden[0, 0] *= 1.01
                 return hidden
 
@@ -156,6 +156,7 @@ def test_a_backend_that_differs_elsewhere_alone_is_found(
     assert verdict.allows_speculation == (not wrong)
 
 
+@pytest.mark.slow
 def test_a_new_process_really_runs_it(embedded: Artifact) -> None:
     found = repeat_process.run_elsewhere(embedded, circumstances(embedded, "openvino", 1))
     here = repeat_process.openings(embedded, BACKENDS["openvino"], 1)

@@ -130,6 +130,7 @@ def test_a_sample_is_what_generate_writes_even_in_a_folder_of_traps(
     assert artifact.read_verdicts(SampleFile).find(run.circumstances) == run
 
 
+@pytest.mark.slow
 def test_without_leave_nothing_is_drafted(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "MAX_TOKENS", 4)
     allow_speculation(artifact, unequal=1)
@@ -225,6 +226,7 @@ def test_what_hinders_the_other_process_is_told_in_a_sentence(artifact: Artifact
     assert not artifact.read_verdicts(SampleFile).verdicts
 
 
+@pytest.mark.slow
 def test_nothing_is_timed_before_a_continuation_as_long(
     embedded: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +246,7 @@ def test_nothing_is_timed_before_a_continuation_as_long(
     assert asked == each * len(SAMPLE_PROMPTS)
 
 
+@pytest.mark.slow
 def test_the_other_process_ends_with_whoever_started_it(artifact: Artifact) -> None:
     """A run that is killed must not leave a process behind that loads a model and writes for nobody."""
     command = [*child_command(run_module.SAMPLE_PROCESS), str(artifact.root), TORCH, "1"]

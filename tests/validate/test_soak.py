@@ -2,18 +2,17 @@
 
 import numpy as np
 import pytest
-from elsewhere import same
+from both_gates import quick_exactness
 from numpy_verifier import NumpyVerifier, SpanDependent, WidthDependent, shape_of
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
-from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.backends import open_verifier
 from anespec.runtime.drafters.lookup import LookupSource
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.soak.requests import soak_requests
 from anespec.validate.soak.run import SoakCount, soak_round
 
@@ -45,10 +44,7 @@ def soaked(
 @pytest.mark.slow
 def test_no_token_differs_and_all_that_is_proven_is_used(embedded_cpu: Artifact) -> None:
     verifier = open_verifier(embedded_cpu, "openvino", 1)
-    verdict = exactness_gate(
-        verifier, circumstances(embedded_cpu, "openvino", 1), form="quick", elsewhere=same(verifier)
-    )
-    proven = Proven.of(verdict, verifier.shape)
+    proven = Proven.of(quick_exactness(verifier, embedded_cpu, "openvino"), verifier.shape)
     assert proven.speculate
     with GGUFFile(embedded_cpu.tokens_path()) as file:
         tokens = GrammarTokens(Tokenizer.from_gguf(file), verifier.shape.vocabulary)

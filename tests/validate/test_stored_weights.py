@@ -35,6 +35,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return Artifact(build(FUSED, tmp_path_factory.mktemp("fused") / "m.anespec", context=128).path)
 
 
+@pytest.mark.fast_only("int8-channel")
 @needs_stories
 @pytest.mark.parametrize("weights", slow_but(FORMATS, WeightFormat.INT8_CHANNEL, WeightFormat.LUT4))
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,7 +18,7 @@ from anespec.manifests.verdicts import (
 )
 from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.quality.verdict import QualityFile
-from anespec.validate.summary import Known, sentence, summary
+from anespec.validate.summary import KnownVerdicts, sentence, summary
 
 from .page.phi_like import artifact_in, circumstances_on, golden_of, phi_manifest, quality_of, residency_of
 
@@ -61,7 +61,7 @@ def exactness(artifact: Artifact, **standings: Status) -> ExactnessVerdict:
 
 
 def said(artifact: Artifact, **known: Any) -> str:
-    text = sentence("m.anespec", artifact.manifest, circumstances_on(artifact), Known(**known))
+    text = sentence("m.anespec", artifact.manifest, circumstances_on(artifact), KnownVerdicts(**known))
     assert text.startswith("On openvino with 2 threads m.anespec ")
     assert text.endswith(".")
     return text.removeprefix("On openvino with 2 threads m.anespec ").removesuffix(".")
@@ -190,5 +190,5 @@ def test_the_summary_reads_what_was_recorded_under_these_circumstances_alone(
 
 
 def test_names_out_of_files_command_no_terminal(phi: Artifact) -> None:
-    text = sentence("a\x1b[31m", phi.manifest, circumstances_on(phi), Known())
+    text = sentence("a\x1b[31m", phi.manifest, circumstances_on(phi), KnownVerdicts())
     assert "\x1b" not in text

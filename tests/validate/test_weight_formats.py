@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from by_hand import run_tokens
 from planted import PROMPTS, STORIES, convert_to, needs_stories
+from slow import slow_but
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import WeightFormat, relative_error
@@ -28,8 +29,9 @@ ADDED = {
 """Limits on the error of all weights, and on that of logits less their mean, both relative."""
 
 
+@pytest.mark.fast_only("fp16-torch")
 @needs_stories
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "torch", "openvino"))
 @pytest.mark.parametrize("weights", WeightFormat)
 def test_a_format_is_near_the_source(
     stories: dict[WeightFormat, Artifact], backend: str, weights: WeightFormat
@@ -50,6 +52,7 @@ def test_a_format_is_near_the_source(
     assert np.linalg.norm(off) / np.linalg.norm(centred) < logit_limit
 
 
+@pytest.mark.slow
 @needs_stories
 def test_a_quantised_source_is_carried_through_a_whole_conversion(tmp_path: Path) -> None:
     """Every tensor of whole blocks is without loss, also those whose rows are reordered for the rope."""

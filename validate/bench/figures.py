@@ -34,7 +34,8 @@ class Spread:
 class Figures:
     """The sums over several cases for one way of drafting, beside the same cases without drafts.
 
-    `plain` (without drafts) and `drafted` are decoding speeds in tokens per second, one for each run. Drafts
+    `plain` (without drafts) and `drafted` are decoding speeds in tokens per second, one for each run;
+    `plain_joules` and `drafted_joules` are joules per decoded token, None if they were not measured. Drafts
     are counted by their position in the draft.
     """
 
@@ -45,6 +46,8 @@ class Figures:
     passes: int
     proposed_by_position: tuple[int, ...]
     accepted_by_position: tuple[int, ...]
+    plain_joules: Spread | None = None
+    drafted_joules: Spread | None = None
 
     @property
     def tokens_per_pass(self) -> float:
@@ -74,7 +77,7 @@ class Figures:
 
 def figures_of(cases: Sequence[Case], way: Way) -> Figures | None:
     """Return the sums over the cases for one way of drafting; None if no text was long enough to be timed."""
-    timed = [case for case in cases if case.says_speed]
+    timed = [case for case in cases if case.is_timed]
     if not timed:
         return None
     with_drafts = [next(each for each in case.drafted if each.way == way) for case in timed]
@@ -87,6 +90,8 @@ def figures_of(cases: Sequence[Case], way: Way) -> Figures | None:
         passes=sum(cost.decode_passes for cost in costs),
         proposed_by_position=_added([cost.proposed_by_position for cost in costs]),
         accepted_by_position=_added([cost.accepted_by_position for cost in costs]),
+        plain_joules=_joules([case.plain for case in timed]),
+        drafted_joules=_joules(with_drafts),
     )
 
 
@@ -96,6 +101,17 @@ def _speeds(variants: Sequence[Variant]) -> Spread:
     for runs in zip(*(variant.runs for variant in variants), strict=True):
         tokens = sum(run.statistics.decoded_tokens for run in runs)
         found.append(tokens / sum(run.statistics.decode_seconds for run in runs))
+    return Spread(tuple(found))
+
+
+def _joules(variants: Sequence[Variant]) -> Spread | None:
+    """Return joules per decoded token of all variants together, for each run; None if one is not known."""
+    found = []
+    for runs in zip(*(variant.runs for variant in variants), strict=True):
+        used = [run.joules for run in runs if run.joules is not None]
+        if len(used) < len(runs):
+            return None
+        found.append(sum(used) / sum(run.statistics.decoded_tokens for run in runs))
     return Spread(tuple(found))
 
 

@@ -64,13 +64,15 @@ class CostFit:
 
     The acceptance a is measured; r and b are fitted, in units of a plain pass: `r` is the cost of a row, and
     `b` the further cost per square of the number of drafts. `error` is the root mean square of measured less
-    fitted speedup.
+    fitted speedup. `r_squared` is the share of the speedups' variance that the formula explains; None if they
+    do not vary.
     """
 
     points: int
     r: Estimate
     b: Estimate
     error: float
+    r_squared: float | None = None
 
     def speedup(self, drafts: int, acceptance: float) -> float:
         """Return the speedup by the formula."""
@@ -131,6 +133,9 @@ def fit_cost(points: Sequence[SpeedPoint]) -> CostFit | None:
         r=Estimate(r, r - off[0], r + off[0]),
         b=Estimate(b, b - off[1], b + off[1]),
         error=float(np.sqrt(np.mean((y - fitted) ** 2))),
+        r_squared=None
+        if np.ptp(y) < 1e-9
+        else float(1 - np.sum((y - fitted) ** 2) / np.sum((y - y.mean()) ** 2)),
     )
 
 

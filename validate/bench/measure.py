@@ -1,6 +1,7 @@
 """Run prompts on an engine with drafts and without, and compare the texts token by token."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from statistics import median
@@ -13,6 +14,7 @@ from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.errors import AnespecError
 from anespec.system.formatting import counted
+from anespec.validate.bench.energy import EnergyMeter, NoEnergyError
 from anespec.validate.bench.fits import SpeedPoint
 from anespec.validate.bench.prompts import BenchPrompt
 from anespec.validate.bench.timed_source import BoundedSource
@@ -23,15 +25,20 @@ MIN_PASSES = 4
 
 @dataclass(frozen=True)
 class Way:
-    """How drafts are run: `most` in every pass, or with `as_they_pay` as many as should pay."""
+    """How drafts are run: `most` in every pass, or with `as_they_pay` as many as should pay.
+
+    `name` tells ways of a suite apart. A way with `other_bits` runs passes of a width that is not proven to
+    give the same text, so its texts are not compared.
+    """
 
     most: int
     as_they_pay: bool = False
+    name: str = ""
+    other_bits: bool = False
 
     def __str__(self) -> str:
-        if self.as_they_pay:
-            return "drafts as they pay"
-        return f"{counted(self.most, 'draft')} a pass"
+        count = "drafts as they pay" if self.as_they_pay else f"{counted(self.most, 'draft')} a pass"
+        return f"{self.name}, {count}" if self.name else count
 
 
 PLAIN = Way(0)
@@ -60,10 +67,11 @@ def equal_costs(widths: Sequence[int]) -> PassCosts:
 
 @dataclass(frozen=True)
 class BenchRun:
-    """One continuation of a prompt, and its statistics."""
+    """One continuation of a prompt, its statistics, and the energy of its decoding if that was measured."""
 
     ids: tuple[int, ...]
     statistics: RequestStats
+    joules: float | None = None
 
     @property
     def speed(self) -> float:
@@ -127,14 +135,19 @@ class Case:
     drafted: tuple[Variant, ...]
 
     @property
-    def says_speed(self) -> bool:
+    def compared(self) -> tuple[Variant, ...]:
+        """Return the variants whose texts must equal the plain ones."""
+        return tuple(each for each in self.drafted if not each.way.other_bits)
+
+    @property
+    def is_timed(self) -> bool:
         """Return whether all its texts are long enough to be timed."""
         return all(variant.cost.decode_passes >= MIN_PASSES for variant in (self.plain, *self.drafted))
 
     @property
     def points(self) -> tuple[SpeedPoint, ...]:
         """Return acceptance and speedup for each fixed number of drafts; none if the texts are too short."""
-        if not self.says_speed:
+        if not self.is_timed:
             return ()
         return tuple(
             SpeedPoint(each.way.most, each.acceptance, self.speedup(each))
@@ -150,18 +163,18 @@ class Case:
     @property
     def comparisons(self) -> int:
         """Return the number of pairs of texts that were compared."""
-        return sum(len(each.runs) for each in self.drafted) * len(self.plain.runs)
+        return sum(len(each.runs) for each in self.compared) * len(self.plain.runs)
 
     @property
     def compared_tokens(self) -> int:
         """Return the number of tokens in these pairs, counted in the plain texts."""
-        drafted = sum(len(each.runs) for each in self.drafted)
+        drafted = sum(len(each.runs) for each in self.compared)
         return drafted * sum(len(run.ids) for run in self.plain.runs)
 
     @property
     def differences(self) -> Iterator[Difference]:
         """Yield the first difference of each pair: every run with drafts against every run without."""
-        for variant in self.drafted:
+        for variant in self.compared:
             for (number, run), (plain_number, plain) in product(
                 enumerate(variant.runs, start=1), enumerate(self.plain.runs, start=1)
             ):
@@ -187,6 +200,34 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     return min(len(one), len(other)) if len(one) != len(other) else None
 
 
+def run_prompt(
+    engine: Engine, request: Request, prompt: BenchPrompt, meter: EnergyMeter | None = None
+) -> BenchRun:
+    """Continue a prompt, and measure the energy after its first token.
+
+    Raises:
+        AnespecError: the run failed.
+    """
+    ids: list[int] = []
+    began = None
+    for event in engine.generate(request):
+        if event.tokens and not ids:
+            began = _joules(meter)
+        ids += [token.id for token in event.tokens]
+        if event.error is not None:
+            raise AnespecError(f"prompt {prompt} failed: {event.error}")
+    ended = _joules(meter)
+    used = None if began is None or ended is None else ended - began
+    return BenchRun(tuple(ids), event.statistics, used)
+
+
+def _joules(meter: EnergyMeter | None) -> float | None:
+    """Return what a meter shows; None if there is none, or if it has ended."""
+    with suppress(NoEnergyError):
+        return None if meter is None else meter.joules()
+    return None
+
+
 @dataclass
 class Measurement:
     """Runs cases, each prompt in all ways of drafting.
@@ -202,6 +243,7 @@ class Measurement:
     sampling: SamplingParameters
     end_ids: frozenset[int]
     runs: int
+    meter: EnergyMeter | None = None
     _tenants: int = 0
 
     def case(self, prompt: BenchPrompt, length: int, drafts: Sequence[int]) -> Case:
@@ -233,12 +275,7 @@ class Measurement:
             tenant=f"bench {self._tenants}",
             speculate=way != PLAIN,
         )
-        ids: list[int] = []
-        for event in engine.generate(request):
-            ids += [token.id for token in event.tokens]
-            if event.error is not None:
-                raise AnespecError(f"prompt {prompt} failed: {event.error}")
-        return BenchRun(tuple(ids), event.statistics)
+        return run_prompt(engine, request, prompt, self.meter)
 
 
 def measure(

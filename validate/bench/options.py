@@ -22,6 +22,18 @@ class PromptClass(StrEnum):
     CHAT = "chat"
 
 
+class TextKind(StrEnum):
+    """A kind of text that a suite's prompt asks for (see suites/texts.py)."""
+
+    JSON_RAG = "json_rag"
+    PASSAGE = "passage"
+    CODE = "code"
+    ENCYCLOPAEDIA = "encyclopaedia"
+    INSTRUCTIONS = "instructions"
+    QUESTIONS = "questions"
+    EDITING = "editing"
+
+
 def _listed(value: Any) -> Any:
     """Split `json,code` into its parts; spaces separate too."""
     return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value

@@ -7,10 +7,14 @@ from anespec.system.formatting import counted
 from anespec.validate.bench.figures import Figures
 from anespec.validate.bench.fits import LineFit
 from anespec.validate.bench.measure import Way
-from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.plots import Axis, Column, Dot, Plot, curve, ticks_across, ticks_up, up
 from anespec.validate.bench.report import BenchReport
-from anespec.validate.bench.sentences import SHOWN_POSITIONS, comparison_sentence, fit_sentences
+from anespec.validate.bench.sentences import (
+    SHOWN_POSITIONS,
+    comparison_sentence,
+    energy_sentence,
+    fit_sentences,
+)
 from anespec.validate.page.scales import Tick
 from anespec.validate.page.templating import render_report
 
@@ -38,6 +42,7 @@ def render_page(report: BenchReport) -> str:
         overall=report.figures(),
         compared=comparison_sentence(report),
         fits=fit_sentences(report),
+        energy=energy_sentence(report),
         rows=_rows(report),
         by_way=[f for way in report.ways if (f := report.figures(way=way)) is not None],
         plots=[
@@ -94,7 +99,7 @@ def _by_position(report: BenchReport) -> Plot | None:
                     round((number + 0.15) * wide + place * width, 3),
                     up(y, share),
                     round(0.9 * width, 3),
-                    each.value,
+                    each,
                     f"{each}, draft {place + 1}: {right} of {tried} right",
                 )
             )
@@ -102,7 +107,7 @@ def _by_position(report: BenchReport) -> Plot | None:
         "Drafts that were right, by their position in the draft",
         "; ".join(column.title for column in columns),
         "kind of text; its columns are draft 1, 2, …",
-        tuple(Tick(round((i + 0.5) * wide, 3), each.value) for i, (each, _) in enumerate(groups)),
+        tuple(Tick(round((i + 0.5) * wide, 3), each) for i, (each, _) in enumerate(groups)),
         ticks_up(y),
         columns=tuple(columns),
     )
@@ -130,7 +135,7 @@ def _against_acceptance(report: BenchReport) -> Plot | None:
         Dot(
             x.place(p.acceptance),
             up(y, p.speedup),
-            case.prompt.prompt_class.value,
+            case.prompt.prompt_class,
             f"{case.prompt}, {case.length} tokens: {p.acceptance:.0%} accepted, speedup {p.speedup:.2f}",
         )
         for case, p in points
@@ -164,7 +169,7 @@ def _by_drafts(report: BenchReport) -> Plot | None:
         return None
     x = Axis(0.0, report.drafts[-1] + 1.0, 1.0)
     cost = report.cost
-    fitted: dict[PromptClass, list[tuple[float, float]]] = {}
+    fitted: dict[str, list[tuple[float, float]]] = {}
     if cost is not None:
         for each, f in found:
             k = f.way.most
@@ -180,7 +185,7 @@ def _by_drafts(report: BenchReport) -> Plot | None:
         Dot(
             x.place(f.way.most),
             up(y, f.speedup.median),
-            each.value,
+            each,
             f"{each}, {counted(f.way.most, 'draft')}: {f.speedup.median:.2f}",
         )
         for each, f in found
@@ -194,6 +199,6 @@ def _by_drafts(report: BenchReport) -> Plot | None:
         dots=dots,
         curves=(
             curve(x, y, [(x.low, 1.0), (x.high, 1.0)], "even"),
-            *(curve(x, y, points, f"fit {each.value}") for each, points in fitted.items()),
+            *(curve(x, y, points, f"fit {each}") for each, points in fitted.items()),
         ),
     )

@@ -75,7 +75,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with its axes; `words` describe it to people who cannot see it."""
+    """A plot with its axes; `words` describe it to people who cannot see it.
+
+    `key` has the look and the name of each colour.
+    """
 
     title: str
     words: str
@@ -86,6 +89,65 @@ class Plot:
     columns: tuple[Column, ...] = ()
     curves: tuple[Curve, ...] = ()
     areas: tuple[Curve, ...] = ()
+    key: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one colour, joined by a line; `line` has the points of another one, such as a fit."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    joined: bool = True
+    line: tuple[tuple[float, float], ...] = ()
+
+
+MOST_COLOURS = 8
+"""How many series have a colour of their own; further ones begin again with the first."""
+
+
+def series_plot(
+    title: str,
+    x_label: str,
+    series: Sequence[Series],
+    *,
+    x_percent: bool = False,
+    y_percent: bool = False,
+    y_shown: Iterable[float] = (),
+) -> Plot | None:
+    """Return a plot of several series; None if they have no points. The values `y_shown` are on its axis.
+
+    The ticks across are the values themselves if they are few.
+    """
+    points = [point for each in series for point in (*each.points, *each.line)]
+    if not points:
+        return None
+    x = Axis.around([a for a, _ in points], percent=x_percent)
+    y = Axis.around([*(b for _, b in points), *y_shown], percent=y_percent)
+    values = sorted({a for each in series for a, _ in each.points})
+    looks = [f"c{number % MOST_COLOURS + 1}" for number in range(len(series))]
+    dots = [
+        Dot(x.place(a), up(y, b), look, f"{each.name}: {y.label(b)} at {x.label(a)}")
+        for look, each in zip(looks, series, strict=True)
+        for a, b in each.points
+    ]
+    lines = [
+        curve(x, y, line, look)
+        for look, each in zip(looks, series, strict=True)
+        for line in (each.points if each.joined else (), each.line)
+        if line
+    ]
+    is_few = len(values) <= MOST_COLOURS + 1 and not x_percent
+    return Plot(
+        title,
+        "; ".join(dot.title for dot in dots),
+        x_label,
+        tuple(Tick(x.place(value), x.label(value)) for value in values) if is_few else ticks_across(x),
+        ticks_up(y),
+        dots=tuple(dots),
+        curves=tuple(lines),
+        key=tuple(zip(looks, (each.name for each in series), strict=True)),
+    )
 
 
 def ticks_across(axis: Axis) -> tuple[Tick, ...]:

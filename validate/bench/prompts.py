@@ -16,14 +16,18 @@ from anespec.validate.bench.options import PromptClass
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """A prompt as token ids; `number` counts the prompts of its class from 1."""
+    """A prompt as token ids; `number` counts the prompts of its class, or of its `group`, from 1.
 
-    prompt_class: PromptClass
+    A suite groups prompts of one class, for example by their length.
+    """
+
+    prompt_class: str
     number: int
     ids: tuple[int, ...]
+    group: str = ""
 
     def __str__(self) -> str:
-        return f"{self.prompt_class} {self.number}"
+        return f"{self.group or self.prompt_class} {self.number}"
 
 
 _TEXTS: Mapping[PromptClass, tuple[str, ...]] = {
@@ -116,10 +120,18 @@ def bench_prompts(
 def _chat_ids(tokenizer: Tokenizer, question: str) -> Sequence[int]:
     if tokenizer.chat_template is None:
         return tokenizer.encode(f"Question: {question}\nAnswer:")
+    rendered = rendered_chat(tokenizer, tokenizer.chat_template, [{"role": "user", "content": question}])
+    return tokenizer.encode(rendered, add_special=False, parse_special=True)
+
+
+def rendered_chat(tokenizer: Tokenizer, template: str, messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the messages in a chat template, up to where an answer begins.
+
+    Raises:
+        RequestError: the template refuses them.
+    """
     bos, eos = (
         "" if id is None else tokenizer.decode([id], skip_special=False)
         for id in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    messages = [{"role": "user", "content": question}]
-    rendered = render_chat(tokenizer.chat_template, messages, add_generation_prompt=True, bos=bos, eos=eos)
-    return tokenizer.encode(rendered, add_special=False, parse_special=True)
+    return render_chat(template, messages, add_generation_prompt=True, bos=bos, eos=eos)

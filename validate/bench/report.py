@@ -10,7 +10,6 @@ from anespec.system.machine import Surroundings
 from anespec.validate.bench.figures import Figures, figures_of
 from anespec.validate.bench.fits import CostFit, Estimate, LineFit, fit_cost, fit_line
 from anespec.validate.bench.measure import PAYING, Case, Difference, Variant, Way
-from anespec.validate.bench.options import PromptClass
 from anespec.validate.cost_model.forecast import Comparison
 
 
@@ -20,7 +19,8 @@ class BenchReport:
 
     `drafts` are the fixed numbers of drafts a pass that were tried, ascending. `lengths` are in output
     tokens. `costs` are the costs of passes that the engine uses. `comparison` compares a pass of the block
-    with its prediction, on a Mac with a known chip.
+    with its prediction, on a Mac with a known chip. `energy` is the name of the energy meter, or the sentence
+    that says why there is none.
     """
 
     model: str
@@ -37,6 +37,7 @@ class BenchReport:
     seconds: float
     cases: tuple[Case, ...]
     comparison: Comparison | None = None
+    energy: str = ""
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -59,12 +60,12 @@ class BenchReport:
         return (*map(Way, self.drafts), PAYING)
 
     @property
-    def classes(self) -> tuple[PromptClass, ...]:
+    def classes(self) -> tuple[str, ...]:
         """Return the kinds of text that were run, in their order."""
         return tuple(dict.fromkeys(case.prompt.prompt_class for case in self.cases))
 
     def figures(
-        self, prompt_class: PromptClass | None = None, length: int | None = None, way: Way = PAYING
+        self, prompt_class: str | None = None, length: int | None = None, way: Way = PAYING
     ) -> Figures | None:
         """Return the sums over the cases of a class, of a length or of both, for one way of drafting.
 
@@ -121,20 +122,21 @@ class BenchReport:
             ],
             "predicted": None if self.comparison is None else self.comparison.facts(),
             "change_of_width_milliseconds": round(1e3 * self.costs.change, 4),
+            "energy": self.energy,
             "seconds": round(self.seconds, 3),
             "identical": not self.differences,
             "comparisons": self.comparisons,
             "compared_tokens": self.compared_tokens,
-            "differences": [_difference(each) for each in self.differences],
-            "classes": {str(each): _figures(self.figures(each)) for each in self.classes},
-            "lengths": {str(each): _figures(self.figures(length=each)) for each in self.lengths},
-            "drafts": {str(each): _figures(self.figures(way=Way(each))) for each in self.drafts},
-            "overall": _figures(self.figures()),
+            "differences": [difference_facts(each) for each in self.differences],
+            "classes": {str(each): figures_facts(self.figures(each)) for each in self.classes},
+            "lengths": {str(each): figures_facts(self.figures(length=each)) for each in self.lengths},
+            "drafts": {str(each): figures_facts(self.figures(way=Way(each))) for each in self.drafts},
+            "overall": figures_facts(self.figures()),
             "fits": {
-                "lines": [_line(line) for line in self.lines],
-                "cost": None if self.cost is None else _cost(self.cost, self.drafts),
+                "lines": [line_facts(line) for line in self.lines],
+                "cost": None if self.cost is None else cost_facts(self.cost, self.drafts),
             },
-            "cases": [_case(case) for case in self.cases],
+            "cases": [case_facts(case) for case in self.cases],
         }
 
 
@@ -143,7 +145,8 @@ def _drafts(way: Way) -> int | None:
     return None if way.as_they_pay else way.most
 
 
-def _figures(figures: Figures | None) -> dict[str, Any] | None:
+def figures_facts(figures: Figures | None) -> dict[str, Any] | None:
+    """Return the object for --json of figures; None if there are none."""
     if figures is None:
         return None
     return {
@@ -154,18 +157,26 @@ def _figures(figures: Figures | None) -> dict[str, Any] | None:
         },
         "speedup": round(figures.speedup.median, 4),
         "speedup_range": [round(figures.speedup.least, 4), round(figures.speedup.most, 4)],
+        "joules_per_token": None
+        if figures.plain_joules is None or figures.drafted_joules is None
+        else {
+            "without": [round(value, 5) for value in figures.plain_joules.values],
+            "with": [round(value, 5) for value in figures.drafted_joules.values],
+        },
         "tokens_per_pass": round(figures.tokens_per_pass, 4),
         "proposed_by_position": list(figures.proposed_by_position),
         "accepted_by_position": list(figures.accepted_by_position),
     }
 
 
-def _difference(difference: Difference) -> dict[str, Any]:
+def difference_facts(difference: Difference) -> dict[str, Any]:
+    """Return the object for --json of a difference."""
     prompt = difference.prompt
     return {
         "class": str(prompt.prompt_class),
         "number": prompt.number,
         "length": difference.length,
+        "way": str(difference.way),
         "drafts": _drafts(difference.way),
         "plain_run": difference.plain_run,
         "run": difference.run,
@@ -175,7 +186,8 @@ def _difference(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _case(case: Case) -> dict[str, Any]:
+def case_facts(case: Case) -> dict[str, Any]:
+    """Return the object for --json of a case."""
     return {
         "class": str(case.prompt.prompt_class),
         "number": case.prompt.number,
@@ -184,9 +196,10 @@ def _case(case: Case) -> dict[str, Any]:
         "without": _variant(case.plain),
         "with": [
             {
+                "way": str(each.way),
                 "drafts": _drafts(each.way),
                 **_variant(each),
-                "speedup": round(case.speedup(each), 4) if case.says_speed else None,
+                "speedup": round(case.speedup(each), 4) if case.is_timed else None,
             }
             for each in case.drafted
         ],
@@ -200,6 +213,9 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "passes": cost.decode_passes,
         "tokens_per_pass": round(cost.tokens_per_pass, 4),
         "tokens_per_second": [round(run.speed, 2) for run in variant.runs],
+        "joules": [None if run.joules is None else round(run.joules, 4) for run in variant.runs],
+        "prefill_tokens": cost.prompt_tokens - cost.reused_tokens,
+        "prefill_seconds": [round(run.statistics.prefill_seconds, 5) for run in variant.runs],
         "proposed_by_position": list(cost.proposed_by_position),
         "accepted_by_position": list(cost.accepted_by_position),
         "sources": {
@@ -212,7 +228,8 @@ def _estimate(estimate: Estimate) -> dict[str, float | None]:
     return {name: None if value is None else round(value, 5) for name, value in vars(estimate).items()}
 
 
-def _line(line: LineFit) -> dict[str, Any]:
+def line_facts(line: LineFit) -> dict[str, Any]:
+    """Return the object for --json of a fitted line."""
     return {
         "drafts": line.drafts,
         "points": line.points,
@@ -222,12 +239,14 @@ def _line(line: LineFit) -> dict[str, Any]:
     }
 
 
-def _cost(cost: CostFit, drafts: Sequence[int]) -> dict[str, Any]:
+def cost_facts(cost: CostFit, drafts: Sequence[int]) -> dict[str, Any]:
+    """Return the object for --json of the fitted cost of drafts."""
     break_even: Mapping[str, float] = {str(each): round(cost.break_even(each), 5) for each in drafts}
     return {
         "points": cost.points,
         "r": _estimate(cost.r),
         "b": _estimate(cost.b),
         "error": round(cost.error, 5),
+        "r_squared": None if cost.r_squared is None else round(cost.r_squared, 5),
         "break_even": break_even,
     }

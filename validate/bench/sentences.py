@@ -33,6 +33,22 @@ def cost_text(report: BenchReport) -> str:
     return f"{rows} rows costs {times} ms"
 
 
+def energy_sentence(report: BenchReport) -> str:
+    """Return the energy of a token with drafts as they pay and without, or why it is not known."""
+    figures = report.figures()
+    if figures is None or figures.plain_joules is None or figures.drafted_joules is None:
+        return sentence(report.energy)
+    return (
+        f"A decoded token takes {figures.drafted_joules.median:.3g} J with drafts as they pay and "
+        f"{figures.plain_joules.median:.3g} J without ({report.energy})."
+    )
+
+
+def sentence(text: str) -> str:
+    """Return a message as a sentence: with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def position_text(shares: Iterable[float]) -> str:
     """Return the shares of right drafts at the first positions, e.g. `71% 62% 55% 40%`."""
     return " ".join(f"{share:.0%}" for share in islice(shares, SHOWN_POSITIONS))
@@ -40,12 +56,13 @@ def position_text(shares: Iterable[float]) -> str:
 
 def fit_sentences(report: BenchReport) -> list[str]:
     """Return the sentences on speed against acceptance with its break-even, then on the cost of drafts."""
-    found = [_line_sentence(report.shown_line)] if report.shown_line is not None else []
-    found += [_cost_sentence(report.cost)] if report.cost is not None else []
+    found = [line_sentence(report.shown_line)] if report.shown_line is not None else []
+    found += [cost_sentence(report.cost)] if report.cost is not None else []
     return found or ["There are too few texts for a fit; give more --classes or --lengths."]
 
 
-def _line_sentence(line: LineFit) -> str:
+def line_sentence(line: LineFit) -> str:
+    """Return the fitted line of speed against acceptance, with its break-even."""
     sign = "-" if line.slope < 0 else "+"
     fitted = (
         f"With {counted(line.drafts, 'draft')} a pass, speedup = {line.intercept:.3f} {sign} "
@@ -61,10 +78,12 @@ def _line_sentence(line: LineFit) -> str:
     return f"{fitted}; break-even at an acceptance of {100 * even.value:.1f} % ({limits})."
 
 
-def _cost_sentence(cost: CostFit) -> str:
+def cost_sentence(cost: CostFit) -> str:
+    """Return the fitted cost of drafts."""
+    explained = "" if cost.r_squared is None else f", R^2 = {cost.r_squared:.3f}"
     return (
         f"speedup = (1 + a k) / ((k + 1) r + 1 + b k^2) for k drafts and acceptance a: r = {_text(cost.r)}, "
-        f"b = {_text(cost.b)} ({cost.points} points, off by {cost.error:.3f} on average)."
+        f"b = {_text(cost.b)} ({cost.points} points, off by {cost.error:.3f} on average{explained})."
     )
 
 

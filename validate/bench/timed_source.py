@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter_ns
 
-from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, Outcome, TopKLogits
+from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource, Outcome, TopKLogits, weigh
 
 
 class BoundedSource:
@@ -39,6 +39,10 @@ class BoundedSource:
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """Return the wrapped source's drafts, of `most` tokens at most."""
         return self._source.propose([(session, min(budget, self.most)) for session, budget in asks])
+
+    def weigh(self, token_seconds: float) -> None:
+        """Pass the time of a token on."""
+        weigh(self._source, token_seconds)
 
     def close(self) -> None:
         """Do nothing: the caller closes the wrapped source."""

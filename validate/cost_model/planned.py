@@ -12,7 +12,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anespec.convert.build import layers_model, unit_model
+from anespec.convert.graph.attention import AttentionPlan
+from anespec.convert.graph.latent import LatentPlan
+from anespec.convert.graph.mixer import MixerPlan
+from anespec.convert.graph.recurrent.delta_net import DeltaPlan
+from anespec.convert.graph.recurrent.ssd import SSDPlan
 from anespec.convert.graph.shards import LayerPlan
+from anespec.convert.graph.short_conv import ShortConvPlan
 from anespec.convert.layers import layer_shard_plan
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.planning.topology import head_slices
@@ -72,7 +78,7 @@ class _Counts:
             if name.startswith("blk.") and part.isdecimal() and int(part) in tensors:
                 tensors[int(part)].add(rest)
         return [
-            (replace(each, index=0, kv_layer=int(each.own_kv is None)), frozenset(tensors[each.index]))
+            (replace(each, index=0, mixers=()), _without_places(each), frozenset(tensors[each.index]))
             for each in self._layers
         ]
 
@@ -106,11 +112,11 @@ class _Counts:
 
     def _with_sources(self, indices: Iterable[int]) -> tuple[int, ...]:
         """Return these layers and the layers whose K/V they attend to, in their order."""
-        return tuple(sorted({source for i in indices for source in (i, self._layers[i].kv_layer)}))
+        return tuple(sorted({source for i in indices for source in (i, _kv_layer(self._layers[i]))}))
 
     def _whole(self, indices: Sequence[int]) -> ShardWork:
         """Count the graph of exactly these layers."""
-        sources = [list(indices).index(self._layers[i].kv_layer) for i in indices]
+        sources = [list(indices).index(_kv_layer(self._layers[i])) for i in indices]
         graph = tuple(zip((self._kinds[i] for i in indices), sources, strict=True))
         if graph not in self._known:
             model = layers_model(self._plan, indices)
@@ -122,3 +128,21 @@ class _Counts:
         model.ParseFromString(serialised)
         function = block_function(read_functions(model), self._plan.passes.functions[0].name)
         return ShardWork.of(function, states, self._plan.pools, self._plan.options.block)
+
+
+def _without_places(layer: LayerPlan) -> tuple[Hashable, ...]:
+    """Return the mixers of a layer, equal for layers whose mixers differ only in their places."""
+    return tuple(_without_place(mixer) for mixer in layer.mixers)
+
+
+def _without_place(mixer: MixerPlan) -> Hashable:
+    if isinstance(mixer, AttentionPlan):
+        return replace(mixer, index=0, kv_layer=int(not mixer.kept))
+    assert isinstance(mixer, LatentPlan | ShortConvPlan | SSDPlan | DeltaPlan)
+    return replace(mixer, index=0)
+
+
+def _kv_layer(layer: LayerPlan) -> int:
+    """Return the layer to whose K/V a layer attends, or itself."""
+    found = (mixer.kv_layer for mixer in layer.mixers if isinstance(mixer, AttentionPlan))
+    return next(found, layer.index)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from anespec.manifests.schema import NEW_ROWS, KVCacheGroup, LayerShard, StateSpec, WeightFormat
+from anespec.manifests.schema import NEW_ROWS, PALETTES, KVCacheGroup, LayerShard, StateSpec, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import (
     Function,
@@ -15,7 +15,6 @@ from anespec.runtime.backends.portable.mil_package import (
 from anespec.validate.residency.shard_view import has_device
 
 FP16_BYTES = 2
-PALETTES = frozenset({WeightFormat.LUT8, WeightFormat.LUT6, WeightFormat.LUT4})
 VIEWS = frozenset({"read_state", "split", "slice_by_index", "reshape", "squeeze", "expand_dims"})
 """Operations that are assumed to move no bytes, since they only name part of a value."""
 

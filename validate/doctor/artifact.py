@@ -20,7 +20,7 @@ from anespec.validate.doctor.machine import has_engine
 from anespec.validate.doctor.system import System
 from anespec.validate.findings import Finding, Level
 from anespec.validate.golden.figures import GoldenFile
-from anespec.validate.summary import Known
+from anespec.validate.summary import KnownVerdicts
 
 MEMORY_FACTOR = 1.3
 """A running portable backend's memory divided by the artifact's bytes (docs/DESIGN.md, section 9)."""
@@ -167,7 +167,7 @@ def _verdicts(artifact: Artifact) -> Iterator[Finding]:
     except AnespecError as error:
         yield Finding(subject="backend", level=Level.FAIL, text=str(error), mend="install what it needs")
         return
-    known = Known.of(artifact, here)
+    known = KnownVerdicts.of(artifact, here)
     place = f"{here.backend}, {counted(here.threads, 'thread')}"
     yield Finding(subject="backend", level=Level.OK, text=f"{here.backend} {here.library_version}")
     golden, exactness = known.golden, known.exactness

@@ -36,7 +36,7 @@ def is_mac(system: System) -> bool:
 
 def has_engine(system: System) -> bool:
     """Return whether the machine is a Mac with Apple's own chip, all of which have a Neural Engine."""
-    return is_mac(system) and system.told("sysctl", "-n", "hw.optional.arm64") == "1"
+    return is_mac(system) and system.output_of("sysctl", "-n", "hw.optional.arm64") == "1"
 
 
 def _ok(subject: str, text: str) -> Finding:
@@ -59,7 +59,7 @@ def _chip(system: System) -> Iterator[Finding]:
     if not is_mac(system):
         yield _ok("chip", f"{system.processor or 'unknown'}; shards run on the portable backend")
         return
-    brand = system.told("sysctl", "-n", "machdep.cpu.brand_string") or "unknown"
+    brand = system.output_of("sysctl", "-n", "machdep.cpu.brand_string") or "unknown"
     if not has_engine(system):
         yield _warn(
             "chip", f"{brand} has no Neural Engine", "convert with --target cpu: the portable backend runs it"
@@ -93,9 +93,9 @@ def _kv_form(brand: str) -> Iterator[Finding]:
 
 def _hardware(system: System) -> dict[str, Any]:
     """Return the hardware fields of system_profiler; serial numbers are never read from them."""
-    told = system.told("system_profiler", "-json", "SPHardwareDataType")
+    answer = system.output_of("system_profiler", "-json", "SPHardwareDataType")
     try:
-        found = json.loads(told or "")["SPHardwareDataType"][0]
+        found = json.loads(answer or "")["SPHardwareDataType"][0]
     except (ValueError, LookupError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -105,8 +105,8 @@ def _system(system: System) -> Iterator[Finding]:
     if not is_mac(system):
         yield _ok("system", f"{system.name}: there is no Core ML, so residency is predicted here")
         return
-    release = system.told("sw_vers", "-productVersion") or ""
-    build = system.told("sw_vers", "-buildVersion") or "unknown build"
+    release = system.output_of("sw_vers", "-productVersion") or ""
+    build = system.output_of("sw_vers", "-buildVersion") or "unknown build"
     major = int(release.partition(".")[0]) if release.partition(".")[0].isdecimal() else 0
     if not major:
         yield _warn(
@@ -174,23 +174,29 @@ def _packages(system: System) -> Iterator[Finding]:
         )
     else:
         yield _ok("torch", f"torch {found}")
+    if (found := system.version("mlx")) is None:
+        yield _not_here(
+            "mlx", f"mlx, which the backend mlx needs, is not installed: {install_command(EXTRAS['mlx'])}"
+        )
+    else:
+        yield _ok("mlx", f"mlx {found}")
 
 
 def _tools(system: System) -> Iterator[Finding]:
     if not is_mac(system):
         yield _not_here("xcode", "Apple's tools are for macOS")
-    elif (tools := system.told("xcode-select", "-p")) is None:
+    elif (tools := system.output_of("xcode-select", "-p")) is None:
         yield _warn(
             "xcode",
             "no developer tools are selected, so the native worker cannot be built",
             "xcode-select --install",
         )
     else:
-        compiler = system.told("xcrun", "--find", "coremlcompiler")
+        compiler = system.output_of("xcrun", "--find", "coremlcompiler")
         kind = "Xcode" if "Xcode" in tools else "the command line tools"
         has = "with" if compiler else "without"
         yield _ok("xcode", f"{kind}, {has} coremlcompiler (coremltools compiles without it)")
-    swift = system.told("swift", "--version")
+    swift = system.output_of("swift", "--version")
     if swift is None:
         mend = (
             "xcode-select --install" if is_mac(system) else "install Swift 6 if you want to build the worker"
@@ -256,7 +262,7 @@ def _disk(system: System) -> Iterator[Finding]:
 
 
 def _power(system: System) -> Iterator[Finding]:
-    if not is_mac(system) or (settings := system.told("pmset", "-g")) is None:
+    if not is_mac(system) or (settings := system.output_of("pmset", "-g")) is None:
         return
     if re.search(r"^\s*lowpowermode\s+1\s*$", settings, re.MULTILINE):
         yield _warn(

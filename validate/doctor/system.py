@@ -41,7 +41,7 @@ class System(Protocol):
         """Return Python's version and the architecture that it was built for."""
         ...
 
-    def told(self, *command: str) -> str | None:
+    def output_of(self, *command: str) -> str | None:
         """Return the stripped standard output of a command; None if it fails."""
         ...
 
@@ -92,7 +92,7 @@ class ThisSystem:
         """See System."""
         return platform.python_version(), platform.machine()
 
-    def told(self, *command: str) -> str | None:
+    def output_of(self, *command: str) -> str | None:
         """See System."""
         errors = (OSError, subprocess.SubprocessError, UnicodeDecodeError)
         # `swift --version` leaves folders behind in TMPDIR.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,21 +34,27 @@ class FoundRow:
 
 @dataclass(frozen=True)
 class Recording:
-    """The results of a case: rows and K/V bits by position, and descriptions of values that are not finite.
+    """The results of a case: rows and K/V bits by position, and descriptions of problems, such as values that
+    are not finite.
 
-    `states` lacks a position whose home slot in a ring was reused by a later position.
+    `states` lacks a position whose home slot in a ring was reused by a later position. `chunk_rows` has the
+    rows of recurrent layers by position, `carried` their carried states by the position where they stood.
     """
 
     rows: Mapping[int, FoundRow]
     states: Mapping[int, States]
-    not_finite: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    chunk_rows: Mapping[int, States] = field(default_factory=dict)
+    carried: Mapping[int, States] = field(default_factory=dict)
 
     def followed_by(self, later: "Recording") -> "Recording":
         """Return this recording together with a later one of further positions."""
         return Recording(
             {**self.rows, **later.rows},
             {**self.states, **later.states},
-            (*self.not_finite, *later.not_finite),
+            (*self.problems, *later.problems),
+            {**self.chunk_rows, **later.chunk_rows},
+            {**self.carried, **later.carried},
         )
 
 
@@ -85,13 +91,18 @@ def compare(expected: Recording, found: Recording, name: str) -> Difference:
     rows of `found` were requested with.
     """
     total = Difference()
-    for position, states in expected.states.items():
-        total += _compare_states(states, found.states.get(position), position, name)
+    for what, mine, theirs in (
+        ("K/V", expected.states, found.states),
+        ("chunk's", expected.chunk_rows, found.chunk_rows),
+        ("carried", expected.carried, found.carried),
+    ):
+        for position, states in mine.items():
+            total += _compare_states(states, theirs.get(position), position, f"{name}: the {what}")
     for position, row in expected.rows.items():
         other = found.rows.get(position)
         if other is not None:
             total += _compare_rows(row, other, position, name)
-    for problem in (*expected.not_finite, *found.not_finite):
+    for problem in (*expected.problems, *found.problems):
         total += Difference(1, 1, 0.0, f"{name}: {problem}")
     return total
 
@@ -143,9 +154,9 @@ def _compare_logits(a: Logits, b: Logits | None, position: int, name: str) -> Di
     return Difference(1, 1, largest, what)
 
 
-def _compare_states(a: States, b: States | None, position: int, name: str) -> Difference:
+def _compare_states(a: States, b: States | None, position: int, what: str) -> Difference:
     if b is None:
         return Difference()
     if all(same_bits(x, y) for x, y in zip(a, b, strict=True)):
         return Difference(cases=1)
-    return Difference(1, 1, 0.0, f"{name}: the K/V bits at position {position} differ")
+    return Difference(1, 1, 0.0, f"{what} bits at position {position} differ")

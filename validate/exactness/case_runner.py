@@ -10,6 +10,7 @@ from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import RowKind, RowLogits, Verifier, run_pass, whole_plan
 from anespec.runtime.rows import chain_rows
 from anespec.validate.exactness.bit_comparison import FoundRow, Recording, States, is_finite
+from anespec.validate.exactness.chunk_walk import ChunkWalk, chunk_of_past, chunk_pool, within_chunks
 from anespec.validate.exactness.invariance_cases import InvarianceCase, Probe, side_by_side
 
 SLOTS_AT_ONCE = 4096
@@ -42,14 +43,19 @@ class CaseRunner:
         self.map = SlotMapping.of(self.shape)
         self._pools = range(len(self.shape.pools))
         self._one_slot = [verifier.export_slots(pool, 0, 1) for pool in self._pools]
+        self._chunk = chunk_pool(self.map)
         self._untouched: list[_Excerpt] = []
+        self._untouched_carried: tuple[int, Sequence[NDArray[np.float16]]] | None = None
         self._computed: dict[tuple[tuple[int, ...], int], list[_Excerpt]] = {}
 
     def clear(self) -> None:
-        """Zero every slot of every pool."""
+        """Zero every slot of every pool, and all carried states."""
         for pool, first, count in self._all_slots():
             shapes = [(one.shape[0], one.shape[1], count, one.shape[3]) for one in self._one_slot[pool]]
             self.verifier.import_slots(pool, first, [np.zeros(shape, np.float16) for shape in shapes])
+        for region in self._carrying:
+            zeros = [np.zeros_like(values) for values in self.verifier.export_carried(region)]
+            self.verifier.import_carried(region, zeros)
 
     def prepare(self, probe: Probe, region: int = 0) -> None:
         """Clear everything, then call `lay_past` and `keep`."""
@@ -61,20 +67,26 @@ class CaseRunner:
         """Fill positions 0..start-1 of a region; all other slots stay as they are.
 
         `past` is run in whole blocks the first time that it is used in a region. Its K/V is repeated up to
-        `start`.
+        `start`. With recurrent layers no more than a chunk of it is run. Its rows are repeated over a chunk,
+        which is folded: so the carried state is that of a text, and the chunk before `start` is whole.
         """
-        past = probe.past[: probe.start]
+        past = probe.past[: min(probe.start, self.shape.chunk or probe.start)]
         if (past, region) not in self._computed:
             self._computed[past, region] = self._compute_past(past, region)
         for excerpt in self._computed[past, region]:
             self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
         if past:
             for pool in self._pools:
-                self._tile_past(pool, region, len(past), probe.start)
+                if pool == self._chunk:
+                    self._tile_chunk(pool, region, len(past))
+                else:
+                    self._tile_past(pool, region, len(past), probe.start)
 
     def _compute_past(self, past: tuple[int, ...], region: int) -> list[_Excerpt]:
         """Run the first tokens of a region on slots of zeros, and return their K/V."""
         width = self.shape.block
+        if self._chunk is not None:
+            self.verifier.clear_carried(region)
         for run in self.map.runs(range(len(past)), width):
             rows = chain_rows(self.map, region, run.start, RowKind.PROMPT, past[run.start : run.stop])
             run_pass(self.verifier, whole_plan(self.shape, rows, width=width, wants_logits=False))
@@ -99,6 +111,12 @@ class CaseRunner:
             self.verifier.import_slots(pool, span.start, [values[:, :, sources] for values in real])
             position += len(span)
 
+    def _tile_chunk(self, pool: int, region: int, filled: int) -> None:
+        """Repeat the rows of the first `filled` positions over a region's chunk, and fold it from zeros."""
+        self._tile_past(pool, region, filled, self.shape.pools[pool].region_slots)
+        self.verifier.clear_carried(region)
+        self.verifier.fold(region)
+
     def keep(self, probe: Probe, region: int = 0) -> None:
         """Save the slots that cases of the probe may write, for `restore`."""
         self._untouched = [
@@ -106,11 +124,18 @@ class CaseRunner:
             for pool in self._pools
             for span in self._touchable(pool, probe, region)
         ]
+        if self._chunk is not None:
+            self._untouched_carried = region, self.verifier.export_carried(region)
 
     def restore(self) -> None:
         """Restore the slots that were saved by the last `keep`."""
         for excerpt in self._untouched:
             self.verifier.import_slots(excerpt.pool, excerpt.first, excerpt.values)
+        self._restore_carried()
+
+    def _restore_carried(self) -> None:
+        if self._untouched_carried is not None:
+            self.verifier.import_carried(*self._untouched_carried)
 
     def restore_past(self, probe: Probe, region: int = 0) -> None:
         """Restore only the saved slots that belong to the past that the probe's first row sees.
@@ -126,6 +151,7 @@ class CaseRunner:
                     kept = slice(first - excerpt.first, first - excerpt.first + count)
                     values = [values[:, :, kept] for values in excerpt.values]
                     self.verifier.import_slots(excerpt.pool, first, values)
+        self._restore_carried()
 
     def copy_past(self, probe: Probe, source: int, target: int) -> None:
         """Copy the K/V of positions 0..start-1 from one region to another."""
@@ -137,28 +163,51 @@ class CaseRunner:
                 strict=True,
             ):
                 self.verifier.copy_slots(pool, there.start, here.start, len(there))
+        if self._chunk is not None:
+            # The target may hold the same state already, which would hide that nothing is copied.
+            other = [-values for values in self.verifier.export_carried(source)]
+            self.verifier.import_carried(target, other)
+            self.verifier.copy_carried(source, target)
 
-    def lay(self, recording: Recording, region: int = 0) -> None:
-        """Write the K/V of a recording to the slots of its positions in a region."""
+    def lay(self, recording: Recording, end: int, region: int = 0) -> None:
+        """Write what a recording has of positions before `end` to their slots in a region.
+
+        The carried state is that of the chunk before `end`. Slots that the recording has of later positions
+        are written too.
+        """
         for position, arrays in sorted(recording.states.items()):
             left = list(arrays)
-            for pool in self._pools:
+            for pool in self._slotted:
                 mine = [left.pop(0)[:, :, None] for _ in self._one_slot[pool]]
                 self.verifier.import_slots(pool, self.map.slot(pool, region, position), mine)
+        if self._chunk is None:
+            return
+        chunk = chunk_of_past(self.map, self._chunk, end)
+        for position in chunk:
+            if (rows := recording.chunk_rows.get(position)) is not None:
+                slot = self.map.slot(self._chunk, region, position)
+                self.verifier.import_slots(self._chunk, slot, [row[:, :, None] for row in rows])
+        if (carried := recording.carried.get(chunk.start)) is not None:
+            self.verifier.import_carried(region, carried)
 
     def run(self, case: InvarianceCase, probe: Probe, region: int = 0) -> Recording:
         """Run every pass of `case` and record the probe's positions in `region`."""
         rows: dict[int, FoundRow] = {}
-        not_finite: list[str] = []
-        passes = case.passes
+        problems: list[str] = []
+        passes = tuple(part for planned in case.passes for part in within_chunks(planned, self.map))
+        walk = None
+        if self._chunk is not None:
+            walk = ChunkWalk(self.verifier, self.map, self._chunk, probe, region)
         if self.shape.side_by_side:
             passes = tuple(part for planned in passes for part in side_by_side(planned, self.map))
         for number, planned in enumerate(passes):
+            if walk is not None:
+                walk.begin(planned)
             plan = planned.plan(self.shape, self.map)
             for lane, found in run_pass(self.verifier, plan).items():
                 row, recorded = planned.rows[lane], FoundRow(plan.wanted[lane], _copied(found))
                 if not recorded.is_finite:
-                    not_finite.append(
+                    problems.append(
                         f"a logit of the {row.kind} row in lane {lane} of pass {number} is not finite"
                     )
                 if row.recorded:
@@ -166,8 +215,16 @@ class CaseRunner:
         states = self._home_states(probe.positions, region)
         for position, arrays in states.items():
             if not all(is_finite(array) for array in arrays):
-                not_finite.append(f"the K/V of position {position} is not finite")
-        return Recording(rows, states, tuple(not_finite))
+                problems.append(f"the K/V of position {position} is not finite")
+        if walk is None:
+            return Recording(rows, states, tuple(problems))
+        walk.end()
+        problems += walk.problems
+        for what, found_at in (("chunk's row", walk.rows), ("carried state", walk.carried)):
+            for position, arrays in found_at.items():
+                if not all(is_finite(array) for array in arrays):
+                    problems.append(f"the {what} at position {position} is not finite")
+        return Recording(rows, states, tuple(problems), walk.rows, walk.carried)
 
     def not_finite_slot(self) -> str:
         """Describe the first slot of any pool with a value that is not finite; return "" if there is none."""
@@ -178,14 +235,24 @@ class CaseRunner:
                     return (
                         f"slot {slot} of pool {self.shape.pools[pool].name} holds a value that is not finite"
                     )
+        for region in self._carrying:
+            if not all(is_finite(values) for values in self.verifier.export_carried(region)):
+                return f"the carried state of region {region} holds a value that is not finite"
         return ""
 
     def fill_stale(self, probe: Probe, rng: np.random.Generator) -> None:
-        """Fill every slot but those of the past that the probe's first row, in region 0, sees."""
+        """Fill every slot but those of the past that the probe's first row, in region 0, sees.
+
+        So are the carried states, except that of region 0 if it belongs to the past.
+        """
         for pool in self._pools:
             kept = self._past_in_sight(pool, probe, 0)
             slots = np.setdiff1d(np.arange(self.shape.whole_spans[pool]), np.concatenate([[], *kept]))
             self.fill(pool, slots, rng, max(probe.start, 1))
+        for region in self._carrying:
+            if region or not probe.start:
+                values = self.verifier.export_carried(0)
+                self.verifier.import_carried(region, [_loud(held, held.shape, rng) for held in values])
 
     def fill(self, pool: int, slots: NDArray[np.int64], rng: np.random.Generator, real: int) -> None:
         """Fill ascending slots with loud K/V made from the first `real` positions of region 0.
@@ -208,7 +275,9 @@ class CaseRunner:
         return [np.concatenate(parts, axis=2) for parts in zip(*pieces, strict=True)]
 
     def _past_in_sight(self, pool: int, probe: Probe, region: int) -> tuple[range, ...]:
-        """Return the slots of the past that the probe's first row attends to."""
+        """Return the slots of the past that the probe's first row sees, or that are folded before it."""
+        if pool == self._chunk:
+            return self.map.slot_ranges(pool, region, chunk_of_past(self.map, pool, probe.start))
         visible = range(self.map.first_visible(pool, probe.start), probe.start)
         return self.map.slot_ranges(pool, region, visible)
 
@@ -216,23 +285,31 @@ class CaseRunner:
         """Return the slots that the probe's rows, or drafts and pads past its end, may write."""
         size = self.shape.pools[pool].token_slots
         end = min(probe.positions.stop + self._rows_past_the_end, self.shape.context)
-        if end - probe.start >= size:
+        if end - probe.start >= size or pool == self._chunk:
             return self.map.slot_ranges(pool, region, range(size))
         return self.map.slot_ranges(pool, region, range(probe.start, end))
 
     def _home_states(self, positions: range, region: int) -> dict[int, States]:
-        """Return the K/V of those positions whose home slots were not reused in any pool."""
-        reach = min(
-            self.shape.context
-            if pool.token_slots >= self.shape.context
-            else pool.token_slots - self._rows_past_the_end + 1
-            for pool in self.shape.pools
-        )
+        """Return the K/V of those positions whose home slots were not reused; the pool of chunks is left
+        out."""
+        rings = [self.shape.pools[pool].token_slots for pool in self._slotted]
+        rings = [slots - self._rows_past_the_end + 1 for slots in rings if slots < self.shape.context]
+        reach = min((self.shape.context, *rings))
         kept = range(max(positions.start, positions.stop - reach), positions.stop)
         arrays: list[NDArray[np.float16]] = []
-        for pool in self._pools:
+        for pool in self._slotted:
             arrays += self._positions(pool, region, kept)
         return {position: tuple(a[:, :, i] for a in arrays) for i, position in enumerate(kept)}
+
+    @property
+    def _slotted(self) -> list[int]:
+        """The pools other than that of chunks, whose slots are reused all the time."""
+        return [pool for pool in self._pools if pool != self._chunk]
+
+    @property
+    def _carrying(self) -> range:
+        """The regions that have a carried state."""
+        return range(self.shape.sequences if self._chunk is not None else 0)
 
     @property
     def _rows_past_the_end(self) -> int:
@@ -253,7 +330,11 @@ def _copied(found: RowLogits) -> RowLogits:
 
 def _louder(real: NDArray[np.float16], rng: np.random.Generator) -> NDArray[np.float16]:
     """Return values of `real` [n, n_kv, count, head_dim], shuffled and scaled, for SLOTS_OF_NOISE slots."""
-    shape = (real.shape[0], real.shape[1], SLOTS_OF_NOISE, real.shape[3])
+    return _loud(real, (real.shape[0], real.shape[1], SLOTS_OF_NOISE, real.shape[3]), rng)
+
+
+def _loud(real: NDArray[np.float16], shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float16]:
+    """Return values of `real`, shuffled and scaled, in another shape."""
     noise = rng.choice(real.ravel(), size=shape).astype(np.float32) * rng.uniform(-2, 2, size=shape)
     noise = np.clip(noise, -FP16_MAX, FP16_MAX)
     return np.where(noise == 0, 1.0, noise).astype(np.float16)

@@ -35,6 +35,15 @@ changes where kernels split their sums, and few rows show it: with the last of f
 8 % of them did."""
 
 
+ROWS_BEFORE_FOLD = 2
+"""The rows of a probe in the middle of the context before its chunk ends."""
+
+
+ROWS_IN_CHUNK = 1
+"""The rows of the past in the chunk in which a sequence is compared in every region: few, since what rows see
+of the carried state fades along the chunk, and a chunk that is full is folded over it."""
+
+
 def measure_regions(
     runner: CaseRunner, probe: Probe, widths: Sequence[int], effort: Effort, number: int = 0
 ) -> Difference:
@@ -52,12 +61,19 @@ def measure_regions(
     count = min(max(width, MIN_REGION_ROWS), len(probe.tokens))
     in_the_middle = probe.start > 0 and probe.positions.stop < shape.context
     start = probe.start if effort.thorough and in_the_middle else shape.context - count
+    if shape.chunk is not None:
+        start = max(0, start - (start - ROWS_IN_CHUNK) % shape.chunk)
+        count = min(len(probe.tokens), max(count, shape.chunk), shape.context - start)
     placed = Probe((probe.past or probe.tokens)[:start], start, probe.tokens[:count])
     return _at_every_base(runner, placed, width, 1 + number % (shape.sequences - 1))
 
 
 def _at_every_base(runner: CaseRunner, probe: Probe, width: int, computed_in: int) -> Difference:
-    """Compare the probe in every region; its past is computed in the first and in one other region."""
+    """Compare the probe in every region; its past is computed in the first and in one other region.
+
+    In all others it is copied. With recurrent layers it is copied to that one too, since a carried state that
+    is not copied would show in no other of two regions.
+    """
     total = Difference()
     plain = cut(probe, [min(width, runner.map.longest_run)], width)
     runner.prepare(probe)
@@ -66,10 +82,13 @@ def _at_every_base(runner: CaseRunner, probe: Probe, width: int, computed_in: in
         case = in_region(plain, region)
         if region == computed_in:
             runner.lay_past(probe, region)
-        else:
+            found = runner.run(case, probe, region)
+            total += compare(expected, found, f"{case.name}, its past computed there")
+        if region != computed_in or runner.shape.chunk is not None:
+            runner.restore()
             runner.copy_past(probe, 0, region)
-        name = f"{case.name}, its past {'computed there' if region == computed_in else 'copied there'}"
-        total += compare(expected, runner.run(case, probe, region), name)
+            found = runner.run(case, probe, region)
+            total += compare(expected, found, f"{case.name}, its past copied there")
     return total
 
 
@@ -196,6 +215,9 @@ def _probes(
     for number in range(max(len(effort.depths), len(prompts) if effort.thorough else 0)):
         count = min(shape.block + effort.tokens, shape.context)
         start = int((shape.context - count) * effort.depths[number % len(effort.depths)])
+        if shape.chunk is not None and start >= shape.chunk and start + count < shape.context:
+            # The chunk ends behind the first rows, so that even a short probe goes beyond it.
+            start -= (start + ROWS_BEFORE_FOLD) % shape.chunk
         past = min(effort.past, start)
         prompt = [token % shape.vocabulary for token in prompts[number]] if number < len(prompts) else []
         missing = max(0, past + count - len(prompt))

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from anespec.runtime.engine.planner import least_spans
 from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import (
     ALL_LOGITS,
@@ -23,6 +22,7 @@ from anespec.runtime.passes import (
     RowSlots,
     VerifierShape,
 )
+from anespec.runtime.spans import least_spans
 from anespec.system.formatting import counted
 
 

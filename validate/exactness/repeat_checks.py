@@ -17,17 +17,26 @@ from anespec.validate.exactness.invariance_cases import InvarianceCase, Probe, c
 Elsewhere = Mapping[str, Recording]
 """The recordings of the pass in other processes or compilations of the artifact, by their names."""
 
+STATE, CHUNK_ROW, CARRIED = "state", "chunk row", "carried"
+"""What is kept by position, in the names of packed arrays."""
+
 PAST = 8
 """The tokens that the model computes before the repeated pass."""
 
 
 def repeat_probe(shape: VerifierShape, prompts: Sequence[Sequence[int]]) -> Probe:
-    """Return a block of tokens with the past that it sees, the same in every process."""
+    """Return a block of tokens with the past that it sees, the same in every process.
+
+    A chunk ends in the middle of the block, so that its fold is repeated too.
+    """
     count = min(shape.block, shape.context)
     past = min(PAST, shape.context - count)
     ids = [*(prompts[0] if prompts else ()), *range(1, past + count + 1)][: past + count]
     tokens = tuple(token % shape.vocabulary for token in ids)
-    return Probe(tokens[:past], past, tokens[past:])
+    start = past
+    if shape.chunk is not None and past:
+        start = min(max(past, shape.chunk - max(1, count // 2)), shape.context - count)
+    return Probe(tokens[:past], start, tokens[past:])
 
 
 def recorded_pass(verifier: Verifier, prompts: Sequence[Sequence[int]]) -> Recording:
@@ -68,12 +77,17 @@ def packed(elsewhere: Elsewhere) -> bytes:
     """Return recordings with all logits as bytes for another process."""
     arrays: dict[str, Any] = {}
     for number, (name, recording) in enumerate(elsewhere.items()):
-        arrays[f"name/{number}"] = np.array([name, *recording.not_finite])
+        arrays[f"name/{number}"] = np.array([name, *recording.problems])
         for position, row in recording.rows.items():
             if row.found.logits is not None:
                 arrays[f"row/{number}/{position}"] = row.found.logits
-        for position, states in recording.states.items():
-            arrays |= {f"state/{number}/{position}/{i}": state for i, state in enumerate(states)}
+        for kind, by_position in (
+            (STATE, recording.states),
+            (CHUNK_ROW, recording.chunk_rows),
+            (CARRIED, recording.carried),
+        ):
+            for position, states in by_position.items():
+                arrays |= {f"{kind}/{number}/{position}/{i}": state for i, state in enumerate(states)}
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
@@ -95,7 +109,7 @@ def unpacked(data: bytes) -> Elsewhere:
 def _unpacked(arrays: Mapping[str, NDArray[np.generic]]) -> Elsewhere:
     names: dict[str, list[str]] = {}
     rows: dict[str, dict[int, FoundRow]] = {}
-    states: dict[str, dict[int, list[NDArray[np.float16]]]] = {}
+    states: dict[tuple[str, str], dict[int, list[NDArray[np.float16]]]] = {}
     for key, array in arrays.items():
         kind, number, *place = key.split("/")
         if kind == "name":
@@ -104,13 +118,19 @@ def _unpacked(arrays: Mapping[str, NDArray[np.generic]]) -> Elsewhere:
             found = FoundRow(ALL_LOGITS, RowLogits(logits=array.astype(np.float16, copy=False)))
             rows.setdefault(number, {})[int(place[0])] = found
         else:
-            kept = states.setdefault(number, {}).setdefault(int(place[0]), [])
+            kept = states.setdefault((kind, number), {}).setdefault(int(place[0]), [])
             kept.append(array.astype(np.float16, copy=False))
+
+    def of_kind(kind: str, number: str) -> dict[int, tuple[NDArray[np.float16], ...]]:
+        return {position: tuple(kept) for position, kept in states.get((kind, number), {}).items()}
+
     return {
         name: Recording(
             rows.get(number, {}),
-            {position: tuple(kept) for position, kept in states.get(number, {}).items()},
+            of_kind(STATE, number),
             tuple(problems),
+            of_kind(CHUNK_ROW, number),
+            of_kind(CARRIED, number),
         )
         for number, (name, *problems) in names.items()
     }

@@ -206,7 +206,7 @@ class _EdgeTrial:
         """Run a case of the last rows, and restore what it has overwritten."""
         self.runner.keep(self.probe, self.edge.region)
         if part != self.probe:
-            self.runner.lay(self.expected, self.edge.region)
+            self.runner.lay(self.expected, part.start, self.edge.region)
         recorded = self.runner.run(case, part, self.edge.region)
         self.runner.restore()
         return recorded

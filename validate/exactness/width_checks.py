@@ -40,7 +40,11 @@ def long_probe(shape: VerifierShape, probe: Probe, rows: int, rng: np.random.Gen
     count = min(max(shape.widths[-1], rows), shape.context)
     more = rng.integers(shape.vocabulary, size=count)
     tokens = (*probe.tokens, *(int(token) for token in more))[:count]
-    return Probe(probe.past, min(probe.start, shape.context - count), tokens)
+    start = min(probe.start, shape.context - count)
+    if shape.chunk is not None and start >= shape.chunk:
+        # Its first chunk ends after as many rows as the probe's.
+        start -= (start - probe.start) % shape.chunk
+    return Probe(probe.past, start, tokens)
 
 
 def measure_widths(
@@ -157,7 +161,7 @@ class _WideWidths:
             last = compare(again, recorded, f"{full.name}, its last rows")
             unknown = whole.part(known, len(whole.tokens))
             runner.restore()
-            runner.lay(self._expected)
+            runner.lay(self._expected, unknown.start)
             more = runner.run(cut(unknown, [min(self._sound, self._longest)], self._sound), unknown)
             self._expected = self._expected.followed_by(more)
         return compare(self._expected, recorded, full.name) + last

@@ -10,7 +10,8 @@ memory does not grow with the number of layers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -21,17 +22,22 @@ from anespec.manifests.channel_layout import from_rows, to_rows
 from anespec.manifests.consistency import tiles
 from anespec.manifests.schema import LayerShard, Manifest, Shard
 from anespec.runtime.backends.runner import Homes, Inputs, ShardRunner, Tensor
-from anespec.runtime.passes import Row
+from anespec.runtime.backends.verifier import folded
+from anespec.runtime.passes import Row, StateOverflowError
 from anespec.system.errors import ArtifactError
 from anespec.system.progress import StepReport
-from anespec.validate.golden.closeness import Closeness, Floats, closeness
+from anespec.validate.golden.closeness import Closeness, Floats, closeness, steadied
 from anespec.validate.golden.figures import LOUDNESS, ShardFigures, StackFigures, Stimulus
-from anespec.validate.golden.reference import Reference, split_rows
+from anespec.validate.golden.reference import Reference
+from anespec.validate.golden.reference_parts import Noise, split_rows
 from anespec.validate.golden.shard_passes import ShardPass, ShardPasses, fitting_passes, plan_passes
 from anespec.validate.golden.stack_passes import PromptRun
 
 STIMULI: tuple[Stimulus, ...] = get_args(Stimulus)
 OpenShard = Callable[[Shard], ShardRunner]
+NOISES = 2
+"""How many noises a recurrent model is computed with, each with either sign."""
+
 FP16_MAX = float(np.finfo(np.float16).max)
 
 
@@ -91,20 +97,51 @@ def compare_computed(
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
     texts, alone = stretched[: len(begun)], stretched[len(begun) :]
-    read = reference.embed([*(token for prompt in prompt_runs for token in prompt.rows), *tokens])
+    # Recurrent models are computed again with noise, to know which rows rounding turns.
+    noises = [
+        [Noise(seed + number + len(stretched) * pair, sign) for number in range(len(stretched))]
+        for pair in range(NOISES if reference.facts.recurrences else 0)
+        for sign in (1, -1)
+    ]
+    noisy = [
+        [text.afresh(reference.caches(), noise) for text, noise in zip(texts, its_noises, strict=False)]
+        for its_noises in noises
+    ]
+    read = reference.embed(
+        [*(token for rows, _ in begun for token in rows), *tokens],
+        [*(position for _, positions in begun for position in positions), *plans[0].positions],
+    )
     states, given = read[:-count], _rounded(read[-count:], manifest.hidden_scale)
+    moved_states = [states.copy() for _ in noisy]
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
         inputs = _inputs_like(given, rng)
-        stretches = [*texts, *(replace(stretch, caches=reference.caches()) for stretch in alone)]
+        stretches = [*texts, *(stretch.afresh(reference.caches()) for stretch in alone)]
         rows = np.concatenate((states, *inputs))
+        for noisy_texts, its_noises, moved_state in zip(noisy, noises, moved_states, strict=True):
+            stretches += noisy_texts
+            stretches += [
+                stretch.afresh(reference.caches(), noise)
+                for stretch, noise in zip(alone, its_noises[len(texts) :], strict=True)
+            ]
+            rows = np.concatenate((rows, moved_state, *inputs))
         for index in range(shard.first_layer, shard.end_layer):
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
             rows = reference.layer(index, rows, stretches)
-        states, *expected = split_rows(rows, [len(states), *map(len, inputs)])
-        figures += bench.judge(shard, open_shard, inputs, expected, progress)
+        counts = [len(states), *map(len, inputs)]
+        split = split_rows(rows, counts * (1 + len(noisy)))
+        states, *expected = split[: len(counts)]
+        others = [split[first : first + len(counts)] for first in range(len(counts), len(split), len(counts))]
+        moved_states = [first for first, *_ in others]
+        moved = [[each[1 + number] for each in others] for number in range(len(inputs))]
+        doubts = [stretch.doubts for stretch in stretches[len(texts) :][: len(inputs)]]
+        figures += bench.judge(shard, open_shard, inputs, expected, progress, moved, doubts)
         given = _rounded(expected[0], manifest.hidden_scale)
-    logits: Floats = np.empty((len(states), reference.facts.vocabulary), np.float32)
+    logits, *moved_logits = (
+        np.empty((len(states), reference.facts.vocabulary), np.float32) for _ in (None, *noisy)
+    )
+    begun_doubts = np.concatenate([stretch.doubts for stretch in texts]) if texts else np.zeros(0, np.float32)
+    shares = begun_doubts / np.maximum(np.linalg.norm(states, axis=1), np.finfo(np.float32).tiny)
     for head in manifest.head_shards:
         inputs = _inputs_like(given, rng)
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
@@ -112,10 +149,17 @@ def compare_computed(
         rows = reference.logits(rows, head.first_token, head.end_token)
         its_logits, *expected = split_rows(rows, [len(states), *map(len, inputs)])
         logits[:, head.first_token : head.end_token] = its_logits
+        for all_logits, moved_state in zip(moved_logits, moved_states, strict=True):
+            part = reference.logits(moved_state, head.first_token, head.end_token)
+            all_logits[:, head.first_token : head.end_token] = part
         figures += bench.judge(head, open_shard, inputs, expected, progress)
     ends = np.cumsum([len(prompt.rows) for prompt in prompt_runs])
+    by_prompt = zip(*(np.split(each, ends)[:-1] for each in (logits, *moved_logits)), strict=True)
     stack = [
-        prompt.against(rows) for prompt, rows in zip(prompt_runs, np.split(logits, ends)[:-1], strict=True)
+        prompt.against(rows, moved, doubts)
+        for prompt, (rows, *moved), doubts in zip(
+            prompt_runs, by_prompt, np.split(shares, ends)[:-1], strict=True
+        )
     ]
     return ComputedFigures(tuple(figures), tuple(stack))
 
@@ -148,8 +192,14 @@ class _Bench:
         inputs: Sequence[Floats],
         expected: Sequence[Floats],
         progress: StepReport,
+        moved: Sequence[Sequence[Floats]] = (),
+        doubts: Sequence[Floats] = (),
     ) -> list[ShardFigures]:
-        """Return the shard's figures on each stimulus, from its inputs and the reference's outputs."""
+        """Return the shard's figures on each stimulus, from its inputs and the reference's outputs.
+
+        `moved` are a layer shard's outputs of references with noise (see `steadied`), and `doubts` those
+        about its outputs (see Stretch), both by stimulus.
+        """
         name, figures = Path(shard.path).stem, []
         progress(f"shard {name} on {self.plans[0].stimulus}")
         runner = open_shard(shard)
@@ -158,7 +208,8 @@ class _Bench:
                 if number:
                     progress(f"shard {name} on {plan.stimulus}")
                 if isinstance(shard, LayerShard):
-                    figures.append(_layer_figures(shard, runner, self, plan, given, wanted))
+                    unsure = moved[number], doubts[number]
+                    figures.append(_layer_figures(shard, runner, self, plan, given, wanted, *unsure))
                 else:
                     fitting = fitting_passes(plan, self.manifest, shard)
                     figures.append(_head_figures(shard, runner, self, fitting, given, wanted))
@@ -176,7 +227,14 @@ class _Bench:
 
 
 def _layer_figures(
-    shard: LayerShard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
+    shard: LayerShard,
+    runner: ShardRunner,
+    bench: _Bench,
+    plan: ShardPasses,
+    inputs: Floats,
+    expected: Floats,
+    moved: Sequence[Floats],
+    doubts: Floats,
 ) -> ShardFigures:
     for state in shard.states:
         runner.write_state(state.name, np.zeros(state.shape, np.float16))
@@ -186,8 +244,10 @@ def _layer_figures(
         values = runner.read_state(state.name)
         not_finite += int((~np.isfinite(values)).sum())
         used = set(np.flatnonzero((values != 0).any(axis=(0, 1, 3))).tolist())
-        stray += len(used - plan.home_slots[state.pool])
-    close = closeness(expected, found, expected - inputs)
+        homes = {plan.region} if state.kind == "carried" else plan.home_slots[state.pool]
+        stray += len(used - homes)
+    found = steadied(expected, found, moved, expected - inputs)
+    close = closeness(expected, found, expected - inputs, doubts)
     return _shard_figures(shard, plan, close, not_finite, stray)
 
 
@@ -220,12 +280,26 @@ def _run_shard(shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPass
     """Return the shard's outputs for every real row of the plan, [rows, channels]."""
     pieces = []
     for step in plan.passes:
+        if step.folds and isinstance(shard, LayerShard):
+            _fold(shard, runner, plan.region)
         given = bench.inputs_of(step, inputs)
         own: Inputs = {spec.name: given[spec.name] for spec in shard.inputs}
         outputs = runner.run(own)
         rows = np.concatenate([to_rows(outputs[spec.name]) for spec in shard.outputs], axis=1)
         pieces.append(rows[: step.real].astype(np.float32))
     return np.concatenate(pieces)
+
+
+def _fold(shard: LayerShard, runner: ShardRunner, region: int) -> None:
+    """Fold the chunk of a region into the states that the shard's recurrent layers carry."""
+    states = {state.name: state for state in shard.states}
+    for fold in shard.folds:
+        chunk = states[fold.rows[0]].shape[2] // states[fold.carried].shape[2]
+        rows = [runner.read_slots(name, region * chunk, chunk) for name in fold.rows]
+        old = runner.read_slots(fold.carried, region, 1)
+        # A state beyond fp16's range stays as it was, and the rows after it are wrong.
+        with suppress(StateOverflowError):
+            runner.write_slots(fold.carried, region, folded(fold, rows, old))
 
 
 def _rounded(rows: Floats, hidden_scale: float) -> Floats:

@@ -15,24 +15,28 @@ from anespec.validate.golden.figures import Stimulus
 class ShardPass:
     """One pass over a shard: its rows, and for every lane the index of its hidden row.
 
-    `real` is the number of rows that are not pads.
+    `real` is the number of rows that are not pads. With `folds` the rows are the first of a chunk, and the
+    states that the chunk before left are folded first.
     """
 
     rows: tuple[Row, ...]
     sources: tuple[int, ...]
     real: int
+    folds: bool = False
 
 
 @dataclass(frozen=True)
 class ShardPasses:
     """The passes of one stimulus; hidden row i is at `positions[i]`.
 
-    `home_slots` has the slots that the passes write, by pool, including those of pads that write.
+    `home_slots` has the slots that the passes write, by pool, including those of pads that write. All rows
+    are of the sequence in `region`.
     """
 
     stimulus: Stimulus
     passes: tuple[ShardPass, ...]
     positions: tuple[int, ...]
+    region: int
     home_slots: Mapping[str, frozenset[int]]
 
 
@@ -40,7 +44,8 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
     """Return passes of several widths and fillings, so that later ones see what earlier ones wrote.
 
     Random rows jump to the far end of the last region after two blocks, since slow rope frequencies only show
-    over a long distance. Embeddings are at the start of region 0 without a gap.
+    over a long distance. Embeddings are at the start of region 0 without a gap. With recurrent layers no
+    sequence has a gap; random rows begin shortly before a chunk ends, as a text whose earlier rows are zeros.
     """
     block, shape = manifest.block, shape_of(manifest)
     region_map = SlotMapping.of(shape)
@@ -56,10 +61,17 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
             fitting.append((width, real))
             total += real
     near = min(2 * block, total) if stimulus == "random" else total
+    taps = max((pool.window or 0 for pool in manifest.pools if pool.reads == "taps"), default=0)
+    if manifest.context - total < taps:
+        near = total  # No sequence has a gap within a convolution's taps.
     positions = (*range(near), *range(manifest.context - total + near, manifest.context))
+    if manifest.chunk is not None:
+        before_end = max(0, manifest.chunk - block - 1) if stimulus == "random" else 0
+        begin = min(before_end, manifest.context - total)
+        positions = tuple(range(begin, begin + total))
     region = manifest.sequences - 1 if stimulus == "random" else 0
-    if shape.side_by_side:
-        fitting = _side_by_side(fitting, positions, region_map)
+    if shape.side_by_side or manifest.chunk is not None:
+        fitting = _in_runs(fitting, positions, region_map)
     passes, done = [], 0
     homes: dict[str, set[int]] = {pool.name: set() for pool in manifest.pools}
     for width, real in fitting:
@@ -69,6 +81,7 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
                 (*rows, *pad_rows(rows, width)),
                 (*range(done, done + real), *(done,) * (width - real)),
                 real,
+                folds=done > 0 and manifest.chunk is not None and positions[done] % manifest.chunk == 0,
             )
         )
         for number, pool in enumerate(manifest.pools):
@@ -76,13 +89,13 @@ def plan_passes(manifest: Manifest, stimulus: Stimulus) -> ShardPasses:
             homes[pool.name].update(range(written[0], written[0] + width) if shape.side_by_side else written)
         done += real
     frozen = {name: frozenset(slots) for name, slots in homes.items()}
-    return ShardPasses(stimulus, tuple(passes), positions, frozen)
+    return ShardPasses(stimulus, tuple(passes), positions, region, frozen)
 
 
-def _side_by_side(
+def _in_runs(
     sizes: Sequence[tuple[int, int]], positions: Sequence[int], region_map: SlotMapping
 ) -> list[tuple[int, int]]:
-    """Return the widths of passes and their rows, cut where positions have a gap or a ring ends."""
+    """Return the widths of passes and their rows, cut where positions have a gap, or a ring or chunk ends."""
     found, done = [], 0
     for width, real in sizes:
         for gapless in _runs(positions[done : done + real]):

@@ -5,6 +5,7 @@ difference does not hide later ones, and all prompts go through its layers toget
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from anespec.runtime.passes import (
     Logits,
     Row,
     RowKind,
+    StateOverflowError,
     Verifier,
     run_pass,
     run_rows,
@@ -23,10 +25,16 @@ from anespec.runtime.passes import (
 )
 from anespec.runtime.rows import chain_rows
 from anespec.system.progress import StepReport
-from anespec.validate.golden.closeness import Floats, logits_closeness
+from anespec.validate.golden.closeness import DOUBT_GROWS, Floats, centred, logits_closeness, steadied
 from anespec.validate.golden.figures import StackFigures
 
 GREEDY_TOKENS = 24
+
+REGION = 0
+"""The region of all prompts, one after the other."""
+
+DOUBTED_MARGIN = 4.0
+"""How far a doubt of one standard deviation may move the difference of two logits."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +50,29 @@ class PromptRun:
         """Return the tokens that the verifier read, from position 0 on."""
         return (*self.prompt, *self.greedy)[: len(self.logits)]
 
-    def against(self, expected: Floats) -> StackFigures:
-        """Return the figures compared with the reference's logits of the same rows."""
-        close = logits_closeness(expected, self.logits)
+    def against(
+        self, expected: Floats, moved: Sequence[Floats] = (), doubts: Floats | None = None
+    ) -> StackFigures:
+        """Return the figures compared with the reference's logits of the same rows.
+
+        `moved` are those of references with noise (see `steadied`). `doubts` about the rows' experts are
+        shares of the last hidden states' norms (see Stretch).
+        """
+        less_means = [centred(logits) for logits in moved]
+        found = centred(self.logits.astype(np.float32)) if moved else self.logits
+        found = steadied(centred(expected), found, less_means, centred(expected))
+        close = logits_closeness(expected, found, doubts)
         judged = expected[len(self.prompt) - 1 :][: len(self.greedy)]
         spread = np.maximum(judged.std(axis=1), np.finfo(np.float32).tiny)
         chosen = judged[np.arange(len(self.greedy)), np.array(self.greedy, dtype=np.int64)]
         margins = (judged.max(axis=1) - chosen) / spread
+        for logits in moved:
+            shift = np.abs(logits - expected)[len(self.prompt) - 1 :][: len(self.greedy)].max(axis=1)
+            margins = np.maximum(0, margins - 2 * shift / spread)
         wrong = np.flatnonzero(margins > 0)
+        if doubts is not None:
+            shares = doubts[len(self.prompt) - 1 :][: len(margins)]
+            margins = np.maximum(margins - DOUBTED_MARGIN * DOUBT_GROWS * shares, 0)
         return StackFigures(
             prompt_tokens=len(self.prompt),
             greedy_tokens=len(self.greedy),
@@ -87,16 +110,28 @@ def _run(
     total = len(prompt) + max(0, greedy_tokens - 1)
     found: list[Logits] = []
     rows: list[Row] = []
+    chunk = verifier.shape.chunk
+    if chunk is not None:
+        verifier.clear_carried(REGION)
+
+    def fold_before(position: int) -> None:
+        if chunk is not None and position and position % chunk == 0:
+            # A state beyond fp16's range stays as it was, and the rows after it are wrong.
+            with suppress(StateOverflowError):
+                verifier.fold(REGION)
+
     for run in region_map.runs(range(len(prompt)), block):
         progress(f"{name}, {run.start} of {total} tokens")
-        rows = chain_rows(region_map, 0, run.start, RowKind.PROMPT, prompt[run.start : run.stop])
+        fold_before(run.start)
+        rows = chain_rows(region_map, REGION, run.start, RowKind.PROMPT, prompt[run.start : run.stop])
         found.append(run_rows(verifier, rows, block))
     greedy: list[int] = []
     while len(greedy) < greedy_tokens:
         if greedy:
             position = len(prompt) + len(greedy) - 1
             progress(f"{name}, {position} of {total} tokens")
-            rows = chain_rows(region_map, 0, position, RowKind.CARRY, greedy[-1:])
+            fold_before(position)
+            rows = chain_rows(region_map, REGION, position, RowKind.CARRY, greedy[-1:])
             found.append(run_rows(verifier, rows, block))
         greedy.append(_best(verifier, rows, found[-1][-1]))
     return PromptRun(prompt, tuple(greedy), np.concatenate(found))

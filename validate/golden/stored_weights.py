@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from anespec.gguf.container import GGUFFile
 from anespec.gguf.element_types import ElementType
-from anespec.manifests.schema import Manifest, Shard, StoredTensor
+from anespec.manifests.schema import Manifest, RopeRows, Shard, StoredTensor
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.portable.mil_package import Packed
 from anespec.runtime.backends.portable.program import Operation, Program, load_program
@@ -97,6 +97,9 @@ class StoredWeights:
         found = np.empty((len(wanted), pieces[0].tensor.columns if pieces else 0), np.float32)
         held = np.zeros(len(wanted), np.bool_)
         for piece in pieces:
+            first = piece.tensor.first_row
+            if first >= wanted.stop or first + piece.tensor.rows <= wanted.start:
+                continue
             stored = np.flatnonzero((piece.order >= wanted.start) & (piece.order < wanted.stop))
             if stored.size:
                 self._read(piece, stored, found, wanted.start)
@@ -115,7 +118,8 @@ class StoredWeights:
             tensors = [piece.tensor for piece in pieces]
             listed = (sum(tensor.rows for tensor in tensors), {tensor.columns for tensor in tensors})
             info = self._source.tensors.get(name)
-            rows, columns = (0, 0) if info is None else info.shape
+            *counts, columns = (0, 0) if info is None else info.shape
+            rows = prod(counts)
             last = max(tensor.first_row + tensor.rows for tensor in tensors)
             if listed != (rows, {columns}) or last != rows:
                 raise self._not_whole(name)
@@ -182,10 +186,13 @@ def file_rows(tensor: StoredTensor, manifest: Manifest) -> RowNumbers:
     """Return the row number in the GGUF's tensor of every stored row."""
     numbers = np.arange(tensor.rows)
     if tensor.rope_permuted:
-        head, place = np.divmod(numbers, manifest.hyperparameters.head_dim)
+        rows = tensor.rope_rows or RopeRows(head=manifest.hyperparameters.head_dim, first=0)
+        head, place = np.divmod(numbers, rows.head)
+        place -= rows.first
         half = len(manifest.ropes[0].frequencies)
         turned = np.where(place < half, 2 * place, 2 * (place - half) + 1)
-        numbers = head * manifest.hyperparameters.head_dim + np.where(place < 2 * half, turned, place)
+        turns = (place >= 0) & (place < 2 * half)
+        numbers = head * rows.head + rows.first + np.where(turns, turned, place)
     return tensor.first_row + numbers
 
 

@@ -66,15 +66,18 @@ def weight_choice(tensors: Sequence[StoredTensor]) -> WeightChoice:
         return WeightChoice(tensors[0].weights)
     default = Counter(chosen.values()).most_common(1)[0][0]
     named: list[tuple[str, WeightFormat]] = []
+    present = {kind_of(tensor.projection) for tensor in tensors}
+    unnamed = WeightChoice(default)
     for group, kinds in GROUPS.items():
-        formats = {chosen.get(kind, default) for kind in kinds}
-        if len(formats) == 1 and formats != {default} and any(kind in chosen for kind in kinds):
+        formats = {chosen.get(kind, unnamed.format_of(kind)) for kind in kinds if kind in present}
+        usual = {unnamed.format_of(kind) for kind in kinds}
+        if len(formats) == 1 and formats != usual and any(kind in chosen for kind in kinds):
             named.append((group, formats.pop()))
     grouped = {kind for group, _ in named for kind in GROUPS[group]}
     named += [
         (kind, chosen[kind])
         for kind in KINDS
-        if kind in chosen and kind not in grouped and chosen[kind] is not default
+        if kind in chosen and kind not in grouped and chosen[kind] is not unnamed.format_of(kind)
     ]
     return WeightChoice(default, tuple(named))
 

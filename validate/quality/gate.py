@@ -15,7 +15,7 @@ from anespec.manifests.verdicts import ExactnessFile
 from anespec.runtime.backends import circumstances, open_verifier
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.runtime.kv.slot_mapping import SlotMapping
-from anespec.runtime.passes import RowKind, Verifier, run_rows
+from anespec.runtime.passes import RowKind, Verifier, begin_rows, run_rows
 from anespec.runtime.rows import chain_rows
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import RequestError, StorageError
@@ -133,6 +133,7 @@ def _logits(
     held: list[NDArray[np.float16]] = []
     first = 0
     for run in region_map.runs(range(len(ids)), step):
+        begin_rows(verifier, 0, run.start)
         rows = chain_rows(region_map, 0, run.start, RowKind.PROMPT, ids[run.start : run.stop])
         held.append(run_rows(verifier, rows, next(width for width in widths if width >= len(rows))))
         count = sum(len(part) for part in held)

@@ -21,6 +21,7 @@ from anespec.validate.selftest.devices.portable import PortableModel
 from anespec.validate.selftest.devices.session import ShardSession, compared
 from anespec.validate.selftest.devices.worker_session import first_uses_in_worker, time_in_worker
 from anespec.validate.selftest.inputs.random_gguf import write
+from anespec.validate.selftest.inputs.real_sizes import FEW_TOKENS, ONE_OF_EACH, write_real
 from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.inputs.stimulus import Pass, passes
 from anespec.validate.selftest.inputs.trained import beginning_of, layers_of
@@ -116,7 +117,7 @@ class Bench:
 
     def _layers(self, size: ModelSize) -> int:
         if size not in self.scale.files:
-            return self.scale.sizes[size].layers
+            return self.scale.layers_of(size)
         with GGUFFile(self._gguf(size)) as file:
             return layers_of(file)
 
@@ -130,7 +131,10 @@ class Bench:
             self.say("writing a random model")
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(".partial")
-            write(partial, self.scale.sizes[size], GGMLQuantizationType.Q8_0)
+            if (mixer := ONE_OF_EACH.get(size)) is not None:
+                write_real(partial, mixer, vocabulary=FEW_TOKENS)
+            else:
+                write(partial, self.scale.sizes[size], GGMLQuantizationType.Q8_0)
             partial.replace(path)
         return path
 

@@ -24,7 +24,7 @@ from anespec.validate.selftest.records import Failure, Measured, Trial, failure_
 from anespec.validate.selftest.steps import STEPS
 
 
-class Asked(Record):
+class TrialRequest(Record):
     """The job of a process. `device` names a class as `module:Class`; `folder` keeps what is made."""
 
     trial: Trial
@@ -33,7 +33,7 @@ class Asked(Record):
     folder: str
 
 
-class Told(Record):
+class ChildLine(Record):
     """One printed line; one of the fields is set.
 
     `kept` is the result if no other line follows: then the CPU's baseline ended the process.
@@ -47,14 +47,14 @@ class Told(Record):
     no_room: str | None = None
 
 
-def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
+def run_trial(asked: TrialRequest, tell: Callable[[ChildLine], None]) -> None:
     """Run one trial and report its stages and its result. An exception of Core ML ends only the trial."""
     stage = ""
 
     def say(text: str) -> None:
         nonlocal stage
         stage = text
-        tell(Told(stage=text))
+        tell(ChildLine(stage=text))
 
     say("starting")
     step = next(step for step in STEPS if step.id == asked.trial.step)
@@ -64,18 +64,18 @@ def run_trial(asked: Asked, tell: Callable[[Told], None]) -> None:
             asked.scale,
             Path(asked.folder),
             say,
-            lambda measured: tell(Told(kept=measured)),
+            lambda measured: tell(ChildLine(kept=measured)),
         )
-        tell(Told(measured=step.run(asked.trial, bench)))
+        tell(ChildLine(measured=step.run(asked.trial, bench)))
     except NotHereError as error:
-        tell(Told(not_here=str(error)))
+        tell(ChildLine(not_here=str(error)))
     except Exception as error:
         # Core ML raises RuntimeError, ValueError and plain Exception.
         failure = failure_of(error, stage)
-        tell(Told(no_room=failure.text) if is_full(error) else Told(failure=failure))
+        tell(ChildLine(no_room=failure.text) if is_full(error) else ChildLine(failure=failure))
 
 
-def _write(stream: BinaryIO, line: Told) -> None:
+def _write(stream: BinaryIO, line: ChildLine) -> None:
     stream.write(line.model_dump_json(exclude_none=True).encode() + b"\n")
     stream.flush()
 
@@ -86,9 +86,9 @@ def main() -> None:
     Nothing is closed at the end, since a library may crash while it closes.
     """
     end_with_parent()
-    told = answer_stream()
-    asked = Asked.model_validate_json(Path(sys.argv[1]).read_bytes())
-    run_trial(asked, lambda line: _write(told, line))
+    stream = answer_stream()
+    asked = TrialRequest.model_validate_json(Path(sys.argv[1]).read_bytes())
+    run_trial(asked, lambda line: _write(stream, line))
     os._exit(0)
 
 

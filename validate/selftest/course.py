@@ -8,7 +8,6 @@ from anespec.validate.findings import Level
 from anespec.validate.selftest.bench import on_cpu
 from anespec.validate.selftest.devices.device import DeviceFacts
 from anespec.validate.selftest.disk import NO_SPACE
-from anespec.validate.selftest.inputs.random_gguf import stored_bytes
 from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.recommend import usable_form
 from anespec.validate.selftest.records import Failure, Outcome, StepReport, Trial, TrialRecord
@@ -145,7 +144,7 @@ class Course:
         return sum(record.seconds for record in took) * self._weight(trial) / weights
 
     def _weight(self, trial: Trial) -> int:
-        return stored_bytes(self._scale.sizes[trial.build.size])
+        return self._scale.bytes_of(trial.build.size)
 
     def _made(self, trial: Trial) -> set[str]:
         """Return the names of the builds that a trial makes: its own, and the one for the CPU alone."""

@@ -17,7 +17,7 @@ import numpy as np
 from anespec.system.child_python import answer_stream
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.devices.choosing import make_device
-from anespec.validate.selftest.groups import GroupAsked, GroupHere, GroupTold
+from anespec.validate.selftest.groups import GroupAsked, GroupHere, GroupLine
 from anespec.validate.selftest.inputs.stimulus import Pass, passes
 
 MAX_PASSES = 1 << 20
@@ -34,17 +34,17 @@ def main() -> None:
         _serve(asked, answers)
     except Exception as error:
         # Core ML raises RuntimeError, ValueError and plain Exception.
-        _send(answers, GroupTold(failed=str(error) or type(error).__name__))
+        _send(answers, GroupLine(failed=str(error) or type(error).__name__))
     os._exit(0)
 
 
 def _serve(asked: GroupAsked, answers: BinaryIO) -> None:
     device = make_device(asked.device)
     bench = Bench(
-        device, asked.scale, Path(asked.folder), lambda stage: _send(answers, GroupTold(stage=stage))
+        device, asked.scale, Path(asked.folder), lambda stage: _send(answers, GroupLine(stage=stage))
     )
     group = GroupHere(bench, asked.build, range(asked.first, asked.end), asked.units)
-    _send(answers, GroupTold(loaded=group.loaded()))
+    _send(answers, GroupLine(loaded=group.loaded()))
     manifest = bench.artifact(asked.build).manifest
     for step in passes(manifest, asked.build.block, MAX_PASSES):
         data = sys.stdin.buffer.read(step.hidden.nbytes)
@@ -52,10 +52,10 @@ def _serve(asked: GroupAsked, answers: BinaryIO) -> None:
             return
         given = np.frombuffer(data, np.float16).reshape(step.hidden.shape)
         hidden, passed = group.run(Pass(step.rows, given))
-        _send(answers, GroupTold(passed=passed), hidden.tobytes())
+        _send(answers, GroupLine(passed=passed), hidden.tobytes())
 
 
-def _send(stream: BinaryIO, told: GroupTold, behind: bytes = b"") -> None:
+def _send(stream: BinaryIO, told: GroupLine, behind: bytes = b"") -> None:
     stream.write(told.model_dump_json(exclude_none=True).encode() + b"\n" + behind)
     stream.flush()
 

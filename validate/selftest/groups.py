@@ -59,7 +59,7 @@ class GroupPassed(Record):
     finite: bool
 
 
-class GroupTold(Record):
+class GroupLine(Record):
     """One line that a process prints; one of the fields is set. The hidden state follows `passed`."""
 
     stage: str | None = None
@@ -155,11 +155,11 @@ class GroupElsewhere:
             raise self._lost()
         return np.frombuffer(data, np.float16).reshape(step.hidden.shape), told.passed
 
-    def _line(self) -> GroupTold:
+    def _line(self) -> GroupLine:
         assert self.process.stdout is not None
         if not (line := self.process.stdout.readline()):
             raise self._lost()
-        told = GroupTold.model_validate_json(line)
+        told = GroupLine.model_validate_json(line)
         if told.failed is not None:
             raise GroupFailedError(told.failed)
         if told.stage is not None:

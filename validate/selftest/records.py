@@ -19,9 +19,11 @@ from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.devices.device import DeviceFacts, Units
 
 ModelSize = Literal[
-    "tiny", "small", "layer", "full", "embedded", "model", "random-embedded", "random-model"
+    "tiny", "small", "layer", "full", "embedded", "model", "random-embedded", "random-model",
+    "delta", "mamba2", "convolution", "mixture",
 ]  # fmt: skip
-"""Random models by size, the trained `embedded` and the user's `model`, and random models of their shapes."""
+"""Random models by size, the trained `embedded` and the user's `model`, random models of their shapes, and
+one for each mixer that is not attention, and for a mixture of experts."""
 
 
 class Build(Record):

@@ -33,7 +33,7 @@ from anespec.system.child_python import (
 from anespec.system.errors import StorageError
 from anespec.system.formatting import LONGEST_REASON, bytes_text, duration_text, printable
 from anespec.system.safe_files import Folder, write_atomically
-from anespec.validate.selftest.child import Asked, Told
+from anespec.validate.selftest.child import ChildLine, TrialRequest
 from anespec.validate.selftest.disk import CACHE_LIMIT, NO_SPACE, CacheWatch, Free, free_disk
 from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.patience import Patience, settle
@@ -84,7 +84,7 @@ class Lines(Protocol):
 class RunTrial(Protocol):
     """Runs a trial to its end, whatever that is; `say` is called with each stage."""
 
-    def __call__(self, asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord: ...
+    def __call__(self, asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord: ...
 
 
 class Run:
@@ -162,7 +162,7 @@ class Run:
                 failure=Failure(stage="starting", text=text, mend="free some disk, and run the same again"),
             )
         identity = self.identity
-        asked = Asked(
+        asked = TrialRequest(
             trial=trial, scale=identity.scale, device=identity.device, folder=str(self.folder.absolute())
         )
         write_atomically(begun, asked.model_dump_json())
@@ -202,7 +202,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+def run_in_child(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
     """Run a trial in a process that is killed if it hangs (see Patience and RunTrial)."""
     began = time.monotonic()
     stage, kept = "starting", None
@@ -223,7 +223,7 @@ def run_in_child(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialR
             if line is End.TOO_MUCH:
                 return ended(Outcome.KILLED, f"it printed more than {bytes_text(MAX_OUTPUT)}")
             with suppress(ValidationError):
-                told = Told.model_validate_json(line)
+                told = ChildLine.model_validate_json(line)
                 kept = told.kept or kept
                 if told.stage is not None:
                     stage = told.stage
@@ -247,7 +247,7 @@ def next_line(lines: Lines, patience: Patience) -> str | End:
                 return End.SILENT
 
 
-def _record_of(asked: Asked, began: float, told: Told, stage: str) -> TrialRecord | None:
+def _record_of(asked: TrialRequest, began: float, told: ChildLine, stage: str) -> TrialRecord | None:
     if told.measured is not None:
         return _record(asked, began, Outcome.DONE, measured=told.measured)
     if told.not_here is not None:
@@ -260,7 +260,7 @@ def _record_of(asked: Asked, began: float, told: Told, stage: str) -> TrialRecor
 
 
 def _record(
-    asked: Asked,
+    asked: TrialRequest,
     began: float,
     outcome: Outcome,
     failure: Failure | None = None,

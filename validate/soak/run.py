@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from anespec.manifests.schema import Index, Record
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine.engine import Engine
-from anespec.runtime.engine.planner import usable_spans
 from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
 from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
+from anespec.runtime.spans import usable_spans
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.errors import AnespecError
 from anespec.validate.soak.requests import OracleSource
@@ -54,6 +54,7 @@ class SoakCount(Record):
     wide: Index = 0
     short_span: Index = 0
     shared: Index = 0
+    folded: Index = 0
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
@@ -72,6 +73,7 @@ class SoakCount(Record):
             "wide passes": (proven.widths[-1] > shape.block, self.wide),
             "short spans": (any(len(spans) > 1 for spans in usable_spans(shape, proven)), self.short_span),
             "passes of several sequences": (shares and shape.sequences > 1, self.shared),
+            "folds of chunks": (shape.chunk is not None, self.folded),
         }
         return [name for name, (possible, count) in wanted.items() if possible and not count]
 
@@ -118,6 +120,27 @@ class WatchedVerifier:
     def import_slots(self, pool: int, first: int, values: Sequence[NDArray[np.float16]]) -> None:
         """Write K/V to the wrapped verifier."""
         self._verifier.import_slots(pool, first, values)
+
+    def fold(self, region: int) -> None:
+        """Count a fold, and fold a region's chunk in the wrapped verifier."""
+        self.count += SoakCount(folded=1)
+        self._verifier.fold(region)
+
+    def clear_carried(self, region: int) -> None:
+        """Clear a carried state of the wrapped verifier."""
+        self._verifier.clear_carried(region)
+
+    def copy_carried(self, source: int, target: int) -> None:
+        """Copy a carried state in the wrapped verifier."""
+        self._verifier.copy_carried(source, target)
+
+    def export_carried(self, region: int) -> Sequence[NDArray[np.float16]]:
+        """Return a carried state of the wrapped verifier."""
+        return self._verifier.export_carried(region)
+
+    def import_carried(self, region: int, values: Sequence[NDArray[np.float16]]) -> None:
+        """Write a carried state of the wrapped verifier."""
+        self._verifier.import_carried(region, values)
 
     def close(self) -> None:
         """Do nothing: the caller closes the verifier."""

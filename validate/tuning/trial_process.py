@@ -24,10 +24,10 @@ from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 from anespec.runtime.backends.worker.sharing import WorkerLimits
-from anespec.runtime.engine.planner import least_spans
 from anespec.runtime.kv.slot_mapping import SlotMapping
-from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, run_pass, whole_plan
+from anespec.runtime.passes import BEST_LOGIT, RowKind, Verifier, begin_rows, run_pass, whole_plan
 from anespec.runtime.rows import chain_rows
+from anespec.runtime.spans import least_spans
 from anespec.system.errors import AnespecError, StorageError
 from anespec.validate.child_answer import answer_parent
 from anespec.validate.gates import exactness_of, golden_gate
@@ -160,13 +160,19 @@ def _pass_time(verifier: Verifier, rows: int) -> PassTime:
     """Return the median times of a pass after a past, all of it in the first region."""
     shape, home = verifier.shape, SlotMapping.of(verifier.shape)
     past = max(0, min(PAST, shape.context - rows) // shape.block * shape.block)
-    tokens = [position % shape.vocabulary for position in range(past + rows)]
+    if shape.chunk is not None:
+        past = past // shape.chunk * shape.chunk
+    count = min(rows, home.longest_run_from(past))
+    tokens = [position % shape.vocabulary for position in range(past + count)]
     for run in home.runs(range(past), shape.block):
+        begin_rows(verifier, 0, run.start)
         part = chain_rows(home, 0, run.start, RowKind.PROMPT, tokens[run.start : run.stop])
         run_pass(verifier, whole_plan(shape, part, width=shape.block, wants_logits=False))
-    plan = whole_plan(shape, chain_rows(home, 0, past, RowKind.PROMPT, tokens[past:]), wants_logits=False)
+    begin_rows(verifier, 0, past)
+    last = chain_rows(home, 0, past, RowKind.PROMPT, tokens[past:])
+    plan = whole_plan(shape, last, width=rows, wants_logits=False)
     layers_alone = replace(plan, spans=least_spans(plan.rows, plan.width, shape))
-    with_head = replace(layers_alone, wanted=dict.fromkeys(range(rows), BEST_LOGIT))
+    with_head = replace(layers_alone, wanted=dict.fromkeys(range(count), BEST_LOGIT))
     layers = _median(lambda: run_pass(verifier, layers_alone))
     whole = _median(lambda: run_pass(verifier, with_head))
     return PassTime(rows=rows, layers=max(MIN_MS, layers), head=max(MIN_MS, whole - layers))

@@ -1,9 +1,11 @@
-"""Define the group of the verbs `anespec bench replay` and `anespec bench run`."""
+"""Define the group of the verbs `anespec bench replay`, `run`, `suites` and `prompts`."""
 
 import click
 
+from anespec.cli.bench.prompts import prompts
 from anespec.cli.bench.replay import replay
 from anespec.cli.bench.run import run
+from anespec.cli.bench.suite import suites
 from anespec.cli.log_file import accept_log_file
 from anespec.cli.verbosity import accept_verbosity
 
@@ -19,5 +21,5 @@ def bench() -> None:
     """
 
 
-for command in (replay, run):
+for command in (replay, run, suites, prompts):
     bench.add_command(accept_verbosity(accept_log_file(command)))

@@ -18,7 +18,7 @@ from anespec.models.draft_memory import memory_for_measuring
 from anespec.models.loading import make_source
 from anespec.models.model_path import ModelPath, model_name
 from anespec.models.vocabularies import read_tokenizer
-from anespec.runtime.options import BackendOptions, LoadOptions
+from anespec.runtime.options import MODEL_DRAFTER, BackendOptions, LoadOptions
 from anespec.system.errors import Interrupted, RequestError, StorageError
 from anespec.system.formatting import bytes_text, counted, printable
 from anespec.system.options import Range
@@ -93,7 +93,8 @@ WIDEST_BLOCK = 128
 MOST_SESSIONS = 1 << 40
 MODEL_OPTIONS = (
     *BackendOptions.model_fields, "context", "sequences", "weights", "gates", "queue", "allow_inexact",
-    "allow_special", "chat_template", "draft_memory",
+    "allow_special", "chat_template", "draft_memory", "draft", "draft_backend", "translate",
+    "translate_prefix",
 )  # fmt: skip
 """Load options that a replay does not have, or (draft_memory) that have another meaning here."""
 
@@ -190,6 +191,11 @@ def replay(
     from anespec.validate.bench.traces import require_sessions
 
     options = read_flags(LoadOptions, chosen)
+    if options.drafter == MODEL_DRAFTER:
+        raise RequestError(
+            "traces are replayed without any model, so --drafter model has none to draft with; "
+            "give another drafter, or measure with `anespec bench run`"
+        )
     if output is not None:
         require_writable(output)
     try:

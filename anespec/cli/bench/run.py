@@ -3,25 +3,19 @@ texts."""
 
 import time
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
+from anespec.cli.bench.opening import open_energy, open_source_to_measure, open_to_measure
+from anespec.cli.bench.suite import measure_suite, show_suite
 from anespec.cli.console import json_option, out, result_as_json, timed_progress, watcher
 from anespec.cli.option_flags import flags_of, read_flags
-from anespec.models.draft_memory import memory_for_measuring
-from anespec.models.loading import (
-    ask_while_closed,
-    costs_here,
-    exactness_here,
-    make_source,
-    open_artifact,
-)
+from anespec.models.loading import costs_here
 from anespec.models.model_path import ModelPath
-from anespec.system.errors import ExactnessGateError, Interrupted, RequestError, StorageError
+from anespec.system.errors import ExactnessGateError, Interrupted, RequestError, StorageError, UsageError
 from anespec.system.formatting import counted, duration_text
 from anespec.system.safe_files import require_writable, write_atomically
 from anespec.validate.bench.options import BenchOptions
@@ -30,46 +24,76 @@ if TYPE_CHECKING:
     from anespec.models.loading import OpenedModel
     from anespec.runtime.drafters import DraftSource
     from anespec.runtime.proven import Proven
+    from anespec.validate.bench.energy import EnergyMeter
     from anespec.validate.bench.figures import Figures
     from anespec.validate.bench.report import BenchReport
+    from anespec.validate.bench.suites.report import SuiteReport
 
 
 @click.command(short_help="Measure speed with and without speculation.")
 @click.argument("artifact", metavar="DIR", type=ModelPath())
 @flags_of(BenchOptions, without=("verify", "queue", "draft_memory", "chat_template"))
+@click.option(
+    "--suite",
+    metavar="NAME|FILE.toml",
+    help="Run a published experiment, or one of your own: blocks, ngram, pld, uag (see `anespec bench "
+    "suites`), or a file.",
+)
+@click.option(
+    "--second-model",
+    metavar="DIR",
+    type=ModelPath(),
+    help="With --suite ngram: a model of the same vocabulary, to compare a cold and a warm table.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a page with plots here.")
 @json_option
-def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
+def run(
+    artifact: Path,
+    suite: str | None,
+    second_model: Path | None,
+    output: Path | None,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
     """Measure tokens per second of DIR with and without speculation, and compare the texts.
 
     DIR is an artifact, a GGUF or the name of a model in the cache.
 
     Prompts of five kinds are continued without drafts, with drafts as they pay and with 1, 2, … drafts a
     pass, in turns. Every text with speculation is compared with every one without, token by token; if one
-    differs, the command names the place and fails.
+    differs, the command names the place and fails with exit code 13.
+
+    With --suite, the prompts and the ways of drafting are those of a published experiment.
 
     \b
     Example:
       anespec bench run model.anespec
       anespec bench run model.anespec --classes code,edit -o bench.html
+      anespec bench run model.anespec --suite pld -o pld.html
     """
+    from anespec.validate.bench.report import BenchReport
+
     options = read_flags(BenchOptions, chosen)
     if output is not None:
         require_writable(output)
+    if suite is None and second_model is not None:
+        raise UsageError("--second-model needs a suite that compares two models, such as --suite ngram")
+    report: BenchReport | SuiteReport
     try:
-        report = _measured(artifact, options, as_json)
+        if suite is None:
+            report = _measured(artifact, options, as_json)
+        else:
+            report = measure_suite(artifact, suite, second_model, options, as_json)
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the measurements were not saved") from None
     if output is not None:
-        from anespec.validate.bench.page import render_page
-
         try:
-            write_atomically(output, render_page(report))
+            write_atomically(output, _page(report))
         except OSError as error:
             raise StorageError(f"{output}: cannot be written ({error.strerror})") from error
     with result_as_json(report.facts(), shown=as_json):
         if not as_json:
-            _show(report)
+            _show(report) if isinstance(report, BenchReport) else show_suite(report)
             if output is not None:
                 out().print(f"\nThe plots are in {output}.")
         if report.differences:
@@ -81,35 +105,32 @@ def run(artifact: Path, output: Path | None, as_json: bool, **chosen: Any) -> No
             )
 
 
-def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchReport":
-    from anespec.runtime.proven import Proven
+def _page(report: "BenchReport | SuiteReport") -> str:
+    from anespec.validate.bench.page import render_page
+    from anespec.validate.bench.report import BenchReport
+    from anespec.validate.bench.suites.page import render_suite_page
 
+    return render_page(report) if isinstance(report, BenchReport) else render_suite_page(report)
+
+
+def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchReport":
     watch = watcher(shown=not quiet)
     with ExitStack() as stack:
-        opened = open_artifact(artifact, options, watch)
-        opened = ask_while_closed(opened, options, watch)
-        stack.callback(lambda: opened.verifier.close())
-        opened, verdict = exactness_here(opened, options, watch)
-        proven = Proven.of(verdict, opened.verifier.shape, options.allow_inexact)
-        if not proven.speculate:
-            raise ExactnessGateError(
-                f"speculation may change the text on {opened.here.backend} here (the exactness gate: "
-                f"{verdict.standing}), so it is not used; pass --allow-inexact to measure it nevertheless"
-            )
-        source = make_source(
-            options,
-            opened.tokenizer,
-            partial(memory_for_measuring, opened.tokenizer.vocabulary_hash, options),
-            watch,
-        )
+        opened, proven = open_to_measure(stack, artifact, options, watch)
+        source = open_source_to_measure(stack, options, opened, watch)
         if source is None:
             raise RequestError("without a drafter there is nothing to compare; give --drafter another name")
-        stack.callback(source.close)
-        return _run_cases(opened, proven, source, options, quiet)
+        return _run_cases(opened, proven, source, options, quiet, *open_energy(stack))
 
 
 def _run_cases(
-    opened: "OpenedModel", proven: "Proven", source: "DraftSource", options: BenchOptions, quiet: bool
+    opened: "OpenedModel",
+    proven: "Proven",
+    source: "DraftSource",
+    options: BenchOptions,
+    quiet: bool,
+    meter: "EnergyMeter | None",
+    energy: str,
 ) -> "BenchReport":
     from anespec.runtime.backends import COREML, WORKER
     from anespec.runtime.engine.engine import Engine
@@ -142,6 +163,7 @@ def _run_cases(
         sampling=SamplingParameters(temperature=options.temperature, seed=options.seed),
         end_ids=opened.tokenizer.end_ids,
         runs=options.runs,
+        meter=meter,
     )
     with timed_progress("measuring", shown=not quiet) as progress:
         cases = measure(measurement, prompts, options.lengths, drafts, progress)
@@ -162,11 +184,17 @@ def _run_cases(
         seconds=time.monotonic() - began,
         cases=tuple(cases),
         comparison=compare(opened.artifact, surroundings.machine, pass_ms) if on_engine else None,
+        energy=energy,
     )
 
 
 def _show(report: "BenchReport") -> None:
-    from anespec.validate.bench.sentences import comparison_sentence, cost_text, fit_sentences
+    from anespec.validate.bench.sentences import (
+        comparison_sentence,
+        cost_text,
+        energy_sentence,
+        fit_sentences,
+    )
 
     out().print(
         f"{report.model} on {report.backend}, {counted(report.threads, 'thread')}, blocks of {report.block}, "
@@ -187,6 +215,7 @@ def _show(report: "BenchReport") -> None:
     for sentence in (*fit_sentences(report), comparison_sentence(report)):
         out().print(sentence)
     out().print(f"A pass of {cost_text(report)}.")
+    out().print(energy_sentence(report))
     if report.comparison is not None:
         out().print(str(report.comparison))
     out().print(f"Measured in {duration_text(report.seconds)}.")

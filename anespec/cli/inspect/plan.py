@@ -109,6 +109,9 @@ def describe_plan(plan: "ConversionPlan") -> dict[str, Any]:
         ],
         "head_outputs": plan.head_outputs.value,
         "head_bytes": head_bytes(*_head_sizes(plan)),
+        "experts": None
+        if plan.experts is None
+        else {"form": plan.experts.form.value, "reason": plan.experts.reason},
         "weight_bytes": report.total_bytes,
         "process_bytes": report.process_bytes,
         "state_bytes": plan.state_bytes(),
@@ -158,7 +161,8 @@ def show_plan(plan: "ConversionPlan") -> None:
     out().print()
     out().print(_kv_table(plan))
     out().print()
-    for sentence in (_memory_sentence(plan, report), *report.reasons, _head(plan), _first_use(plan)):
+    experts = None if plan.experts is None else plan.experts.reason
+    for sentence in (_memory_sentence(plan, report), experts, *report.reasons, _head(plan), _first_use(plan)):
         if sentence is not None:
             out().print(f"- {sentence}")
     for warning in report.warnings:

@@ -110,8 +110,8 @@ def list_models(as_json: bool) -> None:
     facts = [_facts(model) for model in models]
     files = downloads()
     if as_json:
-        told = [_download_facts(file) for file in files]
-        print_json({"folder": str(cache.root), "models": facts, "downloads": told})
+        found = [_download_facts(file) for file in files]
+        print_json({"folder": str(cache.root), "models": facts, "downloads": found})
         return
     if facts:
         _print_models(models, facts)

@@ -106,7 +106,9 @@ def selftest(
     if quick and layers is not None:
         raise UsageError("--quick runs no full model, so --layers has no effect; leave one of them out")
     target = output or default_output(quick, only)
-    report = _run(_Asked(quick, only, layers, again, model, cache_limit, watch, core_ml, as_json), target)
+    report = _run(
+        _RunOptions(quick, only, layers, again, model, cache_limit, watch, core_ml, as_json), target
+    )
     if as_json:
         print_json(_facts(report, target))
     else:
@@ -137,7 +139,7 @@ def _named(begin: str, quick: bool, steps: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _RunOptions:
     """The options of a run, as given."""
 
     quick: bool
@@ -151,7 +153,7 @@ class _Asked:
     as_json: bool
 
 
-def _run(asked: _Asked, output: Path) -> "SelftestReport":
+def _run(asked: _RunOptions, output: Path) -> "SelftestReport":
     from anespec.embedded import model_path
     from anespec.system.interrupts import ends_as_interrupts
     from anespec.system.packages import require_package

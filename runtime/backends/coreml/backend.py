@@ -65,7 +65,7 @@ class ShardLoader:
 
     def __init__(
         self,
-        artifact: Artifact,
+        manifest: Manifest,
         shards: CompiledShards,
         core_ml: CoreMLLibrary,
         units: ComputeUnits,
@@ -74,7 +74,7 @@ class ShardLoader:
         seconds: float,
     ) -> None:
         """Load nothing yet; `command` and `seconds` are the arguments of `run_probes`."""
-        self._manifest = artifact.manifest
+        self._manifest = manifest
         self._shards = shards
         self._core_ml = core_ml
         self._units = units
@@ -157,8 +157,14 @@ def probe_of(manifest: Manifest, compiled: CompiledShard, units: ComputeUnits) -
             for rows in (_block_first(manifest) if each.rows is ANY_WIDTH else (each.rows,))
         ),
         states={state.name: state.shape for state in shard.program_states},
-        masks=tuple(pool.mask_input for pool in manifest.pools if pool.mask_input in given),
+        masks=tuple(
+            pool.mask_input for pool in manifest.pools if pool.mask_input in given and pool.reads == "mask"
+        ),
         writes=tuple(pool.write_input for pool in manifest.pools if pool.write_input in given),
+        places=tuple(
+            pool.mask_input for pool in manifest.pools if pool.mask_input in given and pool.reads == "chunk"
+        ),
+        live=tuple(pool.live_input for pool in manifest.pools if pool.live_input in given),
     )
 
 
@@ -221,7 +227,10 @@ class CoreMLBackend:
         return ArtifactVerifier(
             manifest,
             embedding,
-            [LayerStage(runners[_way(shard)], HIDDEN_OUT, shard.states) for shard in manifest.layer_shards],
+            [
+                LayerStage(runners[_way(shard)], HIDDEN_OUT, shard.states, shard.folds)
+                for shard in manifest.layer_shards
+            ],
             [_head_stage(runners, shard) for shard in manifest.head_shards],
             best=[_head_stage(runners, shard) for shard in manifest.best_heads],
         )
@@ -254,7 +263,7 @@ class CoreMLBackend:
 
     def _loader(self, artifact: Artifact) -> ShardLoader:
         return ShardLoader(
-            artifact,
+            artifact.manifest,
             self._shards(artifact),
             self.core_ml,
             self.units,

@@ -14,7 +14,7 @@ from anespec.manifests.graph_choices import ReshapeHint
 from anespec.manifests.schema import BEST, BEST_CHANNELS, Count, Record
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, LoadedModel
 from anespec.runtime.backends.coreml.start_times import FirstPass, StartTimes
-from anespec.runtime.backends.pass_inputs import MASKED, write_first_slots
+from anespec.runtime.backends.pass_inputs import MASKED, first_places, first_slots
 from anespec.system.coreml_errors import NOT_A_NUMBER
 from anespec.system.formatting import shape_text
 
@@ -34,7 +34,8 @@ class LoadProbe(Record):
     """A compiled shard to be loaded and run once at each of its widths.
 
     `masks` are the attention masks among the inputs; every row sees the first slot. `writes` are the inputs
-    for the slots that rows write, one-hot or as integers [T]; row t writes slot t.
+    for the slots that rows write, one-hot or as integers [T]; row t writes slot t. `places` are the inputs by
+    which rows find themselves in a pool of chunks, `live` those of its slots in use, which are all.
     """
 
     shard: str
@@ -45,6 +46,8 @@ class LoadProbe(Record):
     states: Mapping[str, Shape]
     masks: tuple[str, ...]
     writes: tuple[str, ...]
+    places: tuple[str, ...] = ()
+    live: tuple[str, ...] = ()
 
 
 class ProbeList(Record):
@@ -127,14 +130,18 @@ def made_up_inputs(probe: LoadProbe, tried: TriedPass) -> dict[str, NDArray[np.f
     """Return inputs with constant rows: row t writes slot t, and every row sees the first slot."""
     inputs: dict[str, NDArray[np.float16] | NDArray[np.int32]] = {}
     for name, shape in tried.inputs.items():
-        if name in probe.writes and len(shape) == 1:
-            inputs[name] = np.arange(*shape, dtype=np.int32)
+        if name in probe.writes:
+            inputs[name] = first_slots(shape)
+            continue
+        if name in probe.places:
+            inputs[name] = first_places(shape)
+            continue
+        if name in probe.live:
+            inputs[name] = np.ones(shape, np.float16)
             continue
         value = np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape).astype(np.float16)
         if name in probe.masks:
             value[...] = MASKED
             value[..., 0] = 0
-        elif name in probe.writes:
-            write_first_slots(value)
         inputs[name] = value
     return inputs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.mil_package import Packed, unpacked
 from anespec.system.errors import ArtifactError
 from anespec.system.formatting import printable
 
@@ -63,8 +63,7 @@ class Arguments(Generic[ValueT]):
 
     def array(self, key: str) -> NDArray[Any]:
         """Return a constant array, unpacked."""
-        value = self.stored(key)
-        return value.unpacked() if isinstance(value, Packed) else value
+        return unpacked(self.stored(key))
 
     def integers(self, key: str) -> list[int]:
         """Return a constant list of integers below 2^31; the caller must not change it."""
@@ -136,6 +135,14 @@ class Arguments(Generic[ValueT]):
             or {*palettes[1:-2], palettes[-1]} != {1}
         ):
             raise self.refused("has palettes of an unsupported shape")
+
+    def looked_up(self) -> NDArray[Any]:
+        """Return the matrix (out, in) of a 1x1 convolution's weight that is stored with palettes."""
+        self.require_channel_palettes()
+        indices, palettes = self.array("indices"), self.array("lut")
+        groups = indices.reshape(len(palettes), -1)
+        matrix = np.take_along_axis(palettes.reshape(len(palettes), -1), groups, axis=1)
+        return matrix.reshape(indices.shape[:2])
 
     def refused(self, reason: str) -> ArtifactError:
         """Return the error to raise for an invalid operation; `reason` is the predicate of the sentence."""

@@ -244,13 +244,15 @@ def _described(shape: Shape | None) -> str:
 # attend to them, so a program that keeps these gives the same bits.
 
 
-def caches_as_states(program: Program, new_rows: Mapping[str, str]) -> Program | None:
-    """Return `program` with states in place of its cache inputs; `new_rows` are their outputs by input.
+def caches_as_states(program: Program, caches: Mapping[str, str | None]) -> Program | None:
+    """Return `program` with states in place of its cache inputs.
 
-    None if the program does not attend to exactly the slots that the host would write.
+    `caches` are the outputs with their new rows by input, None for inputs that passes only read. None is
+    returned if the program does not attend to exactly the slots that the host would write.
     """
-    if not new_rows.keys() <= program.inputs.keys():
+    if not caches.keys() <= program.inputs.keys():
         return None
+    new_rows = {name: rows for name, rows in caches.items() if rows is not None}
     written: dict[str, list[Operation]] = {name: [] for name in new_rows}
     for op in fuse_slot_writes(program).operations:
         if op.kind == SLOT_WRITE and op.inputs["state"][0] in written:
@@ -258,7 +260,7 @@ def caches_as_states(program: Program, new_rows: Mapping[str, str]) -> Program |
     for name, writes in written.items():
         if len(writes) != 1 or writes[0].inputs["new"] != (new_rows[name],):
             return None
-    held = {name: f"{name}/held" for name in new_rows}
+    held = {name: f"{name}/held" for name in caches}
     reads = [Operation("read_state", value, {"input": (name,)}, (value,)) for name, value in held.items()]
     writing = {
         writes[0].outputs: Operation(
@@ -272,10 +274,10 @@ def caches_as_states(program: Program, new_rows: Mapping[str, str]) -> Program |
         operations.append(replace(op, inputs=inputs))
         if op.outputs in writing:
             operations.append(writing[op.outputs])
-    shapes = {name: tuple(size or 1 for size in program.inputs[name]) for name in new_rows}
+    shapes = {name: tuple(size or 1 for size in program.inputs[name]) for name in caches}
     return replace(
         program,
-        inputs={name: shape for name, shape in program.inputs.items() if name not in new_rows},
+        inputs={name: shape for name, shape in program.inputs.items() if name not in caches},
         states={**program.states, **shapes},
         outputs=tuple(name for name in program.outputs if name not in new_rows.values()),
         operations=tuple(operations),
@@ -290,15 +292,16 @@ class PortableBackend:
     """A backend whose shards are executed by a portable library.
 
     `library` is the name of its package. `runner` imports it and returns the class of its runners. With
-    `holds_caches` the host's caches become states: for a library in which states are faster than inputs.
+    `holds_caches` the host's caches become states: for a library in which states are faster than inputs. A
+    library that chooses its threads itself has no `uses_threads`.
     """
 
     name: str
     library: str
     runner: Callable[[], MakeRunner]
     holds_caches: bool
+    uses_threads: bool = True
 
-    uses_threads = True
     takes_spans = True
 
     def unavailable(self) -> str | None:
@@ -322,6 +325,7 @@ class PortableBackend:
         best = [merge(found)] if found else []
         embedding = open_embedding(artifact)
         states = tuple(state for shard in manifest.layer_shards for state in shard.states)
+        folds = tuple(fold for shard in manifest.layer_shards for fold in shard.folds)
         pools = tuple(
             PoolNames(
                 pool.mask_input,
@@ -331,11 +335,16 @@ class PortableBackend:
                 pool.region_slots * (artifact.sequences or manifest.sequences),
             )
             for pool in manifest.pools
+            if pool.reads != "chunk"  # Passes always cover all of such a pool.
         )
         return ArtifactVerifier(
             manifest,
             embedding,
-            [LayerStage(self._runner(body, threads, manifest, states, pools), body.outputs[0], states)],
+            [
+                LayerStage(
+                    self._runner(body, threads, manifest, states, pools), body.outputs[0], states, folds
+                )
+            ],
             [HeadStage(self.runner()(head, threads, ()), head.outputs)],
             artifact.sequences,
             [HeadStage(self.runner()(each, threads, ()), each.outputs) for each in best],
@@ -361,8 +370,8 @@ class PortableBackend:
         pools: tuple[PoolNames, ...],
     ) -> ShardRunner:
         """Return a runner whose states include those that the host holds."""
-        new_rows = {state.name: state.new_rows for state in states if state.held == "host"}
-        if new_rows and self.holds_caches and (held := caches_as_states(program, new_rows)) is not None:
+        hosted = {state.name: state.new_rows for state in states if state.held == "host"}
+        if hosted and self.holds_caches and (held := caches_as_states(program, hosted)) is not None:
             return self.runner()(held, threads, pools)
         runner = self.runner()(program, threads, pools)
-        return HostCachesRunner(runner, empty_caches(states, manifest.pools)) if new_rows else runner
+        return HostCachesRunner(runner, empty_caches(states, manifest.pools)) if hosted else runner

@@ -90,6 +90,11 @@ class Packed:
         return (whole << np.uint8(unused)).view(np.int8) >> np.int8(unused)
 
 
+def unpacked(stored: NDArray[Any] | Packed | str) -> NDArray[Any]:
+    """Return a stored constant as an array with an element for each number, a copy only if it was packed."""
+    return stored.unpacked() if isinstance(stored, Packed) else np.asarray(stored)
+
+
 MOST_BYTES = 2**31
 """The largest size of a protobuf message, which the library limits."""
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anespec.manifests.channel_layout import layout_of
 from anespec.runtime.backends.portable.arguments import Arguments, slices_of
-from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.mil_package import Packed, unpacked
 
 Shape: TypeAlias = tuple[int, ...]
 Rule = Callable[[Arguments[Shape]], Shape]
@@ -126,7 +126,7 @@ def _look_up(a: Arguments[Shape]) -> Shape:
         raise a.refused(f"looks {indices.shape} up in {palettes.shape}")
     entries = palettes.shape[-2]
     if not _within(indices, entries):
-        numbers = indices.unpacked() if isinstance(indices, Packed) else indices
+        numbers = unpacked(indices)
         if numbers.dtype.kind not in "iu" or not 0 <= numbers.min() <= numbers.max() < entries:
             raise a.refused(f"has indices beyond a palette of {entries} entries")
     return indices.shape
@@ -233,6 +233,7 @@ TABLE: Mapping[str, Rule] = {
     "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
     "equal": _binary,
+    "exp": _unary,
     "gelu": _gelu,
     "identity": _unary,
     "less_equal": _binary,
@@ -246,6 +247,7 @@ TABLE: Mapping[str, Rule] = {
     "reduce_sum": _reduce,
     "reshape": _reshape,
     "rsqrt": _rsqrt,
+    "sigmoid": _unary,
     "silu": _unary,
     "slice_by_index": _slice,
     "slice_update": _slice_update,

@@ -10,13 +10,16 @@ are consecutive. That is the contract of kv_position (see manifests.schema.KVCac
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.portable.arguments import Arguments, slices_of
 from anespec.runtime.backends.portable.program import Operation, Program
+from anespec.runtime.backends.runner import Homes, Tensor
 
 SLOT_WRITE = "slot_write"
 """The operation that replaces both forms.
@@ -30,6 +33,26 @@ ALL_BUT_SLOTS = [True, True, False, True]
 
 LANES_TRIED = (1, 2, 5)
 """Values of T for which the bounds of a slice_update are checked."""
+
+
+@dataclass(frozen=True)
+class WrittenSlots:
+    """The slots that a pass writes, and the lanes whose rows go there; both are int32 [T]."""
+
+    slots: Homes
+    lanes: NDArray[np.int32]
+
+
+def written_slots(mask: Tensor | Homes) -> WrittenSlots:
+    """Return the slots of a scatter of T rows. A lane that writes no slot repeats the write of another lane.
+
+    Raises:
+        ValueError: the mask breaks its contract (see pass_inputs.homes_of).
+    """
+    homes = homes_of(mask)
+    writers = np.flatnonzero(homes >= 0)
+    lanes = np.where(homes >= 0, np.arange(len(homes)), writers[0]).astype(np.int32)
+    return WrittenSlots(homes[lanes], lanes)
 
 
 def fuse_slot_writes(program: Program) -> Program:
@@ -73,6 +96,12 @@ def pruned(program: Program) -> Program:
     return replace(program, operations=tuple(reversed(kept)))
 
 
+def is_transposed(matmul: Operation, program: Program) -> bool:
+    """Return whether a product transposes either factor."""
+    flags = (matmul.inputs[key][0] for key in ("transpose_x", "transpose_y") if key in matmul.inputs)
+    return any(bool(np.asarray(program.constants[flag])) for flag in flags)
+
+
 def _fused(add: Operation, producers: Mapping[str, Operation], program: Program) -> Operation:
     kept_part, new_part = (producers.get(add.inputs[side][0]) for side in ("x", "y"))
     if kept_part is None or new_part is None or (kept_part.kind, new_part.kind) != ("mul", "matmul"):
@@ -93,7 +122,7 @@ def _fused(add: Operation, producers: Mapping[str, Operation], program: Program)
         or summed.kind != "reduce_sum"
         or summed.inputs["x"] != (mask,)
         or not _is_over_lanes(summed, program)
-        or _is_transposed(new_part, program)
+        or is_transposed(new_part, program)
     ):
         return add
     inputs = {"state": (held,), "mask": (mask,), "new": new_part.inputs["y"]}
@@ -153,8 +182,3 @@ def _is_one_of(cut: Operation, place: int, program: Program) -> bool:
 def _is_over_lanes(summed: Operation, program: Program) -> bool:
     axes = program.constants.get(summed.inputs["axes"][0])
     return isinstance(axes, np.ndarray) and axes.ravel().tolist() == [3]
-
-
-def _is_transposed(matmul: Operation, program: Program) -> bool:
-    flags = (matmul.inputs[key][0] for key in ("transpose_x", "transpose_y") if key in matmul.inputs)
-    return any(bool(np.asarray(program.constants[flag])) for flag in flags)

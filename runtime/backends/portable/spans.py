@@ -13,9 +13,11 @@ from math import prod
 import numpy as np
 
 from anespec.runtime.backends.portable.arguments import Arguments
+from anespec.runtime.backends.portable.experts import MIXTURE
 from anespec.runtime.backends.portable.fused_norms import RMS_NORM
 from anespec.runtime.backends.portable.program import Constant, Operation, Program
 from anespec.runtime.backends.portable.shape_table import Shape, result_shapes
+from anespec.runtime.backends.portable.slot_reads import SLOT_READ
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE
 from anespec.runtime.backends.portable.soundness import ShapesSoFar
 from anespec.runtime.backends.runner import PoolNames
@@ -81,8 +83,12 @@ def _shapes(
 ) -> tuple[Shape, ...]:
     if operation.kind == SLOT_WRITE:
         return (known[operation.inputs["state"][0]],)
-    if operation.kind == RMS_NORM:
+    if operation.kind in (RMS_NORM, MIXTURE):
         return (known[operation.inputs["x"][0]],)
+    if operation.kind == SLOT_READ:
+        _, taps, lanes, _ = known[operation.inputs["mask"][0]]
+        batch, heads, _, width = known[operation.inputs["slots"][0]]
+        return ((batch, heads, taps * lanes, width),)
     found = result_shapes(Arguments(operation, known, constants, program.source), program.states)
     if found is None:
         raise _CannotFollowError

@@ -190,16 +190,16 @@ class WorkerBackend:
         def load(stages: Sequence[Stage]) -> WorkerVerifier:
             return WorkerVerifier(manifest, open_embedding(artifact), stages, program, self.limits)
 
-        return self._loader(artifact).load(manifest.shards, load)
+        return self._loader(artifact, program).load(manifest.shards, load)
 
     def open_again(self, artifact: Artifact, threads: int) -> WorkerVerifier:
         """Compile all shards again; see Backend, and `open`."""
-        self._shards(artifact).forget(artifact.manifest.shards)
+        self._shards(artifact, self._program()).forget(artifact.manifest.shards)
         return self.open(artifact, threads)
 
     def starts(self, artifact: Artifact) -> Starts | None:
         """Return the start times that are recorded beside the compiled shards; see Backend."""
-        return self._shards(artifact).starts(artifact.manifest.shards)
+        return self._shards(artifact, self._program()).starts(artifact.manifest.shards)
 
     def open_shard(self, artifact: Artifact, shard: Shard, threads: int) -> WorkerRunner:
         """Load one shard alone; see Backend, and `open`."""
@@ -208,15 +208,14 @@ class WorkerBackend:
         def load(stages: Sequence[Stage]) -> WorkerRunner:
             return WorkerRunner(stages[0], manifest, program, self.limits)
 
-        return self._loader(artifact).load((shard,), load)
+        return self._loader(artifact, program).load((shard,), load)
 
-    def _shards(self, artifact: Artifact) -> CompiledShards:
-        program = self._program()
+    def _shards(self, artifact: Artifact, program: WorkerProgram) -> CompiledShards:
         compiler = WorkerCompiler(program, system_of_core_ml())
         return CompiledShards(artifact, compiler, f"worker-{program.build[:KEY_DIGITS]}.json")
 
-    def _loader(self, artifact: Artifact) -> WorkerLoader:
-        return WorkerLoader(artifact.manifest, self._shards(artifact), self._program(), self.limits)
+    def _loader(self, artifact: Artifact, program: WorkerProgram) -> WorkerLoader:
+        return WorkerLoader(artifact.manifest, self._shards(artifact, program), program, self.limits)
 
     def _program(self) -> WorkerProgram:
         if (program := self.find()) is None:

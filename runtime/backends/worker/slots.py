@@ -40,6 +40,10 @@ class SlotTransfer:
         ]
         return [holder for holder in held if holder.states]
 
+    def names(self, pool: int) -> list[str]:
+        """Return the names of a pool's states, in the order of transfers."""
+        return [state.name for holder in self.holders(pool) for state in holder.states]
+
     def copy(self, pool: int, source: int, target: int, count: int) -> None:
         """Copy slots within the states; see Verifier.copy_slots."""
         for holder in self.holders(pool):

@@ -25,7 +25,7 @@ from anespec.manifests.schema import (
     StateSpec,
     TensorSpec,
 )
-from anespec.runtime.backends.pass_inputs import write_first_slots
+from anespec.runtime.backends.pass_inputs import first_slots
 from anespec.runtime.backends.worker.shared_memory import Shape, SharedMemory, at_width
 from anespec.system.errors import ArtifactError
 from anespec.system.formatting import quoted
@@ -66,7 +66,7 @@ class StageFunction:
 
 @dataclass(frozen=True)
 class StageState:
-    """A K or V state in the pool with index `pool`."""
+    """A state in the pool with index `pool`; see `pool_of`."""
 
     name: str
     shape: Shape
@@ -81,9 +81,12 @@ class StageState:
 
 @dataclass(frozen=True)
 class StageCache(StageState):
-    """A state in shared memory: the shard's input `name`, whose new slots are its output `new`."""
+    """A state in shared memory: the shard's input `name`, whose new slots are its output `new`.
 
-    new: str
+    A carried state has no such output.
+    """
+
+    new: str | None
     buffer: str
 
 
@@ -127,9 +130,8 @@ def stages_of(manifest: Manifest, shards: Sequence[Shard], compiled: Mapping[str
 def _stage(manifest: Manifest, shard: Shard, path: str) -> Stage:
     layers = len(manifest.layer_shards)
     number = [own.path for own in manifest.shards].index(shard.path)
-    pools = [pool.name for pool in manifest.pools]
     states = [
-        _state(spec, pools.index(spec.pool))
+        _state(spec, pool_of(manifest, spec))
         for spec in (shard.states if isinstance(shard, LayerShard) else ())
     ]
     taken = f"hidden.{min(number, layers)}"
@@ -164,6 +166,16 @@ def _functions(manifest: Manifest, shard: Shard) -> tuple[StageFunction, ...]:
         )
         for each in manifest.functions_of(shard)
     )
+
+
+def pool_of(manifest: Manifest, spec: StateSpec) -> int:
+    """Return the index of a state's pool.
+
+    Carried states have a slot for each region. They are one pool more, after those of the manifest.
+    """
+    if spec.kind == "carried":
+        return len(manifest.pools)
+    return [pool.name for pool in manifest.pools].index(spec.pool)
 
 
 def _state(spec: StateSpec, pool: int) -> StageState:
@@ -208,7 +220,7 @@ def first_pass_inputs(
     for part, dtype in sorted(ports):
         value: NDArray[np.generic] = shared.integers(part) if dtype == "int32" else shared.tensor(part)
         before.append((value, value.copy()))
-        write_first_slots(value)
+        value[...] = first_slots(value.shape)
     try:
         yield
     finally:

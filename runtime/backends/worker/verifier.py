@@ -12,7 +12,7 @@ from anespec.runtime.backends.coreml.start_times import StartTimes
 from anespec.runtime.backends.embedding import Embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
-from anespec.runtime.backends.verifier import head_runs, planned_inputs, shape_of
+from anespec.runtime.backends.verifier import folded, head_runs, planned_inputs, shape_of
 from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.backends.worker.shared_memory import SharedMemory
 from anespec.runtime.backends.worker.sharing import WorkerLimits
@@ -176,6 +176,7 @@ class WorkerVerifier:
             [-1 if (slot := row.slots[pool].home) is None else slot for row in rows]
             for pool in range(len(self.manifest.pools))
         ]
+        wanted_rows = {} if heads.finds_best else plan.wanted
         wanted = [
             {
                 "lane": lane,
@@ -184,8 +185,7 @@ class WorkerVerifier:
                 "chosen": [int(token) for token in need.chosen],
                 "logits": index if need.logits else None,
             }
-            for index, (lane, need) in enumerate(plan.wanted.items())
-            if not heads.finds_best
+            for index, (lane, need) in enumerate(wanted_rows.items())
         ]
         self._pass = (plan, heads)
         head = heads.message() if plan.wanted else None
@@ -253,6 +253,41 @@ class WorkerVerifier:
     def import_slots(self, pool: int, first: int, values: Sequence[Tensor]) -> None:
         """Write back consecutive slots; see Verifier."""
         self._slots.import_(pool, first, values)
+
+    def fold(self, region: int) -> None:
+        """Fold a region's chunk into its carried state in this process; see Verifier."""
+        chunk = next(number for number, pool in enumerate(self._shape.pools) if pool.is_chunk)
+        size = self._shape.pools[chunk].region_slots
+        exported = self.export_slots(chunk, region * size, size)
+        rows = dict(zip(self._slots.names(chunk), exported, strict=True))
+        names = self._slots.names(self._carried)
+        carried = dict(zip(names, self.export_carried(region), strict=True))
+        for shard in self.manifest.layer_shards:
+            for fold in shard.folds:
+                found = folded(fold, [rows[name] for name in fold.rows], carried[fold.carried])
+                carried[fold.carried] = found
+        self.import_carried(region, [carried[name] for name in names])
+
+    def clear_carried(self, region: int) -> None:
+        """Zero a region's carried state; see Verifier."""
+        self.import_carried(region, [np.zeros_like(value) for value in self.export_carried(region)])
+
+    def copy_carried(self, source: int, target: int) -> None:
+        """Copy a region's carried state within the workers; see Verifier."""
+        self._slots.copy(self._carried, source, target, 1)
+
+    def export_carried(self, region: int) -> list[Tensor]:
+        """Return the bits of a region's carried state; see Verifier."""
+        return self._slots.export(self._carried, region, 1)
+
+    def import_carried(self, region: int, values: Sequence[Tensor]) -> None:
+        """Write back a region's carried state; see Verifier."""
+        self._slots.import_(self._carried, region, values)
+
+    @property
+    def _carried(self) -> int:
+        """The number that the workers give to the pool of carried states (see stages.pool_of)."""
+        return len(self._shape.pools)
 
     def close(self) -> None:
         """End the workers, and release the shared memory and the embedding."""

@@ -190,10 +190,10 @@ class ChatWriter:
         """Return an event with the role for each answer."""
         for number in range(len(self._choices)):
             first = MessageAnswer(role="assistant", content=None if self._reading.calls else "")
-            told = self._part(PartChoice(index=number, delta=first, finish_reason=None))
+            chunk = self._part(PartChoice(index=number, delta=first, finish_reason=None))
             if self._left_out:
-                told.truncated_messages = self._left_out
-            yield event(told)
+                chunk.truncated_messages = self._left_out
+            yield event(chunk)
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
         """Return events with the changes of the message."""
@@ -212,13 +212,13 @@ class ChatWriter:
             last.finish_reason = _finish(summary, choice.calls > 0)
             if self._wanted.origins:
                 last.ended_by = summary.finish
-            told = self._part(last)
-            told.timings = timings_of(summary)
-            yield event(told)
+            chunk = self._part(last)
+            chunk.timings = timings_of(summary)
+            yield event(chunk)
         if self._wanted.usage:
-            told = self._part()
-            told.usage = self._usage(summaries)
-            yield event(told)
+            chunk = self._part()
+            chunk.usage = self._usage(summaries)
+            yield event(chunk)
         yield DONE
 
     def failed(self, error: ApiError) -> Iterable[bytes]:

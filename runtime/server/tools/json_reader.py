@@ -175,26 +175,26 @@ def read_call(source: Source) -> Found:
     If the object is malformed or incomplete, its pieces up to there are yielded, then NoCall is raised.
     """
     reader, start = JsonReader(), source.at
-    name, told = None, None
+    name, sent = None, None
     while True:
         reading = reader.push(source.text[start + len(reader.text) :])
         name = name or _name(reader)
         member = _arguments(reader)
-        if told is None and name is not None and _is_object(reader, member):
+        if sent is None and name is not None and _is_object(reader, member):
             assert member is not None
             yield Begun(name)
-            told = member.start
-        if told is not None:
+            sent = member.start
+        if sent is not None:
             assert member is not None
             upto = reader.end if member.end is None else member.end
             if reading is ObjectState.MORE and source.ended and member.end is None:
                 upto = len(reader.text)
-            yield Piece(reader.text[told:upto])
-            told = upto
+            yield Piece(reader.text[sent:upto])
+            sent = upto
         if _passed(source, start, reader, reading):
             break
         yield None
-    if told is None:
+    if sent is None:
         if name is None:
             raise NoCall
         yield Begun(name)
@@ -203,15 +203,15 @@ def read_call(source: Source) -> Found:
 
 def read_arguments(source: Source, name: str) -> Found:
     """Read an object with the arguments of the call `name`; ends as `read_call` does."""
-    reader, start, told = JsonReader(), source.at, 0
+    reader, start, sent = JsonReader(), source.at, 0
     while True:
         reading = reader.push(source.text[start + len(reader.text) :])
-        if reader.end and not told:
+        if reader.end and not sent:
             yield Begun(name)
         upto = len(reader.text) if reading is ObjectState.MORE and source.ended else reader.end
-        if upto > told:
-            yield Piece(reader.text[told:upto])
-            told = upto
+        if upto > sent:
+            yield Piece(reader.text[sent:upto])
+            sent = upto
         if _passed(source, start, reader, reading):
             return
         yield None

@@ -33,10 +33,10 @@ struct TensorSpec: Equatable {
 
 /// A state of a shard: in its graph or, with a `cache`, in the arena. Axis 2 of 4 has the slots.
 struct StateSpec: Equatable {
-    /// The entry in which the worker holds the state, and the output with its new rows.
+    /// The entry in which the worker holds the state, and the output with its new rows, nil if passes only read it.
     struct Cache: Equatable {
         let buffer: String
-        let new: String
+        let new: String?
     }
 
     let name: String
@@ -65,7 +65,7 @@ struct StateSpec: Equatable {
         }
         sizes = shape.at(0)
         pool = try fields.integer("pool", 0...255)
-        cache = isCache ? Cache(buffer: try fields.string("buffer"), new: try fields.string("new")) : nil
+        cache = isCache ? Cache(buffer: try fields.string("buffer"), new: try fields.optionalString("new")) : nil
         try fields.finish()
     }
 

@@ -88,7 +88,7 @@ final class Stage {
     func writeCaches(_ rows: Int, homes: [[Int]]) throws(WorkerError) {
         let binding = try self.binding(rows)
         for cache in spec.caches {
-            guard let new = cache.cache.flatMap({ binding.outputs[$0.new] }) else { continue }
+            guard let name = cache.cache?.new, let new = binding.outputs[name] else { continue }
             state.write(new.tensor, to: cache, homes: homes[cache.pool])
         }
     }
@@ -110,7 +110,7 @@ final class Stage {
 
     /// Refuse slots that the caches do not have.
     func check(homes: [[Int]]) throws(WorkerError) {
-        for cache in spec.caches {
+        for cache in spec.caches where cache.cache?.new != nil {
             guard homes.indices.contains(cache.pool) else {
                 throw WorkerError(.request, "\"homes\" has no pool \(cache.pool), which \"\(cache.name)\" is of", stage: spec.path)
             }

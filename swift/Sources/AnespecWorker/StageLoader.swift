@@ -108,7 +108,9 @@ final class StageLoader {
         }
         var outputs: [String: Stage.Output] = [:]
         for made in spec.outputs { outputs[made.name] = try output(made.entry(rows), layout.sizes(made.shape, rows), spec) }
-        for cache in spec.caches { outputs[cache.cache!.new] = try ownOutput(cache.newSizes(rows), spec) }
+        for cache in spec.caches {
+            if let new = cache.cache?.new { outputs[new] = try ownOutput(cache.newSizes(rows), spec) }
+        }
         let options = MLPredictionOptions()
         options.outputBackings = outputs.mapValues { $0.array }
         do {

@@ -145,7 +145,6 @@ def test_a_message_holds_special_tokens_only_where_they_are_allowed(
         assert outcome.json["prompt_ids"].count(0) == ends
 
 
-@pytest.mark.slow
 def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
@@ -229,6 +228,7 @@ def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
     assert "No model" in verb("list").output
 
 
+@pytest.mark.slow
 def test_a_context_is_only_chosen_for_a_gguf(artifact: Path) -> None:
     other = run("chat", artifact, "--context", "128")
     assert other.code == 2

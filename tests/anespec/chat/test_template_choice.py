@@ -44,6 +44,7 @@ def test_what_the_model_has_and_what_was_chosen_stays(tmp_path: Path) -> None:
     assert told(chosen, model_path()) == (chosen, [])
 
 
+@pytest.mark.slow
 def test_a_template_that_cannot_be_used_is_refused_before_anything_is_converted(
     cache_of_this_test: Path,
 ) -> None:
@@ -75,6 +76,7 @@ def test_plain_text_goes_on_and_the_next_line_of_the_user_ends_an_answer(trained
         assert found == whole[: whole.index(whole[8:11])].removeprefix(" ")
 
 
+@pytest.mark.slow
 def test_the_space_behind_the_name_is_none_of_an_answers_text(trained: Path) -> None:
     """A template writes it before the answers of earlier turns, and the model before its own."""
     asked = [{"role": "user", "content": "Once upon a time"}]
@@ -106,6 +108,7 @@ def ask(url: str, messages: list[dict[str, str]]) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
+@pytest.mark.slow
 def test_a_chat_over_pipes_answers_without_a_template(trained: Path) -> None:
     outcome = run("chat", trained, "--threads", "1", "-n", "8", stdin="Once upon a time\n")
     assert outcome.code == 0, outcome.err
@@ -113,6 +116,7 @@ def test_a_chat_over_pipes_answers_without_a_template(trained: Path) -> None:
     assert outcome.err.count("no chat template") == 1
 
 
+@pytest.mark.slow
 def test_generate_takes_a_template_and_says_which_tokens_the_vocabulary_lacks(trained: Path) -> None:
     options = ("--threads", "1", "-n", "4", "--json")
     outcome = run("generate", trained, "--chat", "--chat-template", "chatml", "-p", "Hi", *options)
@@ -123,6 +127,7 @@ def test_generate_takes_a_template_and_says_which_tokens_the_vocabulary_lacks(tr
         assert tuple(json.loads(outcome.out)["prompt_ids"]) == tuple(model.tokenize(text))
 
 
+@pytest.mark.slow
 def test_loading_tells_of_missing_tokens_and_refuses_what_is_no_template(trained: Path) -> None:
     notes: list[str] = []
     watch = ProgressCallbacks(note=notes.append)

@@ -54,6 +54,7 @@ def test_ps_shows_it_and_nobody_else_may_read_that(daemon: Started) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limits of other processes here")
 def test_without_a_file_left_for_connections_its_log_has_no_tracebacks(daemon: Started) -> None:
     pid = daemon.process.pid
@@ -122,7 +123,6 @@ def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
             time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> None:
     socket = tmp_path / "s.sock"
     seen: list[tuple[int, int]] = []
@@ -149,6 +149,7 @@ def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> N
         assert daemon.command("stop").code == 2
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_at_the_start_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     socket = tmp_path / "s.sock"
     (tmp_path / "empty.anespec").mkdir()

@@ -51,7 +51,9 @@ def test_it_outlives_kill_and_end_and_no_key_draws_from_another(measured: Path, 
         daemon.process.wait(PATIENCE)
         assert kept(memory)["one"] == 1
     with started(tmp_path, *serve) as daemon:
-        assert passes(daemon, TWO) == new
-        assert passes(daemon, ONE) < new
+        again, remembered = passes(daemon, TWO), passes(daemon, ONE)
+    # Each daemon measures what passes cost, so drafts of the text itself may be longer in one of them.
+    assert again > new * 0.8
+    assert remembered < min(again, new) * 0.6, (new, again, remembered)
     assert daemon.process.returncode == 0
     assert set(kept(memory)) == {"one", "two", "other"}

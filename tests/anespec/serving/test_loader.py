@@ -38,6 +38,7 @@ async def answer(pool: ModelPool) -> str:
         return (await asyncio.to_thread(model.generate, "def ", max_tokens=6)).text
 
 
+@pytest.mark.slow
 def test_files_that_go_harm_nobody_and_those_that_change_are_not_served(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from by_hand import rows_for
 from converting import build
 from graphs import reloaded
+from mlx_here import mlx_runner
 from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
@@ -26,7 +27,7 @@ from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, LogitsRequest, PassPl
 from anespec.runtime.sampling.row_logits import best_of_slices, row_logits
 from anespec.system.errors import ArtifactError
 
-LIBRARIES = {"torch": TorchRunner, "openvino": OpenVINORunner}
+LIBRARIES = {"torch": TorchRunner, "openvino": OpenVINORunner, "mlx": mlx_runner}
 SLICES = (300, 40, 300)
 PROMPT = [1, 5, 9, 13]
 NAN, INF = np.nan, np.inf
@@ -111,6 +112,12 @@ def test_a_token_that_the_slice_does_not_have_is_refused(numbers: list[float]) -
         best_of_slices(np.array(numbers, np.float16), [40])
 
 
+@pytest.mark.parametrize("numbers", [[], [1, 2048, 128], [1, 2048, 128, 1, 1, 2048, 128, 1]])
+def test_numbers_for_another_count_of_slices_are_refused(numbers: list[float]) -> None:
+    with pytest.raises(ArtifactError, match=f"return {len(numbers)} numbers for a row, not 4 for 1 slices"):
+        best_of_slices(np.array(numbers, np.float16), [40])
+
+
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", TinyModel())
@@ -136,7 +143,7 @@ def ran(verifier: ArtifactVerifier, plan: PassPlan) -> set[str]:
     return asked
 
 
-@pytest.mark.parametrize("backend", LIBRARIES)
+@pytest.mark.parametrize("backend", slow_but(LIBRARIES, "torch", "openvino"))
 def test_a_pass_runs_what_its_rows_need(argmax: Artifact, backend: str) -> None:
     with closing(open_verifier(argmax, backend, 1)) as verifier:
         rows = rows_for(verifier, PROMPT, 0)
@@ -151,7 +158,8 @@ def test_a_pass_runs_what_its_rows_need(argmax: Artifact, backend: str) -> None:
             assert ran(verifier, plan) == expected, wanted
 
 
-@pytest.mark.parametrize("backend", LIBRARIES)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", slow_but(LIBRARIES, "torch", "openvino"))
 @pytest.mark.parametrize("shapes", slow_but(["range", "static", "functions"], "functions"))
 def test_both_functions_find_the_same_tokens(gguf: Path, tmp_path: Path, shapes: str, backend: str) -> None:
     artifact = Artifact(build(gguf, tmp_path / "m.anespec", head_outputs="argmax", shapes=shapes).path)
@@ -170,6 +178,7 @@ def test_both_functions_find_the_same_tokens(gguf: Path, tmp_path: Path, shapes:
             assert found[lane] == row_logits(logits, BEST_LOGIT)
 
 
+@pytest.mark.slow
 def test_weights_are_shared_and_usual_heads_stay_as_they_were(gguf: Path, tmp_path: Path) -> None:
     usual = Artifact(build(gguf, tmp_path / "usual.anespec").path)
     asked = Artifact(build(gguf, tmp_path / "asked.anespec", head_outputs="logits").path)

@@ -6,15 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import run_tokens
-from converting import build
+from converting import build_once
 from family_variants import CASES, CONTEXT, LOGITS, answers
-from slow import slow_but
+from once import Once
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
 
-BACKENDS = ("torch", "openvino")
 ERROR = 0.06
 UNSCALED_ERROR = 0.15
 """Gemma 4 does not scale its scores: they reach 30, and fp16 rounds each by up to 0.01."""
@@ -33,27 +32,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mistral3 growing scores, no yarn": {"target": Target.MAC, "sequences": 2},
     "granite without rope": {"target": Target.CPU},
     "glm4 sections": {"target": Target.MAC},
+    "nemotron_h_moe of 5 experts": {"target": Target.CPU, "topology": (2, 3), "sequences": 2},
+    "nemotron_h_moe with latent experts": {"target": Target.MAC, "block": 8},
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=slow_but(OPTIONS, "llama all biases", "granite without rope"),
-)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+PAIRS = [
+    (name, backend)
+    for number, name in enumerate(OPTIONS)
+    for backend in ("openvino", "mlx" if number % 2 else "torch")
+]
+"""Every variant on OpenVINO, which changes the graph most, and on one of the others in turn."""
 
 
-@pytest.fixture(scope="module")
-def artifact(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("variant")
-    gguf = CASES[name].variant.write(folder / "model.gguf")
+@pytest.mark.fast_only("llama all biases-openvino", "llama all biases-torch", "granite without rope-openvino")
+@pytest.mark.parametrize(("name", "backend"), PAIRS)
+def test_variants_equal_llama_cpp(name: str, backend: str, once: Once, tmp_path: Path) -> None:
+    gguf = CASES[name].variant.write(tmp_path / "model.gguf")
     options = {"weights": WeightChoice(WeightFormat.FP16), "context": CONTEXT, **OPTIONS[name]}
-    return build(gguf, folder / "m.anespec", **options).path
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_variants_equal_llama_cpp(artifact: Path, name: str, backend: str) -> None:
+    artifact = build_once(once, gguf, tmp_path / "m.anespec", **options)
     verifier = open_verifier(artifact, backend, threads=1)
     error = UNSCALED_ERROR if name.startswith("gemma4") else ERROR
     for width in {verifier.shape.block, verifier.shape.widths[-1]}:

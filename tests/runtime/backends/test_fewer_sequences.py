@@ -16,7 +16,7 @@ from anespec.validate.kept import why_exactness_is_unknown
 
 CONTEXT = 512
 TOKENS = [int(token) for token in np.random.default_rng(7).integers(0, 40, 300)]
-PORTABLE = ("torch", "openvino")
+PORTABLE = ("torch", "openvino", "mlx")
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def artifacts(families: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", slow_but(PORTABLE, "openvino"))
 @pytest.mark.parametrize("fewer", [1, 2])
 def test_logits_and_states_are_those_of_an_artifact_for_so_few(

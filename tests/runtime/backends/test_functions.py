@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from by_hand import rows_for
 from converting import build
+from slow import slow_but
 from tiny_model import TinyModel, write_gguf
 
 from anespec.manifests.schema import Shapes, Target, WeightFormat
@@ -141,7 +142,7 @@ def test_an_unchanged_copy_is_taken(root: Path) -> None:
     open_verifier(root, "torch", 1).close()
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "torch", "openvino"))
 def test_only_the_functions_widths_run(whole: Path, backend: str) -> None:
     verifier = open_verifier(whole, backend, threads=1)
     assert verifier.shape.widths == (4, 16)

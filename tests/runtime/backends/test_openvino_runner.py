@@ -1,5 +1,6 @@
 """In-place writes are probed, and where they fail the copying form gives the same bits."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -75,12 +76,12 @@ def recorded_builds(monkeypatch: pytest.MonkeyPatch, *, copied: bool = False) ->
     """Which forms are built; with `copied`, the one in place scatters into a copy of what it reads."""
     built: list[bool] = []
 
-    def build(program: Program, axes: SlotAxes, in_place: bool) -> BuiltModel:
+    def build(program: Program, axes: SlotAxes, in_place: bool, stretching: Collection[str]) -> BuiltModel:
         built.append(in_place)
         with monkeypatch.context() as patched:
             if copied and in_place:
                 patched.setattr(model, "slot_write", into_a_copy)
-            return build_model(program, axes, in_place)
+            return build_model(program, axes, in_place, stretching)
 
     monkeypatch.setattr(openvino_runner, "build_model", build)
     return built

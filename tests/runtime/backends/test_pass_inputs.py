@@ -23,6 +23,8 @@ from anespec.system.errors import ArtifactError
 
 TINY = TinyModel()
 SLOTS = 128
+START = np.zeros(1, np.int64)
+"""The positions of tokens of a model whose positions have no embeddings."""
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +67,7 @@ def blocks(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(block=blocks())
 def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
@@ -87,6 +90,7 @@ def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
             assert given["rope_sin"][lane, pair] == np.float16(np.sin(angle))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(steps=st.lists(blocks(), min_size=2, max_size=6))
 def test_masks_that_are_kept_are_those_made_anew(manifest: Manifest, steps: list[list[Row]]) -> None:
@@ -159,7 +163,7 @@ def test_embedding_rows_are_the_dequantised_rows_of_the_source(
     tokens = np.array([3, 0, 39, 3])
     with GGUFFile(artifact.tokens_path()) as file:
         rows = file.rows("token_embd.weight")[tokens].astype(np.float16)
-    found = embedding.hidden(tokens)
+    found = embedding.hidden(tokens, START)
     assert found.shape == (1, TINY.d, 4, 1)
     assert (rows == found[0, :, :, 0].T).all()
     np.testing.assert_allclose(rows, TINY.tensors()["token_embd.weight"][tokens], atol=0.01)
@@ -173,11 +177,11 @@ def test_an_embedding_that_is_not_finite_is_named(tmp_path: Path, value: float) 
     source = write_gguf(tmp_path / "tiny.gguf", TINY, tensors={"token_embd.weight": table})
     artifact = Artifact(build(source, tmp_path / "m.anespec").path)
     embedding = Embedding(artifact.tokens_path(), artifact.manifest.tokens)
-    assert np.isfinite(embedding.hidden(np.array([6, 8]))).all()
+    assert np.isfinite(embedding.hidden(np.array([6, 8]), START)).all()
     with pytest.raises(
         ArtifactError, match=r"tokens\.gguf: the embedding of a token in \[6, 7\] is not finite"
     ):
-        embedding.hidden(np.array([6, 7]))
+        embedding.hidden(np.array([6, 7]), START)
 
 
 def test_a_table_that_was_cut_short_is_an_error_and_not_the_processes_end(
@@ -186,11 +190,11 @@ def test_a_table_that_was_cut_short_is_an_error_and_not_the_processes_end(
     path = tmp_path / "tokens.gguf"
     shutil.copy(artifact.tokens_path(), path)
     embedding = Embedding(path, artifact.manifest.tokens)
-    expected = embedding.hidden(np.array([0]))
+    expected = embedding.hidden(np.array([0]), START)
     # What is gone from its place is there for whoever has it open.
     path.rename(tmp_path / "elsewhere")
-    assert (embedding.hidden(np.array([0])) == expected).all()
+    assert (embedding.hidden(np.array([0]), START) == expected).all()
     os.truncate(tmp_path / "elsewhere", 100)
     with pytest.raises(ArtifactError, match="was cut short while it was in use"):
-        embedding.hidden(np.array([0]))
+        embedding.hidden(np.array([0]), START)
     embedding.close()

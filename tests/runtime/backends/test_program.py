@@ -13,6 +13,7 @@ import pytest
 from graphs import layers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mlx_here import mlx_runner
 
 from anespec.convert.package import write_package
 from anespec.manifests.schema import AttentionShape, WeightFormat
@@ -165,7 +166,9 @@ def test_a_weight_of_another_size_is_refused(package: Path) -> None:
         load_program(package)
 
 
-@pytest.mark.parametrize(("runner", "library"), [(TorchRunner, "torch"), (OpenVINORunner, "OpenVINO")])
+@pytest.mark.parametrize(
+    ("runner", "library"), [(TorchRunner, "torch"), (OpenVINORunner, "OpenVINO"), (mlx_runner, "MLX")]
+)
 def test_an_unknown_operation_is_named_with_its_shard(package: Path, runner: Runner, library: str) -> None:
     def rename(block: Any) -> None:
         operation(block, "silu").type = "erf"
@@ -177,7 +180,7 @@ def test_an_unknown_operation_is_named_with_its_shard(package: Path, runner: Run
         runner(load_program(package), 1)
 
 
-@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
+@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner, mlx_runner])
 def test_a_damaged_name_is_printed_on_one_line(package: Path, runner: Runner) -> None:
     def damage(block: Any) -> None:
         operation(block, "silu").type = "const\n\x1b[2J"
@@ -187,7 +190,7 @@ def test_a_damaged_name_is_printed_on_one_line(package: Path, runner: Runner) ->
         runner(load_program(package), 1)
 
 
-@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
+@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner, mlx_runner])
 def test_a_missing_input_is_named(package: Path, runner: Runner) -> None:
     def drop(block: Any) -> None:
         del operation(block, "constexpr_blockwise_shift_scale").inputs["scale"]
@@ -327,7 +330,7 @@ def scale_in_blocks_that_do_not_fit(block: Any) -> None:
         (scale_in_blocks_that_do_not_fit, "constexpr_blockwise_shift_scale .* scales"),
     ],
 )
-@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
+@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner, mlx_runner])
 def test_a_program_that_means_nothing_is_refused(
     package: Path, runner: Runner, change: Callable[[Any], None], reason: str
 ) -> None:
@@ -392,7 +395,7 @@ def test_inputs_and_states_of_impossible_sizes_are_refused(package: Path, which:
         load_program(package)
 
 
-@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner])
+@pytest.mark.parametrize("runner", [TorchRunner, OpenVINORunner, mlx_runner])
 def test_states_larger_than_the_memory_are_refused(whole: Path, runner: Runner) -> None:
     program = replace(load_program(whole), states={"k_0": (1, 2**20, 2**14, 2**5)})
     with pytest.raises(ArtifactError, match=r"its K/V states take \d+\.\d\d GB and this machine has"):

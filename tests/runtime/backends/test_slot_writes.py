@@ -76,8 +76,8 @@ def values_of(seed: int, lanes: int) -> NDArray[np.float16]:
 
 def write(state: Var, new: Var, mask: Var) -> Var:
     """All slots of a state of one entry, read again after the write."""
-    cell = kv.Cell(state, 0)
-    return kv.write(cell, new, kv.homes_of(mask, KVForm.REREAD), KVForm.REREAD, "written").slots
+    cell = kv.Cell(STATE.name, state, 0)
+    return kv.write(cell, new, kv.homes_of(mask, takes_positions=False), KVForm.REREAD, "written").slots
 
 
 LANES = st.lists(st.integers(0, SLOTS - 1) | st.none(), min_size=1, max_size=6).filter(
@@ -85,6 +85,7 @@ LANES = st.lists(st.integers(0, SLOTS - 1) | st.none(), min_size=1, max_size=6).
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(passes=st.lists(st.tuples(LANES, st.integers(0, 1 << 30)), min_size=1, max_size=4))
 def test_a_scatter_leaves_the_bits_of_the_blend(
@@ -203,8 +204,8 @@ def stretch(values: Mapping[str, Var], shift: int = 0) -> Var:
     """A program's write of `new` side by side, `shift` slots behind the position that it is given."""
     slots = values[SLOTS_IN.name]
     slots = mb.add(x=slots, y=np.array([shift], np.int32)) if shift else slots
-    homes = kv.homes_of(slots, KVForm.AT_POSITION)
-    cell = kv.Cell(values[STATE.name], 0)
+    homes = kv.homes_of(slots, takes_positions=True)
+    cell = kv.Cell(STATE.name, values[STATE.name], 0)
     return kv.write(cell, values[NEW.name], homes, KVForm.AT_POSITION, "written").slots
 
 
@@ -214,6 +215,7 @@ def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return reloaded(shard, tmp_path_factory.mktemp("stretch"))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     passes=st.lists(

@@ -17,9 +17,7 @@ from tiny_model import TinyModel, write_gguf
 from anespec.manifests.schema import AttentionShape, Shapes, Target, WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
-from anespec.runtime.backends.portable.openvino_cpu import runner as openvino_runner
 from anespec.runtime.backends.portable.spans import slot_axes
-from anespec.runtime.backends.portable.torch_cpu import runner as torch_runner
 from anespec.runtime.backends.runner import PoolNames
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.runtime.kv.slot_mapping import SlotMapping
@@ -65,7 +63,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return build(source, folder / "m.anespec", **options).path
 
 
-@pytest.fixture(scope="module", params=slow_but(["torch", "openvino"], "openvino"))
+@pytest.fixture(scope="module", params=slow_but(["torch", "openvino", "mlx"], "openvino"))
 def verifier(request: pytest.FixtureRequest, artifact: Path) -> Iterator[Verifier]:
     verifier = open_verifier(artifact, request.param, threads=1)
     yield verifier
@@ -103,6 +101,7 @@ def played(verifier: Verifier, spans: Sequence[int | None], region: int) -> tupl
     return np.stack(found), states(verifier)
 
 
+@pytest.mark.slow
 def test_few_slots_give_the_bits_of_all(verifier: Verifier) -> None:
     assert verifier.shape.partial_spans
     assert len(verifier.shape.span_steps(0)) > 2
@@ -177,7 +176,8 @@ def test_the_head_of_a_wide_pass_runs_at_the_blocks_width(
     verifier: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     widths: list[int] = []
-    for runner in (openvino_runner.OpenVINORunner, torch_runner.TorchRunner):
+    assert isinstance(verifier, ArtifactVerifier)
+    for runner in {type(stage.runner) for stage in (*verifier.layers, *verifier.heads)}:
         start = runner.start
 
         def noting(self: Any, inputs: Any, start: Any = start) -> None:
@@ -186,7 +186,6 @@ def test_the_head_of_a_wide_pass_runs_at_the_blocks_width(
 
         monkeypatch.setattr(runner, "start", noting)
     rows = tuple(rows_for(verifier, PROMPT[:16], 0))
-    assert isinstance(verifier, ArtifactVerifier)
     wide = verifier.shape.wide_widths[-1]
     # A head that has no function of that width runs as often as blocks of rows are wanted.
     five = [wide] if wide in verifier.manifest.head_widths else [4, 4]

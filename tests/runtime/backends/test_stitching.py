@@ -34,7 +34,8 @@ def cut(shared_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).path
 
 
-@pytest.mark.parametrize("backend", ["torch", "openvino"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "torch", "openvino"))
 def test_several_shards_give_the_bits_of_one(stories_cpu: Path, cut: Path, backend: str) -> None:
     one, several = (open_verifier(path, backend, threads=1) for path in (stories_cpu, cut))
     assert same_bits(run_tokens(one, PROMPT), run_tokens(several, PROMPT))
@@ -43,7 +44,7 @@ def test_several_shards_give_the_bits_of_one(stories_cpu: Path, cut: Path, backe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", slow_but(["torch", "openvino"], "torch"))
+@pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "torch"))
 def test_a_head_in_slices_gives_the_bits_of_one_convolution(
     shared_models: Path, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def product(rows: torch.Tensor) -> torch.Tensor:
     return found[0, 1]
 
 
+@pytest.mark.fast_only("1-product")
 @pytest.mark.parametrize("operation", [mean, projection, product])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_lane_adds_up_in_another_order(

@@ -36,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).path
 
 
-@pytest.fixture(params=["torch", "openvino"])
+@pytest.fixture(params=["torch", "openvino", "mlx"])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -79,6 +79,7 @@ def test_a_row_writes_its_home_slot_and_pads_write_nowhere(verifier: ArtifactVer
         assert (np.delete(state, home, axis=2) == half).all()
 
 
+@pytest.mark.fast_only("torch-128")
 @pytest.mark.parametrize("width", [1, 4, 7, 128])
 def test_every_width_up_to_t_max_runs(verifier: ArtifactVerifier, width: int) -> None:
     logits = run_tokens(verifier, PROMPT, width=width)
@@ -106,6 +107,7 @@ def test_an_export_is_a_copy(verifier: ArtifactVerifier) -> None:
     assert all(same_bits(a, b) for a, b in zip(exported, kept, strict=True))
 
 
+@pytest.mark.fast_only("torch-4-0")
 @pytest.mark.parametrize(("source", "target"), [(0, 64), (64, 0), (0, 4), (4, 0)])
 def test_copies_are_exact_even_where_they_overlap(
     verifier: ArtifactVerifier, source: int, target: int
@@ -146,7 +148,7 @@ def test_one_shard_by_itself_is_the_first_step_of_the_chain(path: Path, backend:
     verifier = open_verifier(artifact, backend, threads=1)
     rows = rows_for(verifier, PROMPT[:4], 0)
     tokens = np.array(PROMPT[:4])
-    fed = verifier.pass_inputs.of(rows, verifier.embedding.hidden(tokens))
+    fed = verifier.pass_inputs.of(rows, verifier.embedding.hidden(tokens, np.arange(4)))
     for shard in artifact.manifest.shards:
         runner = open_shard(artifact, shard, backend, threads=1)
         fed["x"] = runner.run(fed)[shard.outputs[0].name]
@@ -154,6 +156,7 @@ def test_one_shard_by_itself_is_the_first_step_of_the_chain(path: Path, backend:
     np.testing.assert_allclose(fed["x"][0, :, :, 0].T, logits, atol=0.01)
 
 
+@pytest.mark.slow
 def test_a_block_of_one_row_alone_runs(tmp_path: Path, backend: str) -> None:
     source = write_gguf(tmp_path / "tiny.gguf", TinyModel())
     one = open_verifier(build(source, tmp_path / "one.anespec", block=1).path, backend, threads=1)

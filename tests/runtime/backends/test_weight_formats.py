@@ -1,4 +1,4 @@
-"""Every weight format in both tables of operations, and numbers of less than a byte."""
+"""Every weight format in the tables of operations, and numbers of less than a byte."""
 
 import warnings
 from pathlib import Path
@@ -10,11 +10,12 @@ from gguf.constants import GGMLQuantizationType
 from graphs import projection_of
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_here import mlx_runner
 
 from anespec.convert.package import write_package
 from anespec.gguf.element_types import PACKED_TYPES, ElementType
 from anespec.manifests.schema import WeightFormat
-from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.mil_package import Packed, unpacked
 from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import load_program
 from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
@@ -29,7 +30,7 @@ CASES += [
     (WeightFormat.INT4_BLOCK32, Q4_0),
     (WeightFormat.INT4_BLOCK32, Q4_1),
 ]
-RUNNERS = {"torch": TorchRunner, "openvino": OpenVINORunner}
+RUNNERS = {"torch": TorchRunner, "openvino": OpenVINORunner, "mlx": mlx_runner}
 
 
 def source_of(kind: GGMLQuantizationType, rows: int = ROWS) -> ArraySource:
@@ -61,7 +62,7 @@ def test_products_are_those_of_the_stored_weight(package: Path, library: str) ->
     found = RUNNERS[library](program, 1).run({"x": x.T[None, :, :, None]})["out"][0, :, :, 0]
     expected = stored_weight(program, "y").rows(np.arange(ROWS)) @ x.T.astype(np.float32)
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-    assert error < (0.001 if library == "torch" else 0.02)
+    assert error < (0.02 if library == "openvino" else 0.001)
 
 
 def test_coremltools_reads_the_same_numbers(package: Path) -> None:
@@ -83,10 +84,7 @@ def test_coremltools_reads_the_same_numbers(package: Path) -> None:
         return
     same = next(op for op in ours.operations if op.kind == made.op_type)
     for name, (value,) in same.inputs.items():
-        constant = ours.constants[value]
-        array = constant.unpacked() if isinstance(constant, Packed) else constant
-        assert not isinstance(array, str), name
-        assert (array == made.inputs[name].val).all(), name
+        assert (unpacked(ours.constants[value]) == made.inputs[name].val).all(), name
 
 
 @given(st.sampled_from(PACKED_TYPES), st.lists(st.integers(0, 63), min_size=1, max_size=40))

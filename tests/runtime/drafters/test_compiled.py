@@ -50,6 +50,7 @@ def test_what_one_process_compiled_others_load_also_where_two_do_so_at_once_or_i
     assert said(start(XDG_CACHE_HOME=cache)) == [value, 1]
 
 
+@pytest.mark.slow
 def test_it_is_compiled_anew_where_nothing_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("no folder")
     value, hits = said(start(XDG_CACHE_HOME=str(tmp_path / "cache")))
@@ -223,6 +224,7 @@ def test_where_auto_is_compiled_nothing_is_left_of_its_parts(anew: Path) -> None
     assert kept_code.must_compile("mod")
 
 
+@pytest.mark.slow
 def test_auto_has_all_compiled_functions_of_its_parts() -> None:
     program = f"""
 import numba

@@ -297,6 +297,7 @@ def test_another_vocabulary_and_a_file_that_is_not_there_are_said(tmp_path: Path
         read_header(tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_damage_behind_the_header_is_refused_or_does_no_harm(

@@ -63,6 +63,7 @@ def drafts(source: DraftSource, history: Sequence[Sequence[Asked]], tenant: str)
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 @settings(max_examples=40)
 @given(traffic)
@@ -85,6 +86,7 @@ def test_an_owner_s_own_requests_are_remembered(name: str) -> None:
     assert again.accepted > first.accepted
 
 
+@pytest.mark.fast_only("recycle")
 @pytest.mark.parametrize("name", SOURCES)
 @settings(max_examples=10)
 @given(traffic)

@@ -72,6 +72,7 @@ def plain(verifier: ArtifactVerifier) -> list[list[int]]:
     return [[token.id for token in output] for output in answers(verifier, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(SOURCES, "auto"))
 def test_drafts_are_right_that_lookup_cannot_make(
     verifier: ArtifactVerifier, plain: list[list[int]], name: str

@@ -48,6 +48,7 @@ def trapped(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [AT_IMPORT, IMPORTED_BEFORE, LATER])
 def test_settings_of_the_current_folder_have_no_effect(trapped: Path, program: str) -> None:
     settings = trapped / ".numba_config.yaml"

@@ -90,6 +90,7 @@ def output_of(name: str, sampler: Sampler, rows: int = 0, most: int = 200) -> li
     return output
 
 
+@pytest.mark.fast_only("phi-3-lark")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", slow_but(["phi-3", "gpt-2"], "phi-3"))
 def test_outputs_match_their_grammar(name: str, kind: str) -> None:
@@ -103,6 +104,7 @@ def test_outputs_match_their_grammar(name: str, kind: str) -> None:
     assert all(matches(text) for text in texts)
 
 
+@pytest.mark.slow
 def test_any_json_is_json() -> None:
     bias = ((vocabulary_of("gpt-2")[0].encode('{"', add_special=False)[0], 30.0),)
     for seed in range(4):
@@ -114,6 +116,7 @@ def test_any_json_is_json() -> None:
         assert text
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(sorted(KINDS)), seed=st.integers(0, 50))
 def test_drafts_and_forced_tokens_change_no_text(data: st.DataObject, kind: str, seed: int) -> None:
@@ -198,6 +201,7 @@ def test_ends_are_allowed_only_where_the_output_is_whole() -> None:
         state.accept(b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["phi-3", "llama-spm", "gpt-2", "deepseek-coder"])
 def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
     tokenizer, tokens = vocabulary_of(name)
@@ -215,6 +219,7 @@ def test_tokens_are_the_bytes_that_they_decode_to(name: str) -> None:
     assert not tokens.follow(Grammar(kind="regex", text="(.|\n)*")).allowed()[-PADDING:].any()
 
 
+@pytest.mark.fast_only("8", "12", "5")
 @pytest.mark.parametrize(
     ("kind", "text", "sentence"),
     [
@@ -280,6 +285,7 @@ class Ticking:
         return self.now
 
 
+@pytest.mark.fast_only("0.03-True")
 @pytest.mark.parametrize(("step", "given_up"), [(0.002, False), (0.03, True)])
 def test_time_is_counted_by_the_token(monkeypatch: pytest.MonkeyPatch, step: float, given_up: bool) -> None:
     _, tokens = vocabulary_of("gpt-2")
@@ -314,6 +320,7 @@ def test_a_slow_grammar_takes_no_drafts_but_those_that_it_forces(monkeypatch: py
     assert quick.allows_prefix(drafts) == len(drafts)
 
 
+@pytest.mark.slow
 def test_a_prepared_grammar_is_kept_for_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """How soon an answer begins must not tell whether somebody else had used the grammar."""
     tokens = GrammarTokens(vocabulary_of("gpt-2")[0], 50_262)
@@ -418,6 +425,7 @@ def test_any_schema_is_taken(schema: str) -> None:
     assert not tokens.follow(Grammar(kind="json_schema", text=schema)).finished
 
 
+@pytest.mark.slow
 def test_a_frame_says_what_stands_before_and_beside_the_answer() -> None:
     tokens = vocabulary_of("llama-spm")[1]
     frame = 'start: thought (@answer | "none")\nthought[suffix="</t>"]: /(?s:.*)/'
@@ -432,6 +440,7 @@ def test_a_frame_says_what_stands_before_and_beside_the_answer() -> None:
         assert not accepts(tokens, grammar, answer)
 
 
+@pytest.mark.slow
 def test_a_grammar_may_name_special_tokens_by_their_ids() -> None:
     tokenizer, tokens = vocabulary_of("llama-spm")
     (marker,) = tokenizer.special_ids(["<s>"])

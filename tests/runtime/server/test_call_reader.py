@@ -41,12 +41,12 @@ FORMS: dict[str, ToolForm] = {
     "qwen-coder": Tagged(QWEN_CODER, [TYPED]),
     "glm": Tagged(GLM, [TYPED]),
 }
-Told = list[tuple[str, str, str]]
+ChildLine = list[tuple[str, str, str]]
 
 
-def told(parts: Iterable[AnswerPart]) -> Told:
+def told(parts: Iterable[AnswerPart]) -> ChildLine:
     """What was thought, said and called, neighbours joined; ids are left out."""
-    found: Told = []
+    found: ChildLine = []
     for part in parts:
         match part:
             case ContentDelta(text) | ReasoningDelta(text):
@@ -65,9 +65,14 @@ def told(parts: Iterable[AnswerPart]) -> Told:
     return found
 
 
-def read(form: ToolForm, parts: Sequence[str], sure: bool = False, tail: str = "") -> Told:
+def read(form: ToolForm, parts: Sequence[str], sure: bool = False, tail: str = "") -> ChildLine:
     reader = AnswerReader(tail, CallReader(form, sure=sure))
     return told([*(part for text in parts for part in reader.push(text)), *reader.end()])
+
+
+def test_the_space_before_an_answer_is_no_text_of_it() -> None:
+    reader = AnswerReader("", is_spaced=True)
+    assert told([*reader.push(" one"), *reader.push(" two"), *reader.end()]) == [("said", "one two", "")]
 
 
 CALLS = [
@@ -260,6 +265,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.text(max_size=4), json_values, max_size=4),
     st.booleans(),

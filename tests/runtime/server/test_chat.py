@@ -63,6 +63,7 @@ async def _ask(served: Running, **fields: object) -> str:
         return "".join([part.choices[0].delta.content or "" async for part in stream])
 
 
+@pytest.mark.slow
 def test_many_at_once_get_their_own_answers(served: Running, model: Model) -> None:
     async def ask_all() -> list[str]:
         return await asyncio.gather(

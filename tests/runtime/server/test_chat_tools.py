@@ -48,7 +48,7 @@ def require_call_of_turn(arguments: str) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    slow_but([*FORMS, "hermes-special", "mistral-named-special", "glm-special"], "hermes", "hermes-special"),
+    slow_but([*FORMS, "hermes-special", "mistral-named-special", "glm-special"], "glm-special"),
 )
 def test_a_call_that_is_required_comes_and_fits_its_schema(client: OpenAI, form: str) -> None:
     fields = {
@@ -255,6 +255,7 @@ class Step(BaseModel):
     far: bool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hermes", "llama3"])
 def test_parse_gives_what_the_model_class_says(client: OpenAI, name: str) -> None:
     for seed in range(20):

@@ -72,6 +72,7 @@ def _until(happens: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.fast_only("chunks")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -110,6 +111,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_has_come(impatient: Runni
         assert _status(client) == 413
 
 
+@pytest.mark.slow
 def test_an_idle_connection_may_be_used_again_later(impatient: Running) -> None:
     with _connect(impatient) as client:
         for _ in range(3):

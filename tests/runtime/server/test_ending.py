@@ -116,7 +116,6 @@ def _until(happens: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_a_stream_that_has_begun_ends_properly_and_nothing_new_begins(owned: Model) -> None:
     def client(url: str, lifecycle: Lifecycle) -> None:
         with (
@@ -143,6 +142,7 @@ def test_a_stream_that_has_begun_ends_properly_and_nothing_new_begins(owned: Mod
     _serve(owned, client)
 
 
+@pytest.mark.slow
 def test_an_idle_connection_is_closed_at_once(owned: Model) -> None:
     def client(url: str, lifecycle: Lifecycle) -> None:
         host, port = url.removeprefix("http://").split(":")
@@ -165,6 +165,7 @@ def test_an_idle_connection_is_closed_at_once(owned: Model) -> None:
     _serve(owned, client)
 
 
+@pytest.mark.fast_only("told again")
 @pytest.mark.parametrize("again", [False, True], ids=["out of time", "told again"])
 def test_who_is_not_served_in_time_is_told_so(owned: Model, again: bool) -> None:
     def client(url: str, lifecycle: Lifecycle) -> None:

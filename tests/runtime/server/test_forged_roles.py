@@ -70,6 +70,7 @@ def special_in_prompts(model: Model, path: str, bodies: Sequence[dict[str, Any]]
     return [[MARKERS[id - first] for id in ids if id >= first] for ids in prompts]
 
 
+@pytest.mark.fast_only("/v1/chat/completions-chat")
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -94,6 +95,7 @@ def test_an_operator_may_allow_it(model: Model) -> None:
     assert found[1:-2] == ["<|end|>", "<|system|>", "<|end|>", "<|assistant|>"]
 
 
+@pytest.mark.fast_only("False-/api/generate-changes2")
 @pytest.mark.parametrize(
     ("path", "changes"),
     [

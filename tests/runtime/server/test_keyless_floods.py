@@ -123,6 +123,7 @@ def test_an_address_has_so_many_connections_without_a_key(guarded: Running) -> N
     until(is_free)
 
 
+@pytest.mark.slow
 def test_a_connection_beyond_those_that_says_nothing_is_left_soon(
     guarded: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def ask(found: Running, key: str, path: str = "/v1/completions", **fields: objec
     return httpx.post(found.url + path, json={**FIELDS, **fields}, headers=bearer, timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_who_goes_away_is_waited_for_no_longer(model: Model, tmp_path: Path) -> None:
     body = json.dumps(FIELDS).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {MANY}\r\n"
@@ -97,6 +98,7 @@ def test_no_more_of_an_owner_wait_than_may_and_another_one_may_too(model: Model,
         assert not found.daemon.loading._waiting
 
 
+@pytest.mark.fast_only("/api/generate")
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/api/generate"])
 def test_nobody_waits_longer_than_a_request_may_take(model: Model, tmp_path: Path, path: str) -> None:
     fields = {"prompt": ""} if path == "/api/generate" else {"content": "Once"} if path == "/tokenize" else {}

@@ -106,6 +106,7 @@ def test_more_choices_than_can_wait_are_a_wrong_request_and_a_full_queue_is_not(
         assert model.load.waiting == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "fields"),
     [

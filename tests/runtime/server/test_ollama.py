@@ -70,6 +70,7 @@ def test_stop_ends_the_answer_before_it(client: Client, model: Model) -> None:
     assert found.done_reason == "stop"
 
 
+@pytest.mark.slow
 def test_format_is_what_comes(client: Client) -> None:
     schema = {
         "type": "object",

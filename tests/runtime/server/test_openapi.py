@@ -16,6 +16,7 @@ from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.openapi import description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("needs_key", slow_but([False, True], True))
 def test_the_description_is_one(needs_key: bool) -> None:
     found = description(ENDPOINTS, "1", needs_key)

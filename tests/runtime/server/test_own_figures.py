@@ -86,6 +86,7 @@ def _standing_still(model: Model) -> Iterator[None]:
         holding.join()
 
 
+@pytest.mark.slow
 def test_what_one_key_asks_no_other_is_told(shared: tuple[Running, KeyRing, Model]) -> None:
     found, _, _ = shared
 

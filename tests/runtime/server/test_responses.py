@@ -65,6 +65,7 @@ def events(served: Running, fields: dict[str, object]) -> list[ResponseStreamEve
     return found
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_one_that_the_library_gives(client: OpenAI, model: Model) -> None:
     expected = model.chat([BRIEF, USER], max_tokens=40, temperature=0.8, seed=7)
     found = client.responses.create(
@@ -185,6 +186,7 @@ def test_any_object(tooled_client: OpenAI) -> None:
     assert found.output_text.lstrip().startswith("{")
 
 
+@pytest.mark.fast_only("mistral")
 @pytest.mark.parametrize("form", ["hermes", "mistral"])
 def test_a_function_is_called_and_its_output_goes_back(
     tooled_client: OpenAI, tooled: Running, form: str
@@ -372,6 +374,7 @@ def test_what_cannot_be_served_is_refused_by_name(
     assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.fast_only("True-True")
 @pytest.mark.parametrize(("said", "strict"), [(None, True), (True, True), (False, False)])
 def test_a_function_is_strict_unless_it_says_otherwise(
     tooled: Running, model: Model, said: bool | None, strict: bool

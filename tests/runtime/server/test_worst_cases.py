@@ -47,6 +47,7 @@ CASES = {
 }
 
 
+@pytest.mark.fast_only("a long message", "messages")
 @pytest.mark.parametrize("name", CASES)
 def test_what_would_cost_much_is_refused_at_little_cost(served: Running, name: str) -> None:
     path, text = CASES[name]

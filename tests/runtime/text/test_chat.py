@@ -132,6 +132,7 @@ def test_messages_are_text_never_template() -> None:
     assert render("{{ messages[0].content }}", [{"role": "user", "content": "{{ 1 + 1 }}"}]) == "{{ 1 + 1 }}"
 
 
+@pytest.mark.slow
 @given(template=st.text(alphabet="{}%-|#'\" abfori.in_messages()[]0\n", max_size=40))
 @settings(deadline=None, max_examples=300)
 def test_any_template_renders_or_is_refused(template: str) -> None:

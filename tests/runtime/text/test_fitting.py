@@ -12,6 +12,7 @@ from anespec.system.errors import RequestError
 TokenizerOf = Callable[[str], Tokenizer]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2", "llama-spm", "gpt-2"])
 @given(text=st.text(max_size=300), context=st.integers(1, 40))
 @settings(deadline=None, max_examples=50)

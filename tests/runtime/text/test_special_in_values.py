@@ -129,6 +129,7 @@ def attack(tokenizer: Tokenizer) -> str:
     return f"hi{texts[0]}\n" + "".join(texts) + nested + texts[-1][:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(NAMES, "embedded", "llama-spm", "gpt-2", "embedded/hermes"))
 def test_no_template_makes_values_special(name: str, named: TokenizerOf) -> None:
     made = named(name)
@@ -156,6 +157,7 @@ def test_the_old_way_is_there_for_who_wants_it(name: str, named: TokenizerOf) ->
     assert list(found) == tokenizer.encode(plain, add_special=False, parse_special=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     slow_but(["embedded/thinking", "phi-3", "deepseek-coder", "qwen2", "granite"], "granite"),
@@ -179,6 +181,7 @@ def test_no_text_at_any_place_forges_a_token(name: str, named: TokenizerOf, data
     assert not forged(tokenizer, found, prompt(tokenizer, same("x")))
 
 
+@pytest.mark.fast_only("embedded")
 @pytest.mark.parametrize("name", slow_but(TOKENIZERS, "embedded", "phi-3", "granite"))
 @given(data=st.data())
 @settings(deadline=None, max_examples=15)
@@ -203,6 +206,7 @@ def test_the_text_is_the_templates_to_the_letter(name: str, named: TokenizerOf, 
         assert tokenizer.decode(prompt(tokenizer, iter(texts)) or (), skip_special=False) == plain
 
 
+@pytest.mark.fast_only("granite")
 @pytest.mark.parametrize("name", slow_but(TOKENIZERS, "embedded", "phi-3", "granite"))
 @given(data=st.data())
 @settings(deadline=None, max_examples=15)
@@ -221,6 +225,7 @@ def test_what_a_template_escapes_is_escaped_with_stand_ins_too(filter: str, name
         assert list(found.ids) == tokenizer.encode(f"say: {shown}", add_special=False)
 
 
+@pytest.mark.fast_only("embedded")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_value_is_encoded_in_one_piece_with_what_is_beside_it(name: str, named: TokenizerOf) -> None:
     tokenizer = with_own(named(name), "say: {{ messages[0].content }} end")

@@ -16,6 +16,7 @@ NAMES = ["llama-spm", "phi-3", "gpt-2", "qwen2", "stories260K", "gemma4"]
 SPM = {"llama-spm", "phi-3", "stories260K"}
 
 
+@pytest.mark.fast_only("gemma4")
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(deadline=None)

@@ -212,6 +212,7 @@ endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 BUSY = "threading.Thread(target=processes.render, args=(endless, {}), daemon=True).start(); time.sleep(0.1); "
 
 
+@pytest.mark.fast_only("exits at once")
 @pytest.mark.parametrize(
     "end",
     [

@@ -99,6 +99,23 @@ def test_noise_widens_the_intervals_and_they_hold_the_truth() -> None:
     assert loud.r.high - loud.r.low > 4 * (quiet.r.high - quiet.r.low)  # type: ignore[operator]
 
 
+def test_r_squared_is_the_share_of_the_variance_that_the_formula_explains() -> None:
+    def point(k: int, a: float, off: float = 0.0) -> SpeedPoint:
+        return SpeedPoint(k, a, (1 + a * k) / ((k + 1) * 0.05 + 1 + 0.01 * k**2) + off)
+
+    places = [(k, a) for k in (2, 4, 6) for a in (0.2, 0.5, 0.8)]
+    exact = fit_cost([point(k, a) for k, a in places])
+    assert exact is not None and exact.r_squared == pytest.approx(1.0)
+    off = fit_cost([point(k, a, 0.3 if i % 2 else -0.3) for i, (k, a) in enumerate(places)])
+    assert off is not None and off.r_squared is not None
+    speeds = np.array([point(k, a, 0.3 if i % 2 else -0.3).speedup for i, (k, a) in enumerate(places)])
+    left = speeds - [off.speedup(k, a) for k, a in places]
+    assert off.r_squared == pytest.approx(1 - np.sum(left**2) / np.sum((speeds - speeds.mean()) ** 2))
+    assert off.r_squared < 0.9
+    flat = fit_cost([SpeedPoint(k, 0.0, 1.0) for k, _ in places])
+    assert flat is not None and flat.r_squared is None
+
+
 @pytest.mark.parametrize(("freedom", "t"), [(3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)])
 def test_students_t(freedom: int, t: float) -> None:
     assert student_t(freedom) == pytest.approx(t, rel=5e-3)

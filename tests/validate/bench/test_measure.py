@@ -13,6 +13,7 @@ from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.machine import Surroundings
+from anespec.validate.bench.energy import NoEnergyError
 from anespec.validate.bench.figures import figures_of
 from anespec.validate.bench.measure import (
     PAYING,
@@ -31,6 +32,7 @@ from anespec.validate.bench.measure import (
 from anespec.validate.bench.options import PromptClass
 from anespec.validate.bench.prompts import BenchPrompt
 from anespec.validate.bench.report import BenchReport
+from anespec.validate.bench.sentences import energy_sentence
 from anespec.validate.bench.timed_source import BoundedSource
 
 PROMPT = BenchPrompt(PromptClass.CODE, 1, tuple(range(8)))
@@ -41,6 +43,26 @@ FREE = equal_costs(SHAPE.widths)
 
 def text(length: int) -> list[int]:
     return sequential_text(SHAPE, 5, PROMPT.ids, length, GREEDY)
+
+
+class Steady:
+    """A meter that shows one joule more at every reading, and ends after some of them."""
+
+    name = "steady"
+
+    def __init__(self, readings: int = 1000) -> None:
+        self.left = readings
+        self.shown = 0.0
+
+    def joules(self) -> float:
+        if not self.left:
+            raise NoEnergyError("it ended")
+        self.left -= 1
+        self.shown += 1
+        return self.shown
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def measured(verifier: ToyVerifier, source: SourceOf, runs: int = 3) -> Measurement:
@@ -175,6 +197,36 @@ def test_a_text_too_short_to_be_timed_has_no_figures_but_is_compared() -> None:
     ]
     assert "is its end, without speculation (run 1) token 3" in str(report.differences[1])
     assert report.facts()["overall"] is None
+
+
+def test_energy_is_that_of_the_tokens_after_the_first() -> None:
+    measurement = measured(ToyVerifier(SHAPE, 5), oracle_source(PROMPT.ids, text(13)), runs=2)
+    measurement.meter = Steady()
+    report = reported(measurement.case(PROMPT, 13, (3,)), drafts=(3,))
+    figures = report.figures(way=Way(3))
+    assert figures is None, "with three drafts a pass the text is too short to be timed"
+    longer = measured(ToyVerifier(SHAPE, 5), oracle_source(PROMPT.ids, text(41)), runs=2)
+    longer.meter = Steady()
+    report = reported(longer.case(PROMPT, 41, (3,)), drafts=(3,))
+    figures = report.figures(way=Way(3))
+    # A reading at the first token and one at the end: one joule for the 40 tokens after the first.
+    assert figures is not None and figures.plain_joules is not None
+    assert figures.plain_joules.values == (1 / 40, 1 / 40)
+    facts = report.facts()["drafts"]["3"]["joules_per_token"]
+    assert facts["without"] == [0.025, 0.025] and len(facts["with"]) == 2
+    assert "A decoded token takes 0.025 J with drafts as they pay and 0.025 J without" in energy_sentence(
+        replace(report, energy="steady")
+    )
+
+
+def test_a_meter_that_ends_leaves_the_figures_without_energy() -> None:
+    measurement = measured(ToyVerifier(SHAPE, 5), oracle_source(PROMPT.ids, text(41)), runs=1)
+    measurement.meter = Steady(readings=5)
+    report = reported(measurement.case(PROMPT, 41, (3,)), drafts=(3,))
+    figures = report.figures()
+    assert figures is not None and figures.drafted_joules is None
+    assert report.facts()["overall"]["joules_per_token"] is None
+    assert energy_sentence(replace(report, energy="there is no meter")) == "There is no meter."
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def test_every_answer_is_a_request_after_all_before_it(qwen: Tokenizer) -> None:
     assert second.category == "other"
 
 
+@pytest.mark.slow
 def test_an_answer_that_quotes_the_end_marker_ends_there(qwen: Tokenizer) -> None:
     (request,) = requests_of(session(("user", "Hi"), ("assistant", "It is <|im_end|> here")), qwen)
     assert qwen.decode(request.output, skip_special=False) == "It is <|im_end|>"

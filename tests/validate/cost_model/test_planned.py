@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from family_files import Variant
 from family_variants import CASES, slides
-from slow import slow_but
 
 from anespec.convert.build import layers_model, unit_model
 from anespec.convert.layers import layer_shard_plan
@@ -32,6 +31,7 @@ MODELS = {
     "gemma4 with shared K/V": Variant("gemma4-ple", slides("ssf" * 5) | SHARING),
     "smollm3, some layers without rope": CASES["smollm3 of 9 layers"].variant,
     "olmo3": CASES["olmo3"].variant,
+    "deepseek2": Variant("deepseek2", {"block_count": 6}),
     "a bias in one layer": Variant("llama", {"block_count": 8}, {"blk.3.attn_q.bias": True}),
 }
 
@@ -56,10 +56,17 @@ def whole(plan: ConversionPlan, indices: range) -> ShardWork:
     return ShardWork.of(function, states, plan.pools, plan.options.block)
 
 
-@pytest.mark.parametrize("name", slow_but(MODELS, "llama"))
+FORMS = (KVForm.SLICE_UPDATE, KVForm.PACKED, KVForm.OUTSIDE)
+
+
+@pytest.mark.fast_only("llama-at_position")
 @pytest.mark.parametrize(
-    "form",
-    slow_but([KVForm.SLICE_UPDATE, KVForm.PACKED, KVForm.OUTSIDE, KVForm.AT_POSITION], KVForm.AT_POSITION),
+    ("name", "form"),
+    [
+        (name, form)
+        for number, name in enumerate(MODELS)
+        for form in (KVForm.AT_POSITION, FORMS[number % len(FORMS)])
+    ],
 )
 def test_few_layers_tell_the_work_of_all(name: str, form: KVForm, tmp_path: Path) -> None:
     with planned(MODELS[name].write(tmp_path / "m.gguf"), kv_form=form) as plan:

@@ -48,6 +48,7 @@ def shard_work(folder: Path, form: KVForm, shape: AttentionShape) -> ShardWork:
     return ShardWork.of(read_package(path).functions["main"], [state], [POOL], ROWS)
 
 
+@pytest.mark.fast_only("per_kv_head-reread")
 @pytest.mark.parametrize("form", KVForm)
 @pytest.mark.parametrize("shape", slow_but(AttentionShape, AttentionShape.PER_KV_HEAD))
 def test_bytes_of_keys_and_values_are_those_counted_by_hand(
@@ -66,6 +67,7 @@ def test_grouped_attention_has_fewer_operations(tmp_path: Path) -> None:
     assert grouped.operations < per_head.operations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", Shapes)
 @pytest.mark.parametrize("form", slow_but([KVForm.SLICE_UPDATE, KVForm.OUTSIDE], KVForm.OUTSIDE))
 def test_a_plan_and_the_artifact_made_by_it_have_the_same_work(

@@ -50,7 +50,7 @@ class RecordedSystem:
         others = {known: said for known, said in self.commands.items() if known != command}
         return replace(self, commands=others if answer is None else {**others, command: answer})
 
-    def told(self, *command: str) -> str | None:
+    def output_of(self, *command: str) -> str | None:
         return self.commands.get(" ".join(command))
 
     def version(self, package: str) -> str | None:

@@ -38,6 +38,7 @@ def findings(path: Path, system: RecordedSystem) -> dict[str, Finding]:
     return {finding.subject: finding for finding in look_into(Artifact(path), system)}
 
 
+@pytest.mark.slow
 def test_an_artifact_of_this_machine_is_only_unjudged(made: dict[Target, Path]) -> None:
     found = findings(made[Target.CPU], LINUX)
     assert {s: f.level for s, f in found.items() if f.level is not Level.OK} == {

@@ -48,6 +48,12 @@ def test_a_plain_installation_has_no_torch_and_says_how_to_add_it() -> None:
     assert "[torch]" in finding.text
 
 
+def test_a_plain_installation_has_no_mlx_and_says_how_to_add_it() -> None:
+    finding = found(replace(MAC, versions={"coremltools": "9.0", "openvino": "2026.1"}), "mlx")
+    assert finding.level is Level.NOT_HERE
+    assert "[mlx]" in finding.text
+
+
 def test_nothing_that_names_the_machine_is_said() -> None:
     said = " ".join(finding.text for finding in look_at(MAC))
     for secret in ("KXJ2P0QRST", "0A1B2C3D", "00006041", "Z1FW0008XD"):
@@ -122,12 +128,12 @@ def test_without_a_home_the_cache_is_missed(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_machine_itself_answers(tmp_path: Path) -> None:
     system = ThisSystem()
-    assert system.told("/bin/echo", " a ") == "a"
-    assert system.told("/bin/false") is None
-    scratch = system.told("/bin/sh", "-c", "mktemp -d")
+    assert system.output_of("/bin/echo", " a ") == "a"
+    assert system.output_of("/bin/false") is None
+    scratch = system.output_of("/bin/sh", "-c", "mktemp -d")
     assert scratch is not None
     assert not Path(scratch).parent.exists(), "what a command leaves among temporary files goes with them"
-    assert system.told("no-such-command-anywhere") is None
+    assert system.output_of("no-such-command-anywhere") is None
     assert system.version("numpy") is not None
     assert system.version("no-such-package") is None
     assert system.has_module("numpy")

@@ -30,10 +30,25 @@ from anespec.validate.page.commands import (
 )
 
 FAMILY = Path(__file__).resolve().parents[2] / "data" / "families" / "llama.gguf"
-PROJECTIONS = (
-    "logits_0", "layer_3_q", "layer_3_k", "layer_3_v", "layer_3_output", "layer_3_gate", "layer_3_up",
-    "layer_3_down", "layer_3_input_gate", "layer_3_input_projection", "per_layer_projection",
-)  # fmt: skip
+PROJECTIONS = {
+    "head": "logits_0", "attn_q": "layer_3_q", "attn_k": "layer_3_k", "attn_v": "layer_3_v",
+    "attn_output": "layer_3_output", "attn_gate": "layer_3_output_gate",
+    "attn_q_a": "layer_3_q_a", "attn_q_b": "layer_3_q_b", "attn_kv_a_mqa": "layer_3_kv_a",
+    "attn_k_b": "layer_3_head_5_k_b", "attn_v_b": "layer_3_head_5_v_b",
+    "shortconv.in_proj": "layer_3_conv_in", "shortconv.out_proj": "layer_3_conv_out",
+    "ffn_gate": "layer_3_gate", "ffn_up": "layer_3_up", "ffn_down": "layer_3_down",
+    "inp_gate": "layer_3_input_gate", "proj": "layer_3_input_projection",
+    "per_layer_model_proj": "per_layer_projection",
+    "ssm_in.z": "layer_3_ssm_z", "ssm_in.xbc": "layer_3_ssm_xbc", "ssm_in.dt": "layer_3_ssm_dt",
+    "attn_qkv": "layer_3_qkv", "ssm_alpha": "layer_3_alpha", "ssm_beta": "layer_3_beta",
+    "ssm_ba": "layer_3_beta_alpha", "ssm_out": "layer_3_ssm_out",
+    "ffn_gate_exps": "layer_3_expert_5_gate", "ffn_up_exps": "layer_3_expert_5_up",
+    "ffn_down_exps": "layer_3_expert_5_down", "ffn_gate_shexp": "layer_3_shared_gate",
+    "ffn_up_shexp": "layer_3_shared_up", "ffn_down_shexp": "layer_3_shared_down",
+    "ffn_latent_down": "layer_3_experts_in", "ffn_latent_up": "layer_3_experts_out",
+    "ffn_gate_inp": "layer_3_router", "ffn_gate_inp_shexp": "layer_3_shared_switch",
+}  # fmt: skip
+"""A projection of each kind."""
 
 
 def read_back(verb: click.Command, line: str) -> dict[str, object]:
@@ -66,11 +81,10 @@ def test_the_conversion_of_the_page_is_the_one_that_was_done(tmp_path: Path) -> 
 def test_a_choice_of_formats_is_found_in_what_was_stored(formats: list[WeightFormat]) -> None:
     tensors = [
         StoredTensor.model_validate(stored("any", weights.value, projection=projection))
-        for projection, weights in zip(PROJECTIONS, formats, strict=True)
+        for projection, weights in zip(PROJECTIONS.values(), formats, strict=True)
     ]
     choice = WeightChoice.parse(str(weight_choice(tensors)))
-    asked = dict(zip(("head", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down",
-                      "inp_gate", "proj", "per_layer_model_proj"), formats, strict=True))  # fmt: skip
+    asked = dict(zip(PROJECTIONS, formats, strict=True))
     assert {kind: choice.format_of(kind) for kind in KINDS} == asked
 
 

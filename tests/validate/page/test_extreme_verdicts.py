@@ -51,6 +51,7 @@ def edited(value: Any) -> Iterator[Any]:
             yield from NUMBERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(KINDS, ExactnessFile), ids=lambda kind: kind.gate)
 def test_no_verdict_is_too_extreme_to_be_shown_or_left_out(tmp_path: Path, kind: Any) -> None:
     artifact = artifact_in(tmp_path / "m", phi_manifest())

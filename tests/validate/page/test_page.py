@@ -73,6 +73,7 @@ def test_an_artifact_that_was_never_validated(bare: Artifact) -> None:
         assert Path(shard.path).stem in page.text
 
 
+@pytest.mark.fast_only("exactness")
 @pytest.mark.parametrize("gate", ["residency", "golden", "exactness", "quality"])
 def test_one_gate_alone(bare: Artifact, gate: str) -> None:
     match gate:
@@ -349,6 +350,7 @@ def test_a_text_of_any_length_is_cut(bare: Artifact) -> None:
     assert len(render_page(bare)) < 200_000
 
 
+@pytest.mark.slow
 def test_writing_is_one_step(bare: Artifact) -> None:
     path = bare.root / PAGE_NAME
     path.write_text("old")

@@ -156,6 +156,20 @@ def scatter(model: Any) -> None:
     add_op(model, "scatter_nd")
 
 
+def softplus(model: Any) -> None:
+    add_op(model, "softplus")
+
+
+def exponential(model: Any) -> None:
+    add_op(model, "exp")
+
+
+def state_never_written(model: Any) -> None:
+    """One state loses its write, and is only read."""
+    operations = main_block(model).operations
+    del operations[next(at for at, op in enumerate(operations) if op.type == "write_state")]
+
+
 def shift_and_concat(model: Any) -> None:
     read = next(op for op in main_block(model).operations if op.type == "read_state")
     add_op(model, "slice_by_index", name="tail", x=read.outputs[0].name)

@@ -7,10 +7,17 @@ import numpy as np
 from arrays import ArraySource
 
 from anespec.convert.families.family import Activation
-from anespec.convert.graph.attention import AttentionSizes, AttentionWeights, KeyWeights
+from anespec.convert.graph.attention import (
+    Attention,
+    AttentionPlan,
+    AttentionSizes,
+    AttentionWeights,
+    KeyWeights,
+)
 from anespec.convert.graph.builder import CoreMLProtoExporter, MILProtoExporter, Var, ct, file_value
 from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.mlp import MLPWeights
+from anespec.convert.graph.norm import Norm
 from anespec.convert.graph.placeholder import Placeholder
 from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import (
@@ -55,25 +62,11 @@ def _projection(rows: int, columns: int, weights: WeightFormat) -> Projection:
 def layers_of(probe: Probe) -> ShardProgram:
     """The program of a layer shard."""
     q, kv = probe.heads * probe.head_dim, probe.kv_heads * probe.head_dim
-    norm = np.ones(probe.d, np.float16)
+    norm = Norm(np.ones(probe.d, np.float16))
 
     def projection(rows: int, columns: int) -> Projection:
         return _projection(rows, columns, probe.weights)
 
-    layer = LayerWeights(
-        attention_norm=norm,
-        attention=AttentionWeights(
-            q=projection(q, probe.d),
-            output=projection(probe.d, q),
-            keys=KeyWeights(k=projection(kv, probe.d), v=projection(kv, probe.d)),
-        ),
-        after_attention_norm=None,
-        mlp_norm=norm,
-        mlp=MLPWeights(
-            projection(probe.ff, probe.d), projection(probe.ff, probe.d), projection(probe.d, probe.ff)
-        ),
-        after_mlp_norm=None,
-    )
     pool = KVCacheGroup(
         name="global",
         slots=probe.slots,
@@ -92,21 +85,26 @@ def layers_of(probe: Probe) -> ShardProgram:
         scale=probe.head_dim**-0.5,
         epsilon=EPSILON,
     )
-    plans = tuple(
-        LayerPlan(index, sizes, pool, rope, rope, index, Activation.SILU, residual_scale=1.0)
-        for index in range(probe.layers)
+    attentions = [AttentionPlan(index, sizes, pool, rope, rope, index) for index in range(probe.layers)]
+    weights = AttentionWeights(
+        q=projection(q, probe.d),
+        output=projection(probe.d, q),
+        keys=KeyWeights(k=projection(kv, probe.d), v=projection(kv, probe.d)),
     )
+    mlp = MLPWeights(
+        projection(probe.ff, probe.d), projection(probe.ff, probe.d), projection(probe.d, probe.ff)
+    )
+    layers = [LayerWeights(norm, (Attention(plan, weights),), None, norm, mlp, None) for plan in attentions]
+    plans = tuple(LayerPlan(plan.index, (plan,), Activation.SILU, 1.0) for plan in attentions)
     return layer_shard(
-        LayerShardPlan(plans, probe.d, EPSILON, probe.kv_form),
-        [layer] * probe.layers,
-        ProgramScope(1, BLOCK),
+        LayerShardPlan(plans, probe.d, EPSILON, EPSILON, probe.kv_form), layers, ProgramScope(1, BLOCK)
     )
 
 
 def head_of(channels: int, d: int = 1024) -> ShardProgram:
     """The program of a head shard."""
     projection = _projection(channels, d, WeightFormat.INT8_CHANNEL)
-    norm = np.ones(d, np.float16)
+    norm = Norm(np.ones(d, np.float16))
     plan = HeadPlan(d, EPSILON, scale=1.0, softcap=None)
     return head_shard(plan, norm, {"logits_0": projection}, ProgramScope(1, BLOCK))
 

@@ -172,6 +172,7 @@ def test_a_range_with_another_default_than_its_manifest_s_is_not_planned(gguf: P
     assert not coreml.compiled
 
 
+@pytest.mark.slow
 def test_every_function_has_a_plan_of_its_own(gguf: Path, tmp_path: Path) -> None:
     """A plan of the shipped package says nothing of functions other than its default."""
     artifact = Artifact(

@@ -134,6 +134,7 @@ def planned_by_file(artifact: Artifact, patch: pytest.MonkeyPatch, path: Path) -
     patch.setenv("ANESPEC_STANDIN_PLAN", str(path))
 
 
+@pytest.mark.fast_only("functions")
 @pytest.mark.parametrize("shapes", [Shapes.RANGE, Shapes.FUNCTIONS])
 def test_the_worker_makes_the_plan_that_coremltools_makes(
     gguf: Path, tmp_path: Path, worker: WorkerProgram, monkeypatch: pytest.MonkeyPatch, shapes: Shapes
@@ -150,6 +151,7 @@ def test_the_worker_makes_the_plan_that_coremltools_makes(
     assert len(list((artifact.root / "compiled").glob("*.mlmodelc"))) == 1
 
 
+@pytest.mark.fast_only("fault3-the process was killed", "fault1-the plan could not be built")
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [

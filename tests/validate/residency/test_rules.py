@@ -85,6 +85,9 @@ FAULTS: dict[str, tuple[Fault, dict[str, Severity], Placement]] = {
     "enumerated": (plant.one_input_enumerated, {"enumerated-beside-state": FAIL}, REFUSED),
     "default T = 4": (plant.default_of_four_rows, {"default-shape": WARN}, ANE),
     "scatter": (plant.scatter, {"scatter": FAIL}, MIXED),
+    "softplus": (plant.softplus, {"softplus": WARN}, ANE),
+    "exp": (plant.exponential, {"exponential": WARN}, ANE),
+    "a state that is only read": (plant.state_never_written, {"state-reads": WARN}, ANE),
     "shift and concat": (plant.shift_and_concat, {"shift-and-concat": FAIL}, REFUSED),
     "topk": (plant.topk_and_cast, {"topk": FAIL}, MIXED),
     "gather of 40000 rows": (plant.gather_from(40000), {"gather-table": FAIL}, MIXED),
@@ -157,6 +160,7 @@ ONE_WEIGHT = {name for name in ALONE if any(part in name for part in OF_A_WEIGHT
 ONE_STATE = {"state of width 270"}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.sets(st.sampled_from(ALONE), max_size=5))
 def test_faults_do_not_hide_each_other(planted: Healthy, names: set[str]) -> None:
@@ -170,6 +174,7 @@ def test_faults_do_not_hide_each_other(planted: Healthy, names: set[str]) -> Non
     assert severities(judged(planted(*(FAULTS[name][0] for name in chosen)))) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", AttentionShape)
 @pytest.mark.parametrize("weights", [WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT8])
 def test_what_the_converter_writes_is_healthy(shape: AttentionShape, weights: WeightFormat) -> None:
@@ -324,6 +329,7 @@ def found_by(rule: Rule, form: KVForm, layers: int, target: Target) -> list[str]
     return [finding.detail for finding in rule.check(ArtifactView((view,), target))]
 
 
+@pytest.mark.fast_only("slice_update-2-iphone-True")
 @pytest.mark.parametrize(
     ("form", "layers", "target", "warns"),
     [
@@ -338,6 +344,7 @@ def test_many_states_are_a_risk_on_an_iphone(form: KVForm, layers: int, target: 
     assert bool(found_by(ManyStates(), form, layers, target)) is warns
 
 
+@pytest.mark.fast_only("at_position")
 @pytest.mark.parametrize("form", KVForm)
 def test_state_writes_are_a_risk_unless_the_host_holds_the_cache(form: KVForm) -> None:
     expected = [] if form is KVForm.OUTSIDE else ["has 4 state writes"]

@@ -25,7 +25,7 @@ from anespec.runtime.backends.worker.process import WorkerProgram
 from anespec.runtime.passes import Verifier
 from anespec.validate.residency.prediction import predict
 from anespec.validate.residency.shard_view import view_artifact
-from anespec.validate.selftest.child import Asked, Told, run_trial
+from anespec.validate.selftest.child import ChildLine, TrialRequest, run_trial
 from anespec.validate.selftest.devices.device import (
     DeviceFacts,
     DeviceState,
@@ -261,11 +261,11 @@ class StandInDevice:
         return open_verifier(artifact, "torch", 1)
 
 
-def inline(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+def inline(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
     """A RunTrial in this process: what would end it ends the trial."""
-    told: list[Told] = []
+    told: list[ChildLine] = []
 
-    def tell(line: Told) -> None:
+    def tell(line: ChildLine) -> None:
         told.append(line)
         if line.stage is not None:
             say(line.stage)
@@ -305,7 +305,7 @@ def run_steps(
     for step in STEPS:
         for trial in step.trials(scale, facts) if step.id in ids else ():
             if not names or trial.name in names:
-                asked = Asked(trial=trial, scale=scale, device=DEVICE, folder=str(folder))
+                asked = TrialRequest(trial=trial, scale=scale, device=DEVICE, folder=str(folder))
                 records.append(inline(asked, folder, lambda _: None))
     return records
 

@@ -9,7 +9,7 @@ from standin_core_ml import NativeModel, stand_in
 
 from anespec.manifests.residency import Device, Placement
 from anespec.system.errors import MissingPackageError
-from anespec.validate.selftest.child import Asked, Told, run_trial
+from anespec.validate.selftest.child import ChildLine, TrialRequest, run_trial
 from anespec.validate.selftest.devices.choosing import COREML, PORTABLE, device_here
 from anespec.validate.selftest.devices.coreml import CoreMLDevice
 from anespec.validate.selftest.records import Measured, Trial
@@ -21,8 +21,8 @@ def run(folder: Path, step_id: str, name: str) -> Measured:
     facts = CoreMLDevice().facts()
     step = next(step for step in STEPS if step.id == step_id)
     trial: Trial = next(trial for trial in step.trials(SCALE, facts) if trial.name == name)
-    told: list[Told] = []
-    run_trial(Asked(trial=trial, scale=SCALE, device=COREML, folder=str(folder)), told.append)
+    told: list[ChildLine] = []
+    run_trial(TrialRequest(trial=trial, scale=SCALE, device=COREML, folder=str(folder)), told.append)
     assert told[-1].measured is not None, told[-1]
     return told[-1].measured
 

@@ -16,7 +16,7 @@ from anespec.validate.findings import Level
 from anespec.validate.selftest import bench as bench_module
 from anespec.validate.selftest import course, runner
 from anespec.validate.selftest.bench import Bench
-from anespec.validate.selftest.child import Asked
+from anespec.validate.selftest.child import TrialRequest
 from anespec.validate.selftest.devices.device import Units
 from anespec.validate.selftest.disk import MIN_FREE_BYTES, CacheWatch
 from anespec.validate.selftest.inputs.scale import FULL_SCALE, QUICK_SCALE
@@ -55,7 +55,7 @@ def whole(
     """A run of some trials of some steps, models kept in `folder`."""
     monkeypatch.setenv("FAULTS", planted(**faults))
 
-    def shared(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def shared(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         return inline(asked.model_copy(update={"folder": str(folder)}), file, say)
 
     chosen = tuple(
@@ -163,7 +163,6 @@ def test_the_form_that_runs_is_what_other_questions_are_asked_with() -> None:
         assert step.id in own or forms <= {KVForm.OUTSIDE}, step.id
 
 
-@pytest.mark.slow
 def test_a_healthy_machine_asks_about_shapes_once(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
 ) -> None:
@@ -172,7 +171,6 @@ def test_a_healthy_machine_asks_about_shapes_once(
     assert [len(step.trials) for step in report.steps] == [2, 1]
 
 
-@pytest.mark.slow
 def test_what_the_cpu_alone_gets_wrong_is_not_the_engine_s_fault(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -191,6 +189,7 @@ def test_what_the_cpu_alone_gets_wrong_is_not_the_engine_s_fault(
     )
 
 
+@pytest.mark.fast_only("wrong_on_cpu")
 @pytest.mark.parametrize("fault", ["killed_on_cpu", "wrong_on_cpu"])
 def test_a_baseline_that_fails_is_a_finding_of_its_own(
     monkeypatch: pytest.MonkeyPatch, folder: Path, fault: str
@@ -287,7 +286,7 @@ def test_what_was_ended_by_force_has_its_compiler_awaited(
     monkeypatch.setattr(runner, "settle", lambda say: waits.append(len(asked)))
     outcomes = [Outcome.DONE, Outcome.HUNG, Outcome.ERROR, Outcome.KILLED, *[Outcome.DONE] * 99]
 
-    def tried(request: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def tried(request: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         asked.append(request.trial.key)
         return TrialRecord(trial=request.trial, outcome=outcomes[len(asked) - 1], seconds=1.0)
 
@@ -297,7 +296,6 @@ def test_what_was_ended_by_force_has_its_compiler_awaited(
     assert waits == [2, 4]
 
 
-@pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_what_was_found(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
 ) -> None:
@@ -315,7 +313,7 @@ def test_a_full_disk_ends_the_run_with_what_was_found(
     names = ("int8-channel", "lut6", "fp16")
     some = replace(step, trials=lambda scale, facts: _of(step.trials(scale, facts), names))
 
-    def shared(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def shared(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         return inline(asked.model_copy(update={"folder": str(folder)}), file, say)
 
     test = Selftest(tmp_path / "run", DEVICE, SCALE, True, (some,), run_trial=shared)
@@ -340,7 +338,7 @@ def _of(trials: tuple[Trial, ...], names: tuple[str, ...]) -> tuple[Trial, ...]:
 def test_caches_of_the_system_end_the_run_where_they_take_too_much(tmp_path: Path) -> None:
     free = [100 * 10**9]
 
-    def tried(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def tried(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         free[0] -= 15 * 10**9
         return TrialRecord(trial=asked.trial, outcome=Outcome.DONE, seconds=1.0)
 

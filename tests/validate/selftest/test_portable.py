@@ -5,11 +5,18 @@ from pathlib import Path
 import pytest
 from stand_in import SCALE
 
+from anespec.convert.options import ConvertOptions
+from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.source.model import SourceModel
+from anespec.gguf.container import GGUFFile
+from anespec.manifests.graph_choices import ExpertForm
+from anespec.manifests.schema import Target
 from anespec.validate.findings import Level
-from anespec.validate.selftest.child import Asked, Told, run_trial
+from anespec.validate.selftest.child import ChildLine, TrialRequest, run_trial
 from anespec.validate.selftest.devices.choosing import PORTABLE
 from anespec.validate.selftest.devices.device import NotHereError
 from anespec.validate.selftest.devices.portable import PortableDevice
+from anespec.validate.selftest.inputs.real_sizes import FEW_TOKENS, ONE_OF_EACH, write_real
 from anespec.validate.selftest.records import Outcome, TrialRecord
 from anespec.validate.selftest.selftest import differences
 from anespec.validate.selftest.steps import STEPS
@@ -21,14 +28,18 @@ from anespec.validate.selftest.steps import STEPS
         ("kv", "outside"),
         pytest.param("layout", "rows_last", marks=pytest.mark.slow),
         ("states", "packed"),
+        pytest.param("mixers", "delta", marks=pytest.mark.slow),
+        pytest.param("mixers", "mamba2", marks=pytest.mark.slow),
+        pytest.param("mixers", "convolution", marks=pytest.mark.slow),
+        pytest.param("mixers", "mixture", marks=pytest.mark.slow),
     ],
 )
 def test_steps_run_on_openvino(tmp_path: Path, step_id: str, name: str) -> None:
     facts = PortableDevice().facts()
     step = next(step for step in STEPS if step.id == step_id)
     trial = next(trial for trial in step.trials(SCALE, facts) if trial.name == name)
-    told: list[Told] = []
-    run_trial(Asked(trial=trial, scale=SCALE, device=PORTABLE, folder=str(tmp_path)), told.append)
+    told: list[ChildLine] = []
+    run_trial(TrialRequest(trial=trial, scale=SCALE, device=PORTABLE, folder=str(tmp_path)), told.append)
     measured = told[-1].measured
     assert measured is not None, told[-1]
     record = TrialRecord(trial=trial, outcome=Outcome.DONE, seconds=0.0, measured=measured)
@@ -43,3 +54,12 @@ def test_steps_run_on_openvino(tmp_path: Path, step_id: str, name: str) -> None:
 def test_nothing_but_core_ml_makes_a_plan() -> None:
     with pytest.raises(NotHereError):
         PortableDevice().plan(None, None, Path())  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_mixture_is_one_wide_mlp_for_a_neural_engine(tmp_path: Path) -> None:
+    write_real(tmp_path / "m.gguf", ONE_OF_EACH["mixture"], vocabulary=FEW_TOKENS)
+    with GGUFFile(tmp_path / "m.gguf") as file:
+        model = SourceModel(file)
+        chosen = ConversionPlan(model, ConvertOptions(target=Target.MAC, context=512)).experts
+    assert chosen is not None and chosen.form is ExpertForm.WIDE

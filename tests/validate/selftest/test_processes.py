@@ -9,7 +9,7 @@ import pytest
 from stand_in import DEVICE, SCALE, StandInDevice, inline, planted
 
 from anespec.validate.selftest import runner
-from anespec.validate.selftest.child import Asked
+from anespec.validate.selftest.child import TrialRequest
 from anespec.validate.selftest.devices.device import DeviceFacts
 from anespec.validate.selftest.inputs.scale import FULL_SCALE, Scale, shortened
 from anespec.validate.selftest.records import Failure, Outcome, Trial, TrialRecord
@@ -32,7 +32,7 @@ def in_child(
     monkeypatch.setenv("REALLY", "1")
     monkeypatch.syspath_prepend(str(HERE))
     stages: list[str] = []
-    asked = Asked(trial=tried, scale=scale, device=DEVICE, folder=str(folder))
+    asked = TrialRequest(trial=tried, scale=scale, device=DEVICE, folder=str(folder))
     file = folder / f"{tried.key}.asked"
     file.write_text(asked.model_dump_json())
     return run_in_child(asked, file, stages.append), stages
@@ -48,7 +48,6 @@ def test_a_process_tells_its_stages_and_what_it_found(monkeypatch: pytest.Monkey
     assert not list(folder.glob("*.words"))
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_is_noted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     record, _ = in_child(monkeypatch, folder, trial("plans", "lut6"), killed=("lut6",))
     assert record.outcome is Outcome.KILLED
@@ -56,7 +55,6 @@ def test_a_process_that_is_killed_is_noted(monkeypatch: pytest.MonkeyPatch, fold
     assert (record.failure.stage, record.failure.text[:7]) == ("predicting", "SIGKILL")
 
 
-@pytest.mark.slow
 def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     # Silent for so long is a process that hangs, and, on a machine with much to do, one that only starts.
     impatient = SCALE.model_copy(update={"silence": 3.0})
@@ -64,9 +62,10 @@ def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, folder: 
     assert record.outcome is Outcome.HUNG
 
 
-@pytest.mark.slow
 def test_a_process_that_cannot_even_start_is_noted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    asked = Asked(trial=trial("cpu", "d=32"), scale=SCALE, device="no_such_module:Device", folder=str(folder))
+    asked = TrialRequest(
+        trial=trial("cpu", "d=32"), scale=SCALE, device="no_such_module:Device", folder=str(folder)
+    )
     file = folder / "broken.asked"
     file.write_text(asked.model_dump_json())
     record = run_in_child(asked, file, lambda _: None)
@@ -82,7 +81,7 @@ class Counting:
         self.asked: list[str] = []
         self.at, self.end = at, end
 
-    def __call__(self, asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def __call__(self, asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         self.asked.append(asked.trial.key)
         if len(self.asked) == self.at:
             raise self.end
@@ -145,7 +144,7 @@ def test_models_go_when_nothing_needs_them_any_more(tmp_path: Path, monkeypatch:
     folder = tmp_path / "run"
     there: list[bool] = []
 
-    def watched(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def watched(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         if asked.trial.build.size == "small":
             there.append((folder / "models" / "tiny.gguf").exists())
         return inline(asked, file, say)
@@ -160,7 +159,7 @@ def test_artifacts_go_when_no_later_trial_needs_them(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     there: dict[str, set[str]] = {}
 
-    def makes(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def makes(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         for kind, ending in (("artifacts", ".anespec"), ("compiled", "")):
             (folder / kind / f"{asked.trial.build.name}{ending}").mkdir(parents=True, exist_ok=True)
         there[asked.trial.name] = {path.name for path in (folder / "compiled").iterdir()}
@@ -193,13 +192,12 @@ class Flooding(StandInDevice):
             os.write(int(os.environ["ANSWERS"]), line)
 
 
-@pytest.mark.slow
 def test_a_process_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(runner, "MAX_OUTPUT", 1 << 20)
     monkeypatch.syspath_prepend(str(HERE))
     # The lifeline is 0, errors go to 2; answers get the next number that is free.
     monkeypatch.setenv("ANSWERS", "3")
-    asked = Asked(
+    asked = TrialRequest(
         trial=trial("cpu", "d=32"), scale=SCALE, device="test_processes:Flooding", folder=str(folder)
     )
     file = folder / "flood.asked"

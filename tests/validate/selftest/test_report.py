@@ -19,7 +19,7 @@ from anespec.system.errors import StorageError
 from anespec.validate.selftest import archive
 from anespec.validate.selftest import archive as privacy
 from anespec.validate.selftest.archive import clean, personal_names, scrubbed, write_archive
-from anespec.validate.selftest.child import Asked
+from anespec.validate.selftest.child import TrialRequest
 from anespec.validate.selftest.records import FirstUse, SelftestReport, TrialRecord
 from anespec.validate.selftest.selftest import Selftest, chosen_steps
 
@@ -34,7 +34,7 @@ TOLD = (
 def report(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> SelftestReport:
     """A run with failures whose messages tell everything."""
 
-    def in_shared_folder(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def in_shared_folder(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         return inline(asked.model_copy(update={"folder": str(folder)}), file, say)
 
     (step,) = chosen_steps(["plans"])

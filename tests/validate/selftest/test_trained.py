@@ -41,6 +41,7 @@ def test_trained_models_run_beside_random_ones_of_their_shapes(records: list[Tri
     assert by_name["embedded"].weight_bytes == by_name["random-embedded"].weight_bytes
 
 
+@pytest.mark.slow
 def test_weights_that_make_it_slower_are_told_of(records: list[TrialRecord]) -> None:
     def slower(record: TrialRecord) -> TrialRecord:
         times = tuple(

@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ from stand_in import DEVICE, SCALE
 
 from anespec.cli.verbs.selftest import _Lines
 from anespec.validate.selftest import course
-from anespec.validate.selftest.child import Asked
+from anespec.validate.selftest.child import TrialRequest
 from anespec.validate.selftest.course import Progress
 from anespec.validate.selftest.records import Outcome, TrialRecord
 from anespec.validate.selftest.selftest import Selftest, chosen_steps
@@ -20,7 +21,7 @@ from anespec.validate.selftest.selftest import Selftest, chosen_steps
 def watched(folder: Path, *steps: str, seconds: Callable[[str], float]) -> list[Progress]:
     """Progress of a run whose trials take so many seconds, by their key."""
 
-    def tried(asked: Asked, file: Path, say: Callable[[str], None]) -> TrialRecord:
+    def tried(asked: TrialRequest, file: Path, say: Callable[[str], None]) -> TrialRecord:
         say("loading")
         return TrialRecord(trial=asked.trial, outcome=Outcome.DONE, seconds=seconds(asked.trial.key))
 
@@ -48,7 +49,7 @@ def test_larger_models_are_expected_to_take_longer(tmp_path: Path) -> None:
 
 
 def test_a_line_for_each_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(course.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(course, "time", SimpleNamespace(monotonic=lambda: 0.0))
     console = Console(file=io.StringIO(), width=200)
     lines = _Lines(console)
     for progress in watched(tmp_path / "run", "cpu", seconds=lambda key: 10.0):

@@ -49,7 +49,6 @@ def run(folder: Path, faults: Path, *fault: dict[str, object]) -> tuple[TrialRec
     return record, said([record], "worker")["one shard"]
 
 
-@pytest.mark.slow
 def test_a_worker_gives_the_device_s_own_bits_and_is_advised(folder: Path, over_workers: Path) -> None:
     record, told = run(folder, over_workers)
     measured, worker = record.measured, record.measured.worker
@@ -81,6 +80,7 @@ def test_outputs_that_core_ml_puts_elsewhere_are_seen(folder: Path, over_workers
         )
 
 
+@pytest.mark.fast_only("fault0-fail: failed while loading the shard in the worker")
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -105,6 +105,7 @@ def test_a_worker_that_fails_or_dies_leads_to_coremltools(
     assert "did not run" in advice.because
 
 
+@pytest.mark.slow
 def test_times_are_the_worker_s_where_it_is_built(
     monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
 ) -> None:
@@ -133,7 +134,6 @@ def test_first_uses_are_the_worker_s_where_it_is_built(
         assert [use.load_seconds > 0 for use in uses] == [True, False]
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_in_its_first_pass_spoils_no_choice(
     monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_what_the_rules_fail_is_not_run_and_is_without_them(
     assert bench(model, tmp_path, Target.MAC, heed_rules=False).measure(probe).usable
 
 
+@pytest.mark.slow
 def test_a_candidate_that_cannot_be_converted_says_why(model: Path, tmp_path: Path) -> None:
     probe = Probe(candidate=CANDIDATE.model_copy(update={"head_shards": 1000}), layers=1)
     found = bench(model, tmp_path).measure(probe)

@@ -56,6 +56,7 @@ def test_an_interrupted_search_goes_on_and_finds_the_same(tmp_path: Path) -> Non
     assert not again.asked
 
 
+@pytest.mark.slow
 def test_a_journal_about_something_else_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     search(SPACE, Journal(path, HEADING, SimulatedEngine()), WORKLOAD)

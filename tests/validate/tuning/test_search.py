@@ -51,6 +51,7 @@ ENGINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(ENGINES, *list(ENGINES)[::2]))
 def test_the_known_optimum_is_met_within_five_percent(name: str) -> None:
     engine = ENGINES[name]
@@ -72,6 +73,7 @@ FAULTY = st.frozensets(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(

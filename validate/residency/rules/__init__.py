@@ -12,16 +12,19 @@ from anespec.validate.residency.rules.inputs import (
     FlexibleBesideState,
     ManyStates,
     RangesBesideState,
+    StateReads,
     StateType,
     StateWidth,
     StateWrites,
 )
 from anespec.validate.residency.rules.operations import (
     DepthwiseConv,
+    Exponential,
     GatherTable,
     LinearOperation,
     Scatter,
     ShiftAndConcat,
+    Softplus,
     TopK,
     WideHead,
     WideLinear,
@@ -43,7 +46,7 @@ from anespec.validate.residency.rules.weights import (
     SmallPaletteBesideState,
 )
 
-RULES_VERSION = 3
+RULES_VERSION = 4
 
 RULES: tuple[Rule, ...] = (
     TensorRank(),
@@ -52,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     WideDimension(),
     StateType(),
     StateWidth(),
+    StateReads(),
     ManyStates(),
     StateWrites(),
     RangesBesideState(),
@@ -64,6 +68,8 @@ RULES: tuple[Rule, ...] = (
     GatherTable(),
     WideLinear(),
     LinearOperation(),
+    Softplus(),
+    Exponential(),
     DepthwiseConv(),
     WideHead(),
     Int4PerBlock(),

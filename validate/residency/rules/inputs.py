@@ -53,6 +53,30 @@ class StateWrites(ShardRule):
                 yield self.found(shard, f"function {function.name}", f"has {counted(writes, 'state write')}")
 
 
+class StateReads(ShardRule):
+    id = "state-reads"
+    grades = (Grade.OURS,)
+    source = "tried on Linux"
+    fact = "coremltools 9.0 writes programs that read a state and never write it; no plan or run is known."
+    looks_at = "states without a write_state, which the host writes between passes"
+    severity = Severity.WARN
+    mend = "compare the numbers of a Mac after a fold with the CPU's"
+
+    def check_shard(self, shard: ShardView) -> Iterator[Finding]:
+        for function in shard.functions:
+            written = {
+                name
+                for op in function.compute
+                if op.kind == "write_state"
+                for name in op.named_inputs("input")
+            }
+            alone = [state.name for state in function.states if state.name not in written]
+            if alone:
+                yield self.found(
+                    shard, f"function {function.name}", f"only reads {counted(len(alone), 'state')}"
+                )
+
+
 STATE_WIDTH = 32
 MEASURED_DEFAULT = 1
 

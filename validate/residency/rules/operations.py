@@ -126,6 +126,32 @@ class LinearOperation(OperationRule):
         return "a matmul with a constant" if op.kind == "matmul" and constant else None
 
 
+class Softplus(OperationRule):
+    id = "softplus"
+    grades = (Grade.B,)
+    source = "coremltools#2687, #2725"
+    fact = "softplus runs on the Neural Engine, and gives 0 there for fp16 inputs above 10.4."
+    looks_at = "softplus"
+    severity = Severity.WARN
+    mend = "write it as max(x, 0) and a series of exp(-|x|), as convert/graph/chunks.py does"
+
+    def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
+        return "a softplus" if op.kind == "softplus" else None
+
+
+class Exponential(OperationRule):
+    id = "exponential"
+    grades = (Grade.OURS,)
+    source = "tried on Linux; coremltools#2687 has an exp inside a softplus on the Neural Engine"
+    fact = "coremltools 9.0 writes exp as an operation of its own; no plan with one is known."
+    looks_at = "exp"
+    severity = Severity.WARN
+    mend = "look where the plan of a Mac has it; it can be written with sigmoid and real_div"
+
+    def objection(self, function: FunctionView, op: Operation, shard: ShardView) -> str | None:
+        return "an exp" if op.kind == "exp" else None
+
+
 class DepthwiseConv(OperationRule):
     id = "depthwise-conv"
     grades = (Grade.C,)

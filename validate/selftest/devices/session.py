@@ -17,6 +17,9 @@ from anespec.validate.selftest.devices.worker_session import pass_time
 from anespec.validate.selftest.inputs.stimulus import Pass, rows_of
 from anespec.validate.selftest.records import Comparison, PassTime
 
+CARRIED_STD = 0.1
+"""The standard deviation of carried states, about that of what a chunk of random rows adds."""
+
 
 class ShardSession:
     """A loaded layer shard through which one sequence runs. It keeps the caches that the host holds."""
@@ -31,9 +34,16 @@ class ShardSession:
         self.reset()
 
     def reset(self) -> None:
-        """Set states and caches to zeros."""
+        """Set states and caches to zeros, and carried states to fixed random numbers.
+
+        No pass writes a carried state, so zeros would leave out what is computed of it.
+        """
         self.state = self.model.make_state() if self.shard.program_states else None
         self._caches = empty_caches(self.shard.states, self.manifest.pools)
+        rng = np.random.default_rng(6)
+        for state in self.shard.states:
+            if state.kind == "carried":
+                self.write(state.name, (CARRIED_STD * rng.standard_normal(state.shape)).astype(np.float16))
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -64,7 +74,8 @@ class ShardSession:
         given |= {name: cache.slots for name, cache in self._caches.items()}
         found = self.model.predict(given, self.state)
         for cache in self._caches.values():
-            cache.put(found.outputs[cache.new_rows], homes_of(made[cache.write_input]))
+            if cache.new_rows is not None:
+                cache.put(found.outputs[cache.new_rows], homes_of(made[cache.write_input]))
         return found.outputs[HIDDEN_OUT], found.seconds
 
     def outputs(self, steps: Iterable[Pass]) -> list[Tensor]:

@@ -7,7 +7,7 @@ time, Q8_0 blocks directly from random bytes.
 import itertools
 import math
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,10 +72,10 @@ def random_tensor(
     """
     if len(shape) == 1:
         return (1 + 0.05 * rng.standard_normal(shape)).astype(np.float32)
-    spread = max(WEIGHT_STD, shape[1] ** -0.5)
+    spread = max(WEIGHT_STD, shape[-1] ** -0.5)
     if kind is GGMLQuantizationType.F16:
         return np.asarray(spread * rng.standard_normal(shape, dtype=np.float32), dtype=np.float16)
-    blocks = np.empty((shape[0], shape[1] // 32), dtype=Q8_BLOCK)
+    blocks = np.empty((*shape[:-1], shape[-1] // 32), dtype=Q8_BLOCK)
     noise = np.frombuffer(rng.bytes(blocks.size * 32), dtype=np.int8)
     blocks["values"] = np.maximum(noise, -127).reshape(*blocks.shape, 32)
     blocks["scale"] = spread / INT8_STD * rng.uniform(0.8, 1.2, blocks.shape)
@@ -114,39 +114,66 @@ def add_sizes(writer: GGUFWriter, sizes: Sizes) -> None:
 
 def write(path: Path, sizes: Sizes, kind: GGMLQuantizationType, seed: int = 1) -> None:
     """Write the file with one tensor in memory at a time."""
-    writer = GGUFWriter(path, "llama")
-    writer.add_name("random")
-    writer.add_file_type(
-        gguf.LlamaFileType.MOSTLY_F16 if kind is GGMLQuantizationType.F16 else gguf.LlamaFileType.MOSTLY_Q8_0
-    )
+    writer = begin(path, "llama", kind)
     add_sizes(writer, sizes)
     writer.add_rope_dimension_count(sizes.head_dim)
     writer.add_rope_freq_base(10_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(sizes.vocabulary)
-    tokens, types = zip(*pieces(sizes.vocabulary), strict=True)
+    add_vocabulary(writer, sizes.vocabulary)
+    rng = np.random.default_rng(seed)
+    stored = dict(shapes(sizes))
+    kinds = {name: GGMLQuantizationType.F32 if len(shape) == 1 else kind for name, shape in stored.items()}
+    finish(writer, stored, kinds, lambda name: random_tensor(stored[name], kinds[name], rng))
+
+
+def begin(path: Path, architecture: str, kind: GGMLQuantizationType) -> GGUFWriter:
+    """Return the writer of a random model, with its name and file type."""
+    writer = GGUFWriter(path, architecture)
+    writer.add_name("random")
+    writer.add_file_type(
+        gguf.LlamaFileType.MOSTLY_F16 if kind is GGMLQuantizationType.F16 else gguf.LlamaFileType.MOSTLY_Q8_0
+    )
+    return writer
+
+
+def add_vocabulary(writer: GGUFWriter, count: int) -> None:
+    """Write a SentencePiece vocabulary of `count` tokens as metadata."""
+    writer.add_vocab_size(count)
+    tokens, types = zip(*pieces(count), strict=True)
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
-    writer.add_token_scores([-float(index) for index in range(sizes.vocabulary)])
+    writer.add_token_scores([-float(index) for index in range(count)])
     writer.add_token_types(types)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
-    for name, shape in shapes(sizes):
-        stored = GGMLQuantizationType.F32 if len(shape) == 1 else kind
+
+
+def finish(
+    writer: GGUFWriter,
+    shapes: Mapping[str, tuple[int, ...]],
+    kinds: Mapping[str, GGMLQuantizationType],
+    tensor: Callable[[str], NDArray[np.generic]],
+) -> None:
+    """Write the tensors of these shapes and kinds in order, and close the file.
+
+    `tensor` returns a tensor's values as they are stored.
+    """
+    for name, shape in shapes.items():
+        stored = kinds[name]
         block, block_bytes = gguf.GGML_QUANT_SIZES[stored]
         row_bytes = shape[-1] // block * block_bytes
         if stored is GGMLQuantizationType.Q8_0:
+            rows = shape[:-1]
             writer.add_tensor_info(
-                name, (shape[0], row_bytes), np.dtype(np.uint8), shape[0] * row_bytes, stored
+                name, (*rows, row_bytes), np.dtype(np.uint8), math.prod(rows) * row_bytes, stored
             )
         else:
             dtype = np.dtype(np.float32 if stored is GGMLQuantizationType.F32 else np.float16)
-            writer.add_tensor_info(name, shape, dtype, int(np.prod(shape)) * dtype.itemsize, stored)
+            writer.add_tensor_info(name, shape, dtype, math.prod(shape) * dtype.itemsize, stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    rng = np.random.default_rng(seed)
-    for _, shape in shapes(sizes):
-        writer.write_tensor_data(random_tensor(shape, kind, rng))
+    for name in shapes:
+        writer.write_tensor_data(tensor(name))
     writer.close()

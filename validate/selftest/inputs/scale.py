@@ -5,6 +5,7 @@ from pydantic import Field
 from anespec.manifests.schema import Bytes, Count, KVForm, Record, Shapes
 from anespec.runtime.backends.worker.sharing import BUDGET
 from anespec.validate.selftest.inputs.random_gguf import Sizes, stored_bytes
+from anespec.validate.selftest.inputs.real_sizes import ONE_OF_EACH, real_bytes
 from anespec.validate.selftest.records import Build, ModelSize
 
 TINY = Sizes(layers=1, d=64, ff=256, heads=2, kv_heads=1, head_dim=32, vocabulary=512)
@@ -66,9 +67,19 @@ class Scale(Record):
         }
         return Build.model_validate(plain | changes)
 
+    def bytes_of(self, size: ModelSize) -> Bytes:
+        """Return about the bytes of a model's weights."""
+        mixer = ONE_OF_EACH.get(size)
+        return stored_bytes(self.sizes[size]) if mixer is None else real_bytes(mixer)
+
+    def layers_of(self, size: ModelSize) -> int:
+        """Return the number of a model's layers, or of a trained model's layers that are measured."""
+        mixer = ONE_OF_EACH.get(size)
+        return self.sizes[size].layers if mixer is None else mixer.layers
+
     def room_for(self, size: ModelSize) -> Bytes:
         """Return the bytes of disk that a model of this size takes as GGUF, as artifact and compiled."""
-        return 3 * stored_bytes(self.sizes[size])
+        return 3 * self.bytes_of(size)
 
 
 FULL_SCALE = Scale(sizes={"tiny": TINY, "small": SMALL, "layer": LAYER, "full": FULL}, main="layer")

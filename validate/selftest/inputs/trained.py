@@ -5,9 +5,11 @@ An encoder ran three times slower with trained weights than with random ones (AN
 
 from pathlib import Path
 
+from anespec.convert.source.facts import AttentionFacts
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
+from anespec.system.errors import UnsupportedModelError
 from anespec.validate.selftest.inputs.random_gguf import Sizes, stored_bytes
 from anespec.validate.selftest.inputs.scale import Scale
 from anespec.validate.selftest.records import ModelSize
@@ -44,15 +46,20 @@ def _sizes(path: Path) -> Sizes:
     """Return the shapes of a model's first layers, as many as have MIN_BYTES of weights."""
     with GGUFFile(path) as file:
         facts = SourceModel(file).facts
-    first = facts.layers[0]
+    attentions = [each for each in facts.attentions if isinstance(each, AttentionFacts)]
+    if not attentions or not facts.mlps:
+        raise UnsupportedModelError(
+            f"{path}: has no layer with K/V heads and an MLP, whose sizes the self-test takes; leave it out"
+        )
+    mlp, attention = facts.mlps[0], attentions[0]
     one = Sizes(
         layers=1,
         d=facts.hidden_size,
-        ff=first.intermediate_size,
-        heads=first.heads,
-        kv_heads=first.kv_heads,
+        ff=mlp.width,
+        heads=attention.heads,
+        kv_heads=attention.kv_heads,
         vocabulary=TWIN_VOCABULARY,
-        head_dim=first.head_dim,
+        head_dim=attention.head_dim,
         context=facts.trained_context,
     )
     weights = stored_bytes(one)

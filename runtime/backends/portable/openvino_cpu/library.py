@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ from anespec.manifests.channel_layout import (
     layout_of,
     to_rows,
 )
-from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.mil_package import Packed, unpacked
 from anespec.system.errors import ArtifactError
 
 # Weights are kept in memory only once. A library that rearranges weights at the first product can read them
@@ -137,6 +138,7 @@ with _absent(REPORTER):
         Type,
         op,
         opset15,
+        opset17,
     )
 
 __all__ = [
@@ -150,6 +152,7 @@ __all__ = [
     "Type",
     "op",
     "opset15",
+    "opset17",
 ]
 
 
@@ -173,8 +176,12 @@ Value: TypeAlias = Output | Rows
 
 def constant(values: Any, kind: type | None = None) -> Output:
     """Return a constant; fp16 becomes f32, the type of all values of the table."""
-    array = np.asarray(values.unpacked() if isinstance(values, Packed) else values, dtype=kind)
+    array = np.asarray(unpacked(values), dtype=kind)
     return opset15.constant(array.astype(np.float32) if array.dtype == np.float16 else array).output(0)
+
+
+PACKED_TYPES = {ElementType.INT4: Type.i4, ElementType.UINT4: Type.u4}
+"""OpenVINO packs these as Core ML does, the first number in the low bits."""
 
 
 def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output:
@@ -184,11 +191,30 @@ def whole_numbers(values: NDArray[Any] | Packed, shape: Sequence[int]) -> Output
     """
     if not isinstance(values, Packed):
         return _in_place(values.reshape(shape), shape, Type(values.dtype))
-    kind = {ElementType.INT4: Type.i4, ElementType.UINT4: Type.u4}.get(values.element)
+    kind = PACKED_TYPES.get(values.element)
     if kind is None:
         return opset15.constant(values.unpacked().reshape(shape)).output(0)
-    # OpenVINO packs as Core ML does, the first number in the low bits.
     return _in_place(values.data, shape, kind)
+
+
+def joined(parts: Sequence[NDArray[Any] | Packed], shape: Sequence[int]) -> Output:
+    """Return a constant with the numbers of all parts, one after the other, copied once.
+
+    Parts are of one type and size; four-bit numbers stay packed if each part ends with a whole byte.
+    """
+    first, kind = parts[0], None
+    if not isinstance(first, Packed):
+        kind = Type(first.dtype)
+    elif prod(first.shape) * first.element.bits % 8 == 0:
+        kind = PACKED_TYPES.get(first.element)
+    if kind is None:
+        return joined([unpacked(part) for part in parts], shape)
+    tensor = Tensor(kind, list(shape))
+    places = np.split(tensor.data.reshape(-1).view(np.uint8), len(parts))
+    for part, place in zip(parts, places, strict=True):
+        stored = part.data if isinstance(part, Packed) else part
+        place[:] = np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
+    return op.Constant(tensor, shared_memory=True).output(0)
 
 
 def _in_place(stored: NDArray[Any], shape: Sequence[int], kind: Type) -> Output:

@@ -1,12 +1,14 @@
 """Build the OpenVINO model of a program. Its states are variables with as many slots as a pass reads."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from anespec.manifests.channel_layout import CHANNELS_AXIS, ChannelLayout, layout_of
 from anespec.runtime.backends.portable.arguments import Arguments, unknown_operation
+from anespec.runtime.backends.portable.experts import MIXTURE
+from anespec.runtime.backends.portable.openvino_cpu.experts import mixture
 from anespec.runtime.backends.portable.openvino_cpu.library import (
     Model,
     Node,
@@ -21,8 +23,9 @@ from anespec.runtime.backends.portable.openvino_cpu.library import (
     out,
     planar,
 )
-from anespec.runtime.backends.portable.openvino_cpu.table import TABLE, follow_slots, slot_write
+from anespec.runtime.backends.portable.openvino_cpu.table import TABLE, follow_slots, slot_read, slot_write
 from anespec.runtime.backends.portable.program import Program
+from anespec.runtime.backends.portable.slot_reads import SLOT_READ, read_masks
 from anespec.runtime.backends.portable.slot_writes import SLOT_WRITE, masks_read_elsewhere, write_masks
 from anespec.runtime.backends.portable.spans import STATE_AXIS, SlotAxes
 
@@ -30,6 +33,9 @@ LIBRARY = "OpenVINO"
 
 SLOTS_OF, LANES_OF = "slots of ", "lanes of "
 """Prefixes to a write mask's name: the names of the two inputs that replace the mask."""
+
+READ_OF, SHOWN_OF = "slots read by ", "rows shown by "
+"""The same for a mask by which slots are read."""
 
 
 @dataclass(frozen=True)
@@ -41,30 +47,19 @@ class Slots:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """The slots to read, i32 [rows], and 1 or 0 for each row, f32 [1, 1, rows, 1] (see ReadSlots)."""
+
+    slots: Output
+    shown: Output
+
+
+@dataclass(frozen=True)
 class BuiltModel:
     """A model. `in_rows` are the outputs that it returns as rows [1, T, C], with the program's layouts."""
 
     model: Model
     in_rows: Mapping[str, ChannelLayout]
-
-
-class _Values(Mapping[str, Value]):
-    """The values that have nodes, by name. A constant gets its node at the first access."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.nodes: dict[str, Value] = {}
-
-    def __getitem__(self, name: str) -> Value:
-        if name not in self.nodes:
-            self.nodes[name] = constant(self.program.constants[name])
-        return self.nodes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.nodes)
-
-    def __len__(self) -> int:
-        return len(self.nodes)
 
 
 class _Parameters:
@@ -82,12 +77,24 @@ class _Parameters:
         return out(parameter)
 
 
-def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> BuiltModel:
-    """Build the OpenVINO model of `program`, whose slot writes are fused and which is pruned.
+class _Values(dict[str, Value]):
+    """The values that have nodes, by name. A constant gets its node at the first access."""
 
-    `axes` are the reshapes to adapt to the number of slots; None if that number is fixed. With `in_place`, a
-    variable is assigned the value that was read from it: OpenVINO then keeps one buffer for it, and the
-    scatter, the only other reader of the buffer, works in place.
+    def __init__(self, program: Program) -> None:
+        self._constants = program.constants
+
+    def __missing__(self, name: str) -> Value:
+        return self.setdefault(name, constant(self._constants[name]))
+
+
+def build_model(
+    program: Program, axes: SlotAxes | None, in_place: bool, stretching: Collection[str] = ()
+) -> BuiltModel:
+    """Build the OpenVINO model of `program`, whose slot writes and reads are fused and which is pruned.
+
+    `axes` are the reshapes to adapt to the number of slots of the states that are `stretching`; None if that
+    number is fixed. With `in_place`, a variable is assigned the value that was read from it: OpenVINO then
+    keeps one buffer for it, and the scatter, the only other reader of the buffer, works in place.
 
     Raises:
         ArtifactError: the table lacks an operation.
@@ -100,31 +107,43 @@ def build_model(program: Program, axes: SlotAxes | None, in_place: bool) -> Buil
         name: Slots(*(parameters.add(which + name, (None,), Type.i32) for which in (SLOTS_OF, LANES_OF)))
         for name in sorted(masks)
     }
+    reads = {
+        name: Shown(
+            parameters.add(READ_OF + name, (None,), Type.i32),
+            parameters.add(SHOWN_OF + name, (1, 1, None, 1)),
+        )
+        for name in sorted(read_masks(program))
+    }
     for name, shape in program.inputs.items():
-        if name in as_numbers:
+        if name in as_numbers or name in reads:
             continue
         if (layout := layout_of(shape)) is not None:
             in_rows = (1, shape[layout.rows_axis], shape[CHANNELS_AXIS])
-            known.nodes[name] = Rows(parameters.add(name, in_rows), layout)
+            known[name] = Rows(parameters.add(name, in_rows), layout)
         else:
-            known.nodes[name] = parameters.add(name, shape)
-    variables = {name: _variable(name, shape, axes is not None) for name, shape in program.states.items()}
+            known[name] = parameters.add(name, shape)
+    variables = {name: _variable(name, shape, name in stretching) for name, shape in program.states.items()}
     current: dict[str, Value] = {name: out(variable) for name, variable in variables.items()}
     for operation in program.operations:
         arguments = Arguments(operation, known, program.constants, program.source)
         if operation.kind == "read_state":
-            known.nodes[operation.outputs[0]] = current[arguments.state()]
+            known[operation.outputs[0]] = current[arguments.state()]
         elif operation.kind == "write_state":
             current[arguments.state()] = arguments.value("data")
         elif operation.kind == SLOT_WRITE:
             write = writes[arguments.state("mask")]
-            known.nodes[operation.outputs[0]] = slot_write(arguments, write.slots, write.lanes)
+            known[operation.outputs[0]] = slot_write(arguments, write.slots, write.lanes)
+        elif operation.kind == SLOT_READ:
+            read = reads[arguments.state("mask")]
+            known[operation.outputs[0]] = slot_read(arguments, read.slots, read.shown)
+        elif operation.kind == MIXTURE:
+            known[operation.outputs[0]] = mixture(operation, known, program)
         elif axes is not None and operation.name in axes:
-            known.nodes[operation.outputs[0]] = follow_slots(arguments, axes[operation.name])
+            known[operation.outputs[0]] = follow_slots(arguments, axes[operation.name])
         elif operation.kind in TABLE:
             result = TABLE[operation.kind](arguments)
             values = result if isinstance(result, tuple) else (result,)
-            known.nodes.update(zip(operation.outputs, values, strict=True))
+            known.update(zip(operation.outputs, values, strict=True))
         else:
             raise unknown_operation(operation, program.source, LIBRARY)
     sinks = [

@@ -11,24 +11,27 @@ from numpy.typing import NDArray
 from anespec.manifests.channel_layout import ChannelLayout, from_rows, layout_of, row_of, to_rows
 from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.portable.arguments import refusing
-from anespec.runtime.backends.portable.fused_norms import fuse_norms
+from anespec.runtime.backends.portable.fusions import fused
 from anespec.runtime.backends.portable.openvino_cpu.library import Core, MappedWeights
 from anespec.runtime.backends.portable.openvino_cpu.model import (
     LANES_OF,
     LIBRARY,
+    READ_OF,
+    SHOWN_OF,
     SLOTS_OF,
     build_model,
 )
-from anespec.runtime.backends.portable.openvino_cpu.states import States, split_states, to_fp16
+from anespec.runtime.backends.portable.openvino_cpu.states import States, to_fp16
 from anespec.runtime.backends.portable.program import Program
+from anespec.runtime.backends.portable.slot_reads import read_masks, read_slots
 from anespec.runtime.backends.portable.slot_writes import (
-    fuse_slot_writes,
     masks_read_elsewhere,
-    pruned,
     write_masks,
+    written_slots,
 )
 from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, slot_axes, with_spans
+from anespec.runtime.backends.portable.state_entries import split_states
 from anespec.runtime.backends.runner import Channels, Homes, Inputs, Outputs, PoolNames, Tensor
 
 PROBE = np.float16(7)
@@ -88,10 +91,11 @@ class OpenVINORunner:
         require_room_for_states(in_use, BYTES_OF_A_STATES_NUMBER)
         split = split_states(program)
         self.entries = split.entries
-        self.program = pruned(fuse_norms(fuse_slot_writes(split.program)))
+        self.program = fused(split.program)
         self.pools = split.pools(pools)
         self.axes = slot_axes(self.program, self.pools)
         self.masks = write_masks(self.program)
+        self.read_masks = read_masks(self.program)
         self.whole_masks = masks_read_elsewhere(self.program)
         self.threads = threads
         self._weights = MappedWeights(self.program.constants.values())
@@ -119,7 +123,9 @@ class OpenVINORunner:
             if self.axes is None
             else with_spans(self.program, self.pools, [None] * len(self.pools))
         )
-        built = build_model(program, self.axes, in_place)
+        pools = self.pools if self.axes is not None else ()
+        stretching = {name for pool in pools for name in pool.states}
+        built = build_model(program, self.axes, in_place, stretching)
         self._read_in_place = program.constants
         options = {
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATIONS_PER_SCALE,
@@ -139,7 +145,7 @@ class OpenVINORunner:
     def _ones(self, program: Program) -> dict[str, Tensor | Homes]:
         """Return inputs of one row, or of the fixed T of the program; the first row writes slot 0.
 
-        If a pass writes consecutive slots, every row writes one.
+        If a pass writes consecutive slots, every row writes one. Masks by which slots are read show slot 0.
         """
         inputs: dict[str, Tensor | Homes] = {
             name: np.ones([size or 1 for size in shape], np.float16) for name, shape in program.inputs.items()
@@ -150,10 +156,15 @@ class OpenVINORunner:
             else:
                 inputs[name][...] = 0
                 inputs[name][:, :, 0, 0] = 1
+        for name in self.read_masks:
+            inputs[name][..., 1:] = 0
         return inputs
 
     def _writes_in_place(self) -> bool:
-        """Return whether a pass that writes the first slots of marked states changes only those slots."""
+        """Return whether a pass that writes the first slots of marked states changes only those slots.
+
+        States that no pass writes must stay as they are.
+        """
         probe = self.program
         if self.axes is not None:
             probe = with_spans(probe, self.pools, [min(pool.slots, PROBED_SLOTS) for pool in self.pools])
@@ -164,9 +175,11 @@ class OpenVINORunner:
         written = max((1 + int(homes_of(ones[name]).max()) for name in self.masks), default=1)
         self.run(ones)
         held = True
+        changing = {op.inputs["input"][0] for op in probe.operations if op.kind == "write_state"}
         for name, shape in probe.states.items():
             state = self.states.read(name, 0, shape[STATE_AXIS])
-            held &= bool((state[:, :, 0] != PROBE).any() and (state[:, :, written:] == PROBE).all())
+            held &= name not in changing or bool((state[:, :, 0] != PROBE).any())
+            held &= bool((state[:, :, written if name in changing else 0 :] == PROBE).all())
             self.states.write(name, 0, np.zeros(shape, np.float16))
         return held
 
@@ -174,18 +187,19 @@ class OpenVINORunner:
         """Begin a pass; see ShardRunner.
 
         Raises:
-            ValueError: a write mask breaks its contract (see slot_writes).
+            ValueError: a mask breaks its contract (see slot_writes and slot_reads).
             ArtifactError: OpenVINO fails, or a weight file was truncated.
         """
         self._weights.require_whole(self.program.source)
         given: dict[str, NDArray[Any]] = {}
         for name, shape in self.program.inputs.items():
             if name in self.masks:
-                homes = homes_of(inputs[name])
-                writers = np.flatnonzero(homes >= 0)
-                lanes = np.where(homes >= 0, np.arange(len(homes)), writers[0]).astype(np.int32)
-                given[SLOTS_OF + name], given[LANES_OF + name] = homes[lanes], lanes
-            if name not in self.masks or name in self.whole_masks:
+                written = written_slots(inputs[name])
+                given[SLOTS_OF + name], given[LANES_OF + name] = written.slots, written.lanes
+            if name in self.read_masks:
+                read = read_slots(inputs[name])
+                given[READ_OF + name], given[SHOWN_OF + name] = read.slots, read.shown
+            elif name not in self.masks or name in self.whole_masks:
                 value = inputs[name]
                 turned = value if layout_of(shape) is None else to_rows(value)[None]
                 given[name] = np.ascontiguousarray(turned, np.float32)

@@ -5,7 +5,9 @@ Constant -> Convert -> [Subtract ->] Multiply -> [Reshape ->] Convert -> MatMul 
 compressed weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -66,39 +68,44 @@ def _conv(a: Arguments[Value]) -> Value:
 
 
 def _dequantise(a: Arguments[Value]) -> Value:
-    """Lower the weight of a 1x1 convolution to (out, in), with blocks along the second axis.
+    """Lower the weight of a 1x1 convolution to (out, in), with blocks along the second axis."""
+    data, offset = a.stored("data"), a.array("offset") if a.has("offset") else None
+    return integers_times_scales(partial(whole_numbers, data), data.shape[:2], a.array("scale"), offset)
 
-    With an offset the result is f32, since fp16 cannot hold all values. The plugin keeps the integers in
+
+def integers_times_scales(
+    stored: Callable[[Sequence[int]], Output],
+    shape: Sequence[int],
+    scale: NDArray[Any],
+    offset: NDArray[Any] | None,
+) -> Output:
+    """Return matrices in f32 of `shape` (..., out, in), with the blocks of a scale along the last axis.
+
+    `stored` returns the integers as a constant of a given shape.
+
+    With an offset the factors are f32, since fp16 cannot hold all values. The plugin keeps the integers in
     either case, but only without an offset does it multiply them with activations rounded to int8.
     """
-    data, scale = a.stored("data"), a.array("scale")
-    out_channels, in_channels = data.shape[:2]
-    per_row = scale.shape[1]
-    blocks = [out_channels, per_row, in_channels // per_row]
-    if per_row == 1:
-        blocks = [out_channels, in_channels]
-    kind = Type.f32 if a.has("offset") else Type.f16
+    per_row = scale.size // prod(shape[:-1])
+    blocks = [*shape[:-1], per_row, shape[-1] // per_row] if per_row > 1 else [*shape]
+    kind = Type.f16 if offset is None else Type.f32
 
     def per_block(values: NDArray[Any]) -> Node:
-        shape = (*blocks[:-1], 1)
-        return opset15.constant(values.reshape(shape).astype(np.float32 if a.has("offset") else np.float16))
+        shaped = values.reshape(*blocks[:-1], 1)
+        return opset15.constant(shaped.astype(np.float16 if offset is None else np.float32))
 
-    matrix: Node = opset15.convert(whole_numbers(data, blocks), kind)
-    if a.has("offset"):
-        matrix = opset15.subtract(matrix, per_block(a.array("offset")))
+    matrix: Node = opset15.convert(stored(blocks), kind)
+    if offset is not None:
+        matrix = opset15.subtract(matrix, per_block(offset))
     matrix = opset15.multiply(matrix, per_block(scale))
     if per_row > 1:
-        matrix = opset15.reshape(matrix, integers([out_channels, in_channels]), False)
+        matrix = opset15.reshape(matrix, integers(shape), False)
     return out(matrix if kind == Type.f32 else opset15.convert(matrix, Type.f32))
 
 
 def _look_up(a: Arguments[Value]) -> Value:
     """Lower a 1x1 convolution's weight with a palette to f32 (out, in), since the plugin has no palettes."""
-    a.require_channel_palettes()
-    indices, palettes = a.array("indices"), a.array("lut")
-    groups = indices.reshape(len(palettes), -1)
-    matrix = np.take_along_axis(palettes.reshape(len(palettes), -1), groups, axis=1)
-    return constant(matrix.reshape(indices.shape[:2]))
+    return constant(a.looked_up())
 
 
 def _rsqrt(a: Arguments[Value]) -> Value:
@@ -140,6 +147,12 @@ def slot_write(a: Arguments[Value], slots: Output, lanes: Output) -> Output:
     """
     new = opset15.gather(_round_to_fp16(planar(a.value("new"))), lanes, constant(2, np.int64))
     return out(opset15.scatter_update(planar(a.value("state")), slots, new, constant(2, np.int64)))
+
+
+def slot_read(a: Arguments[Value], slots: Output, shown: Output) -> Output:
+    """Gather the slots that rows show, and multiply those of rows that show none by zero."""
+    found = opset15.gather(planar(a.value("slots")), slots, constant(2, np.int64))
+    return out(opset15.multiply(found, shown))
 
 
 def follow_slots(a: Arguments[Value], axis: SlotAxis) -> Value:
@@ -191,6 +204,7 @@ TABLE: Mapping[str, Lowering] = {
     "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
     "equal": _comparison(opset15.equal),
+    "exp": _unary(opset15.exp),
     "gelu": _gelu,
     "identity": lambda a: a.value("x"),
     "less_equal": _comparison(opset15.less_equal),
@@ -205,6 +219,7 @@ TABLE: Mapping[str, Lowering] = {
     "reshape": lambda a: out(opset15.reshape(planar(a.value("x")), integers(a.integers("shape")), False)),
     RMS_NORM: _rms_norm,
     "rsqrt": _rsqrt,
+    "sigmoid": _unary(opset15.sigmoid),
     "silu": _unary(opset15.swish),
     "softmax": lambda a: out(opset15.softmax(planar(a.value("x")), a.integer("axis"))),
     "split": _split,

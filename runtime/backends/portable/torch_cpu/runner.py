@@ -1,6 +1,6 @@
 """Run a program with torch, operation by operation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anespec.manifests.channel_layout import laid_out, layout_of, row_of
+from anespec.manifests.channel_layout import DECLARED, laid_out, layout_of, row_of
 from anespec.runtime.backends.portable.arguments import Arguments, refusing, unknown_operation
-from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.experts import MIXTURE, fuse_experts
+from anespec.runtime.backends.portable.mil_package import Operation, Packed, unpacked
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.soundness import require_room_for_states
 from anespec.runtime.backends.portable.spans import MASK_AXES, STATE_AXIS, followed, slot_axes
-from anespec.runtime.backends.portable.torch_cpu.table import TABLE
+from anespec.runtime.backends.portable.torch_cpu.table import LANES_TOGETHER, TABLE
 from anespec.runtime.backends.runner import Channels, Inputs, Outputs, PoolNames, Tensor
 from anespec.system.machine import machine_memory
 
@@ -63,6 +64,7 @@ class TorchRunner:
         """
         torch.set_num_threads(threads)
         require_room_for_states(program, torch.float16.itemsize)
+        program = fuse_experts(program)
         self.program = program
         self.pools = pools
         self.axes = slot_axes(program, pools)
@@ -84,21 +86,30 @@ class TorchRunner:
             if not isinstance(value, str)
         }
         self._known: dict[str, torch.Tensor] = {}
-        self.operations: list[Arguments[torch.Tensor]] = []
-        for operation in program.operations:
-            if operation.kind not in TABLE and operation.kind not in ("read_state", "write_state"):
+        self.blocks: dict[str, list[list[Arguments[torch.Tensor]]]] = {}
+        self.operations = self._prepared(program.operations)
+        self._widen()
+
+    def _prepared(self, operations: Iterable[Operation]) -> list[Arguments[torch.Tensor]]:
+        """Return what each pass runs. Weights are dequantised now."""
+        program, found = self.program, []
+        for operation in operations:
+            if operation.kind == MIXTURE:
+                self.blocks[operation.name] = [self._prepared(block) for block in operation.blocks]
+            elif operation.kind not in TABLE and operation.kind not in ("read_state", "write_state"):
                 raise unknown_operation(operation, program.source, LIBRARY)
             if operation.kind.startswith("constexpr_"):
                 arguments = Arguments(operation, self.constants, program.constants, program.source)
                 self._run(arguments, self.constants, NO_SPANS)
-                for name in (name for names in operation.inputs.values() for name in names):
+                for name in operation.named_inputs():
                     self.constants.pop(name, None)
             else:
-                self.operations.append(Arguments(operation, self._known, program.constants, program.source))
-        self._widen()
+                found.append(Arguments(operation, self._known, program.constants, program.source))
+        return found
 
     def _widen(self) -> None:
-        operations = [arguments.operation for arguments in self.operations]
+        blocks = [block for mixture in self.blocks.values() for block in mixture]
+        operations = [each.operation for run in (self.operations, *blocks) for each in run]
         weights = {op.inputs["weight"][0] for op in operations if op.kind == "conv"} & set(self.constants)
         needed = sum(self.constants[name].numel() for name in weights) * torch.float32.itemsize
         if needed <= SHARE_FOR_WIDENED * machine_memory():
@@ -155,6 +166,9 @@ class TorchRunner:
         if operation.kind == "write_state":
             self._write(arguments.state(), arguments.value("data"))
             return
+        if operation.kind == MIXTURE:
+            known[operation.outputs[0]] = self._mixture(arguments, known)
+            return
         if operation.kind == "read_state":
             result: torch.Tensor | tuple[torch.Tensor, ...] = self._read(arguments.state(), spans)
         else:
@@ -162,6 +176,32 @@ class TorchRunner:
         results = (result,) if isinstance(result, torch.Tensor) else result
         for name, value in zip(operation.outputs, results, strict=True):
             known[name] = self.settled(value)
+
+    def _mixture(self, arguments: Arguments[torch.Tensor], known: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the weighted sum of the experts, each run on only the rows that use it.
+
+        These are padded to a multiple of LANES_TOGETHER, so that a row's bits do not depend on their number.
+        """
+        operation = arguments.operation
+        (rows_of,) = operation.inputs["x"]
+        x, weights = known[rows_of], arguments.value("weights")
+        layout = layout_of(tuple(x.shape)) or DECLARED
+        total = torch.zeros_like(x)
+        for number, block in enumerate(self.blocks[operation.name]):
+            weight = weights[:, number : number + 1]
+            rows = weight.flatten().nonzero().flatten()
+            if not len(rows):
+                continue
+            padded = torch.cat([rows, rows[:1].expand(-len(rows) % LANES_TOGETHER)])
+            known[rows_of] = x.index_select(layout.rows_axis, padded)
+            for each in block:
+                self._run(each, known, NO_SPANS)
+            output = known[block[-1].operation.outputs[0]].narrow(layout.rows_axis, 0, len(rows))
+            share = self.settled(output * weight.index_select(layout.rows_axis, rows))
+            added = self.settled(total.index_select(layout.rows_axis, rows) + share)
+            total.index_copy_(layout.rows_axis, rows, added)
+        known[rows_of] = x
+        return total
 
     def settled(self, value: torch.Tensor) -> torch.Tensor:
         """Return a constant, input or result as this runner rounds it; here unchanged."""
@@ -207,7 +247,8 @@ class TorchRunner:
 
 
 def _tensor(value: NDArray[Any] | Packed) -> torch.Tensor:
-    return torch.from_numpy(value.unpacked() if isinstance(value, Packed) else np.array(value))
+    # What is mapped is read-only, and torch takes only arrays that can be written to.
+    return torch.from_numpy(np.require(unpacked(value), requirements="W"))
 
 
 # FlushingRunner flushes fp16's subnormal numbers to zero, as a Neural Engine may do.

@@ -71,6 +71,7 @@ def files(artifact: Artifact) -> list[str]:
     return [".".join([name[0], *name[2:]]) for name in names]
 
 
+@pytest.mark.slow
 def test_a_first_start_compiles_and_tries_every_shard_and_a_second_neither(known: Artifact) -> None:
     stems = [Path(shard.path).stem for shard in known.manifest.shards]
     assert files(known) == sorted(
@@ -109,6 +110,7 @@ def require_refused(artifact: Artifact, fault: Fault, said: str) -> None:
     assert "\n" not in str(failure.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -179,6 +181,7 @@ def test_a_shard_that_never_answers_is_given_up(
     assert set(waits) == {3.0}
 
 
+@pytest.mark.slow
 def test_what_may_pass_is_tried_again_and_what_lasts_is_remembered(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLTools
 TOKENS = [1, 5, 9, 5, 1, 7, 3, 3, 8, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", [Shapes.STATIC, Shapes.FUNCTIONS])
 def test_widths_share_states_and_give_torchs_own_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: Shapes

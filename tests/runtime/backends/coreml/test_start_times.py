@@ -104,6 +104,7 @@ def test_a_start_is_measured_in_the_first_process_and_in_the_one_that_runs(
     assert sum(said in line for line in caplog.messages) == shards
 
 
+@pytest.mark.slow
 def test_the_hint_of_the_manifest_is_what_core_ml_hears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def asked(verifier: WorkerVerifier, wanted: Mapping[int, LogitsRequest]) -> Pass
     return run_pass(verifier, PassPlan(tuple(rows), 4, verifier.shape.whole_spans, wanted))
 
 
+@pytest.mark.slow
 def test_the_best_tokens_are_those_of_all_logits(verifier: WorkerVerifier, artifact: Artifact) -> None:
     whole = asked(verifier, dict.fromkeys(range(4), ALL_LOGITS))
     verifier._logits[...] = 0
@@ -63,12 +64,14 @@ def test_the_best_tokens_are_those_of_all_logits(verifier: WorkerVerifier, artif
         assert row == row_logits(logits, BEST_LOGIT)
 
 
+@pytest.mark.slow
 def test_a_head_shares_its_worker_with_its_best_tokens(verifier: WorkerVerifier) -> None:
     for share in verifier.workers.shares:
         kinds = [stage.kind for stage in share]
         assert kinds.count("head") == kinds.count("best")
 
 
+@pytest.mark.slow
 def test_what_needs_more_takes_logits(verifier: WorkerVerifier) -> None:
     found = asked(verifier, {0: BEST_LOGIT, 3: LogitsRequest(best=True, top=3)})
     assert found[0].best is not None
@@ -76,6 +79,7 @@ def test_what_needs_more_takes_logits(verifier: WorkerVerifier) -> None:
     assert found[3].top[0] == found[3].best
 
 
+@pytest.mark.fast_only("apart-range")
 def test_a_number_that_the_slice_does_not_have_is_an_error(verifier: WorkerVerifier) -> None:
     plan_width = 4
     asked(verifier, {0: BEST_LOGIT})

@@ -242,7 +242,6 @@ def test_a_shard_that_fails_is_said_and_the_same_pass_may_be_run_again(
         assert verifier.workers.pids == pids
 
 
-@pytest.mark.slow
 def test_where_core_ml_fails_in_a_pass_the_worker_is_started_again(
     small: Artifact, fault: Callable[..., None]
 ) -> None:

@@ -64,6 +64,7 @@ def nobody_starts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(backend_module, "WorkerVerifier", started)
 
 
+@pytest.mark.fast_only("1")
 @pytest.mark.parametrize("budget", [1 << 30, 1])
 def test_a_shard_that_workers_die_of_is_found_named_and_not_tried_again(
     artifact: Artifact, swift_worker: WorkerProgram, faults: Path, budget: int
@@ -152,6 +153,7 @@ def test_what_starting_takes_is_kept_and_the_worker_that_met_a_shard_runs_it(
     assert again.last is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("openvino_computes")
 def test_first_passes_write_slots_of_their_own(
     artifact: Artifact, swift_worker: WorkerProgram, faults: Path

@@ -51,6 +51,7 @@ def cleared(verifier: WorkerVerifier, portable: ArtifactVerifier) -> None:
         each.import_slots(0, 0, [np.zeros_like(values) for values in each.export_slots(0, 0, 128)])
 
 
+@pytest.mark.slow
 def test_rows_have_the_portable_backend_s_bits(verifier: WorkerVerifier, portable: ArtifactVerifier) -> None:
     assert verifier.shape == replace(portable.shape, partial_spans=False)
     for width in (4, 1, 16):
@@ -67,6 +68,7 @@ NEEDS = (
 )
 
 
+@pytest.mark.fast_only("each shard alone-4-lanes0")
 @pytest.mark.parametrize(
     ("width", "lanes"),
     [(4, (0, 1, 2, 3)), (4, (2,)), (16, (9, 3)), (16, (15, 2, 7, 8)), (16, (0, 1, 2, 3, 4, 5))],

@@ -22,5 +22,6 @@ def test_a_memory_outlives_kills(kills: int, processes: int) -> None:
     assert int(found.split()[0]) > kills
 
 
+@pytest.mark.slow
 def test_the_check_can_fail() -> None:
     assert "are known" in outcome(1, 200, 1, "planted")

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def followers(octets: Octets, nodes: Words, key: int) -> dict[int, int]:
     return {token: count for token, count in zip(tokens, counts, strict=True) if count}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(keys, st.integers(0, 200_000)), max_size=300), st.integers(1, 5))
 def test_nothing_outside_is_touched_and_room_is_kept(seen: list[tuple[int, int]], buckets: int) -> None:
     whole, octets, nodes = table(buckets * BUCKET)

@@ -63,6 +63,7 @@ def test_another_model_is_asked_with_all(visit: Visit, script: Script) -> None:
     expect(visit.page.locator(".left-out")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_summary_goes_with_the_next_question(visit: Visit, script: Script) -> None:
     fill(visit, script)
     script.answers.append(said("It was about **numbers**."))

@@ -162,6 +162,7 @@ SHOW = """async ([vectors, mode]) => {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", slow_but(["whole", "growing", "drafted"], "whole"))
 def test_no_known_trick_makes_an_answer_more_than_text_and_links(visit: Visit, mode: str) -> None:
     assert len(VECTORS) >= 50

@@ -152,6 +152,7 @@ def test_light_and_dark_can_be_chosen(open_page: Open) -> None:
     assert visit.page.evaluate(ground) == dark
 
 
+@pytest.mark.slow
 def test_all_that_can_be_used_has_a_name(visit: Visit) -> None:
     visit.ask("Name it")
     visit.wait_for_end()

@@ -72,6 +72,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 def test_each_form_becomes_its_element(visit: Visit) -> None:
     for text, html in FORMS.items():
         assert draw(visit, text)["html"] == html
@@ -93,11 +94,13 @@ def test_what_has_begun_counts_as_closed_while_an_answer_is_written(visit: Visit
     assert draw(visit, "a **b *c")["html"] == "<p>a **b *c</p>"
 
 
+@pytest.mark.slow
 def test_an_answer_looks_the_same_whichever_way_it_grew(visit: Visit) -> None:
     text = "# A\n\nb **c** `d`\n\n- e\n  - f\n- g\n\n```py\n\th\n```\n\n|i|j|\n|-|-|\n|k|l|\n\n> m\n\nn"
     assert visit.page.evaluate(GROW, text) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "drafted"),
     [

@@ -1,5 +1,6 @@
 """`GET /stats`: the figures that the page asks for."""
 
+import pytest
 from serving import Running
 
 from anespec.runtime.server.page.endpoints import ModelStats, StatsAnswer
@@ -7,6 +8,7 @@ from anespec.runtime.server.page.endpoints import ModelStats, StatsAnswer
 PROMPT = "Once upon a time there was a little dog. Once upon a time there was a little"
 
 
+@pytest.mark.slow
 def test_passes_and_rows_are_told_as_they_were_run(served: Running) -> None:
     def now() -> ModelStats:
         return StatsAnswer.model_validate_json(served.client.get("/stats").content).models["chatty"]

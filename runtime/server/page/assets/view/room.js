@@ -41,8 +41,8 @@ export class RoomView {
 function headOf(summary, isWriting, count) {
   if (isWriting) return "Summarising…";
   if (summary.error !== null) return "There is no summary";
-  const told = summary.unseen ? `the last ${count - summary.unseen} of them` : "them";
-  return `Summary of ${told}, sent with the next question`;
+  const covered = summary.unseen ? `the last ${count - summary.unseen} of them` : "them";
+  return `Summary of ${covered}, sent with the next question`;
 }
 
 function offer(action, label) {

@@ -1,0 +1,107 @@
+"""Open the second model that drafts, and combine it with a draft source."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anespec.models.cache import resolve_artifact
+from anespec.models.loading import OpenedModel, open_artifact
+from anespec.models.remote import fetched
+from anespec.runtime.options import BackendOptions, LoadOptions
+from anespec.system.errors import RequestError
+from anespec.system.progress import SILENT, ProgressCallbacks
+
+if TYPE_CHECKING:
+    from anespec.runtime.draft_model.source import DraftModelSource
+    from anespec.runtime.draft_model.translation import Translation
+    from anespec.runtime.drafters import DraftSource
+    from anespec.runtime.text.tokenizer import Tokenizer
+
+
+def with_draft_model(
+    ngrams: "DraftSource | None",
+    options: LoadOptions,
+    opened: OpenedModel,
+    watch: ProgressCallbacks = SILENT,
+) -> "DraftSource | None":
+    """Return a source that drafts for `opened` with the second model of the options, and with `ngrams`.
+
+    Without a second model it is `ngrams`, without n-grams the second model alone. The source closes both.
+
+    Raises:
+        ArtifactError, GGUFError, RequestError, UsageError, StorageError: the second model cannot be opened
+            (see open_artifact).
+    """
+    if options.draft is None:
+        return ngrams
+    from anespec.runtime.draft_model.weighed import WeighedSource
+
+    try:
+        model = open_draft_model(options.draft, options, opened, watch)
+    except BaseException:
+        if ngrams is not None:
+            ngrams.close()
+        raise
+    return model if ngrams is None else WeighedSource(ngrams, model)
+
+
+def draft_artifact(path: Path, context: int, sequences: int, watch: ProgressCallbacks = SILENT) -> Path:
+    """Return the folder of a second model's artifact.
+
+    A GGUF is converted for texts as long as the first model's `context`, and as many.
+
+    Raises:
+        ArtifactError, GGUFError, RequestError, UsageError, StorageError: it cannot be had.
+    """
+    file = fetched(path, watch)
+    if not file.is_file():
+        return resolve_artifact(file, watch=watch)
+    return resolve_artifact(file, context=context, sequences=sequences, watch=watch)
+
+
+def open_draft_model(
+    path: Path, options: LoadOptions, opened: OpenedModel, watch: ProgressCallbacks
+) -> "DraftModelSource":
+    """Open a model that drafts for `opened`. Its verdicts do not matter, since its guesses are verified."""
+    from anespec.runtime.backends import device_of
+    from anespec.runtime.draft_model.continuing import Continuing
+    from anespec.runtime.draft_model.source import DraftModelSource
+
+    shape = opened.verifier.shape
+    shared = {name: getattr(options, name) for name in BackendOptions.model_fields}
+    second = BackendOptions(**{**shared, "backend": options.draft_backend or options.backend})
+    root = draft_artifact(path, shape.context, shape.sequences, watch)
+    found = open_artifact(root, second, watch, f"{path}, which drafts", shape.sequences)
+    try:
+        translation = translation_between(opened.tokenizer, found.tokenizer, options, watch)
+        own = device_of(found.here.backend) != device_of(opened.here.backend)
+        return DraftModelSource(
+            Continuing(found.verifier), translation, found.verifier.close, has_own_device=own
+        )
+    except BaseException:
+        found.verifier.close()
+        raise
+
+
+def translation_between(
+    target: "Tokenizer", draft: "Tokenizer", options: LoadOptions, watch: ProgressCallbacks = SILENT
+) -> "Callable[[], Translation]":
+    """Return a function that begins the translation of a text, as the options or the vocabularies ask."""
+    from anespec.runtime.draft_model import translation
+
+    way = options.translate
+    if way is None:
+        way = "none" if translation.share_ids(target, draft) else "context"
+        if way == "context":
+            watch.note("the second model has another vocabulary, so its guesses are translated by their text")
+    match way:
+        case "none":
+            return lambda: translation.SameIds(draft.vocabulary_size)
+        case "intersect":
+            shared = translation.SharedTokens(target, draft)
+            if not shared.allowed:
+                raise RequestError("the two vocabularies have no token in common; use --translate context")
+            return lambda: translation.Intersected(shared)
+        case _:
+            prefix = options.translate_prefix if way == "context" else 0
+            return lambda: translation.Retokenized(target, draft, prefix)

@@ -1,0 +1,1 @@
+"""Run shards with MLX, on the GPU of a Mac."""

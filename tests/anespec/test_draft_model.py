@@ -1,0 +1,160 @@
+"""`--draft`: a second model drafts for `generate`, `bench run` and `serve`, and changes no token."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from commands import CommandResult, convert_once, run
+from embedded_variants import write_renumbered
+from once import Once
+
+from anespec.embedded import model_path
+from anespec.models.draft_model import translation_between
+from anespec.runtime.options import LoadOptions
+from anespec.serving.config_file import read_config
+from anespec.serving.loader import ArtifactLoader
+from anespec.serving.sources import ModelSource
+from anespec.system.errors import RequestError, UsageError
+from anespec.system.progress import SILENT
+
+pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
+
+PROMPT = ("-p", "def read(path):\n", "-n", 60)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
+    """The embedded model with another vocabulary of the same texts, as an artifact."""
+    folder = tmp_path_factory.mktemp("renumbered")
+    gguf = write_renumbered(folder / "renumbered.gguf")
+    return convert_once(once, gguf, folder / "other.anespec", "--target", "cpu", "--context", 256)
+
+
+def generated(model: Path, *options: object) -> CommandResult:
+    result = run("generate", model, *PROMPT, "--json", *options)
+    assert result.code == 0, result.err
+    return result
+
+
+@pytest.fixture(scope="module")
+def plain(trained: Path) -> list[int]:
+    """The text without drafts."""
+    ids = generated(trained, "--drafter", "none").json["output_ids"]
+    assert isinstance(ids, list)
+    return ids
+
+
+def test_a_model_of_the_same_vocabulary_drafts(trained: Path, plain: list[int]) -> None:
+    found = generated(trained, "--drafter", "model", "--draft", trained).json
+    assert found["output_ids"] == plain
+    assert found["drafts"]["model"]["accepted"] >= 5
+    assert found["passes"] < 58
+
+
+@pytest.mark.parametrize("translate", ["context", "naive", "intersect"])
+def test_a_model_of_another_vocabulary_drafts(
+    trained: Path, other: Path, plain: list[int], translate: str
+) -> None:
+    found = generated(trained, "--drafter", "model", "--draft", other, "--translate", translate).json
+    assert found["output_ids"] == plain
+    assert found["drafts"]["model"]["accepted"] >= 5
+
+
+def test_untranslated_ids_of_another_vocabulary_are_wrong_and_harmless(
+    trained: Path, other: Path, plain: list[int]
+) -> None:
+    """So the translation is what makes the drafts of the other tests right."""
+    found = generated(trained, "--drafter", "model", "--draft", other, "--translate", "none").json
+    assert found["output_ids"] == plain
+    drafts = found["drafts"]["model"]
+    assert drafts["proposed"] > 5
+    assert drafts["accepted"] <= 0.2 * drafts["proposed"]
+
+
+def test_n_grams_and_a_model_draft_together(trained: Path, other: Path, plain: list[int]) -> None:
+    found = generated(trained, "--drafter", "lookup", "--draft", other)
+    assert found.json["output_ids"] == plain
+    assert "another vocabulary" in found.err
+    assert "model" in found.json["drafts"]
+
+
+def test_a_gguf_is_converted_to_draft(trained: Path, plain: list[int], tmp_path: Path) -> None:
+    gguf = tmp_path / "small.gguf"
+    gguf.write_bytes(model_path().read_bytes())
+    found = generated(trained, "--drafter", "model", "--draft", gguf).json
+    assert found["output_ids"] == plain
+    assert found["drafts"]["model"]["accepted"] >= 5
+
+
+def test_sampled_text_is_the_same_with_a_model(trained: Path, other: Path) -> None:
+    sampling = ("--temperature", 0.9, "--seed", 7)
+    plain = generated(trained, "--drafter", "none", *sampling).json["output_ids"]
+    found = generated(trained, "--drafter", "model", "--draft", other, *sampling).json
+    assert found["output_ids"] == plain
+    assert found["drafts"]["model"]["accepted"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--drafter", "model"), "--drafter model needs a second model; name it with --draft"),
+        (("--drafter", "none", "--draft", "{other}"), "--drafter none turns all drafts off"),
+        (("--draft", "{missing}"), "is no file, no folder and no model in the cache"),
+        (("--draft", "{text}"), "is neither a GGUF nor the folder of an artifact"),
+        (("--draft", "{other}", "--translate-prefix", 0), "'0' is not between 1 and 64"),
+    ],
+)
+def test_what_cannot_draft_is_refused_in_one_sentence(
+    trained: Path, other: Path, tmp_path: Path, options: tuple[object, ...], sentence: str
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("no model")
+    named = [str(each).format(other=other, missing=tmp_path / "missing", text=text) for each in options]
+    result = run("generate", trained, *PROMPT, *named)
+    assert result.code not in (0, 1)
+    assert sentence in result.err.replace("\n", " ")
+    assert "Traceback" not in result.err
+    assert result.out == ""
+
+
+def test_a_replay_has_no_model_to_draft_with(tmp_path: Path, trained: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(json.dumps({"category": "told", "messages": []}))
+    result = run("bench", "replay", trace, "--vocab", trained, "--drafter", "model")
+    assert result.code == 7
+    assert "traces are replayed without any model" in result.err
+
+
+def test_a_daemon_counts_the_second_model_as_the_first_ones(trained: Path, other: Path) -> None:
+    loader = ArtifactLoader(lambda: SILENT)
+    alone = loader.find(ModelSource(trained, LoadOptions()))
+    both = loader.find(ModelSource(trained, LoadOptions(draft=other)))
+    assert both.memory > 1.9 * alone.memory
+    assert both.files != alone.files
+    with loader.load(ModelSource(trained, LoadOptions(draft=other, drafter="model")), both) as model:
+        result = model.generate("def read(path):\n", max_tokens=40)
+    assert result.choices[0].statistics.accepted >= 3
+
+
+def test_config_files_name_a_second_model(tmp_path: Path) -> None:
+    file = tmp_path / "anespec.toml"
+    file.write_text('draft = "small.gguf"\n[models]\na = { path = "a.gguf", draft = "hf:owner/repo" }\n')
+    (tmp_path / "small.gguf").touch()
+    config = read_config(file)
+    assert config.options["draft"] == tmp_path / "small.gguf"
+    assert str(config.models["a"].draft) == "hf:owner/repo"
+    file.write_text('[models]\na = { path = "a.gguf", draft = 5 }\n')
+    with pytest.raises(UsageError, match="draft is 5"):
+        read_config(file)
+
+
+def test_vocabularies_without_a_common_token_cannot_intersect() -> None:
+    def alone(letters: str) -> Any:
+        return SimpleNamespace(
+            vocabulary_size=len(letters), piece=lambda id, skip_special: letters[id].encode()
+        )
+
+    with pytest.raises(RequestError, match="no token in common"):
+        translation_between(alone("abc"), alone("xyz"), LoadOptions(translate="intersect"))

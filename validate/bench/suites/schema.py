@@ -1,0 +1,175 @@
+"""Define the form of a suite's file, and read one."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
+from anespec.system.errors import RequestError, UsageError
+from anespec.system.formatting import listed, quoted
+from anespec.system.options import Options
+from anespec.system.toml_file import read_toml
+from anespec.validate.bench.options import TextKind
+
+FOLDER = Path(__file__).parent
+
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Name = Annotated[str, Field(min_length=1, max_length=40)]
+
+
+WAY_OPTIONS = (
+    "drafter", "lookup_max", "lookup_min", "lookup_choose", "mod_match", "mod_size", "datastore",
+    "draft_memory_size", "translate", "translate_prefix",
+)  # fmt: skip
+"""The options that may differ from way to way; all others belong to the command."""
+
+
+class View(StrEnum):
+    """A table or plot that a suite ends in (see views.py)."""
+
+    SPEED = "speed"
+    PARITY = "parity"
+    POSITIONS = "positions"
+    DRAFTS = "drafts"
+    TURNS = "turns"
+    OCCUPANCY = "occupancy"
+    WARM = "warm"
+    FITS = "fits"
+    LENGTHS = "lengths"
+    STARTS = "starts"
+
+
+class Texts(Options):
+    """Prompts of one kind: `prompts` different ones of each number of `tokens`."""
+
+    kind: TextKind
+    tokens: tuple[Count, ...] = Field(min_length=1)
+    prompts: int = Field(default=1, ge=1, le=1000)
+
+
+class Conversation(Options):
+    """A conversation that edits a text: its first prompt has `tokens`, each turn asks for a change."""
+
+    name: Name
+    kind: TextKind = TextKind.EDITING
+    tokens: Count
+    turns: int = Field(ge=1, le=100)
+
+
+class Ways(Options):
+    """Ways of drafting that differ only in the number of drafts a pass; each is a column of the experiment.
+
+    `options` are those of `bench run`, such as `drafter`. Passes are of `width` rows if it is given. With
+    `perfect` the drafts are the known text. Ways with `draft_model` need a second model that drafts.
+    """
+
+    name: Name
+    drafts: tuple[Annotated[int, Field(ge=0, le=MAX_DRAFT_LEN)], ...] = ()
+    as_they_pay: bool = False
+    width: Count | None = None
+    perfect: bool = False
+    draft_model: bool = False
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_clear(self) -> Self:
+        if self.as_they_pay == bool(self.drafts):
+            raise RequestError(
+                f"the way {quoted(self.name)} needs either drafts, as in [2, 4], or as_they_pay = true"
+            )
+        wrong = next((name for name in self.options if name not in WAY_OPTIONS), None)
+        if wrong is not None:
+            raise RequestError(
+                f"the way {quoted(self.name)} sets {quoted(wrong)}; its options may be {listed(WAY_OPTIONS)}"
+            )
+        return self
+
+
+class Baseline(Options):
+    """The runs without drafts that all others are compared with; `width` as in Ways."""
+
+    name: Name = "without drafts"
+    width: Count | None = None
+
+
+class Warm(Options):
+    """The comparison of a cold and a warm memory: of this way, with this number of drafts."""
+
+    way: Name
+    drafts: int = Field(ge=1, le=MAX_DRAFT_LEN)
+
+
+class Suite(Options):
+    """An experiment: which prompts are continued in which ways, and what is shown of it.
+
+    `about` says what it reproduces. Each prompt is continued by up to `output_tokens`, `runs` times in each
+    way. `seed` selects the prompts.
+    """
+
+    title: Name
+    about: Annotated[str, Field(min_length=1, max_length=2000)]
+    seed: int = Field(default=1, ge=0)
+    runs: int = Field(default=3, ge=1, le=1000)
+    output_tokens: Count
+    texts: tuple[Texts, ...] = ()
+    conversations: tuple[Conversation, ...] = ()
+    baseline: Baseline = Baseline()
+    ways: tuple[Ways, ...] = Field(min_length=1)
+    warm: Warm | None = None
+    views: tuple[View, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if not self.texts and not self.conversations:
+            raise RequestError("the suite has no prompts; add [[texts]] or [[conversations]]")
+        names = [self.baseline.name, *(way.name for way in self.ways)]
+        double = next((name for name in names if names.count(name) > 1), None)
+        if double is not None:
+            raise RequestError(f"two ways are named {quoted(double)}; give each a name of its own")
+        if self.warm is not None:
+            drafts = {way.name: way.drafts for way in self.ways}.get(self.warm.way)
+            if drafts is None or self.warm.drafts not in drafts:
+                raise RequestError(
+                    f"warm asks for {self.warm.drafts} drafts of the way {quoted(self.warm.way)}, which "
+                    "[[ways]] has not; name one that it has"
+                )
+        return self
+
+
+def suite_names() -> tuple[str, ...]:
+    """Return the names of the suites of this package."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def suite_path(name: str) -> Path:
+    """Return the file of a suite: one of this package by its name, or the file that the name leads to.
+
+    Raises:
+        RequestError: there is no such suite.
+    """
+    if name in suite_names():
+        return FOLDER / f"{name}.toml"
+    if not name.endswith(".toml"):
+        raise RequestError(
+            f"there is no suite {quoted(name)}; give {listed(suite_names(), 'or')}, or a file with a name "
+            "that ends in .toml"
+        )
+    return Path(name)
+
+
+def read_suite(name: str) -> Suite:
+    """Read a suite, given by its name or by its file.
+
+    Raises:
+        RequestError: there is no such suite, or its file is not one.
+        StorageError: the file cannot be read.
+    """
+    path = suite_path(name)
+    try:
+        return Suite(**read_toml(path))
+    except UsageError as error:
+        raise RequestError(str(error)) from None
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from None

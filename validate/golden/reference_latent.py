@@ -1,0 +1,92 @@
+"""The reference's latent attention: keys and values of every head, as the paper defines them.
+
+Each row's latent gives a key and a value for every head, and these are kept. The graph keeps the latents and
+multiplies queries by the heads' matrices instead; nothing of that is here.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anespec.convert.families.family import RopeStyle
+from anespec.convert.source.latent import (
+    HEAD_KEY,
+    HEAD_VALUE,
+    LATENT,
+    LATENT_NORM,
+    OUTPUT,
+    QUERY,
+    QUERY_LATENT,
+    QUERY_NORM,
+    QUERY_OUTPUT,
+)
+from anespec.convert.source.matrix import numbered_role
+from anespec.convert.source.mixer_facts import LatentFacts
+from anespec.validate.golden.closeness import Floats
+from anespec.validate.golden.reference_parts import (
+    QUERIES_AT_ONCE,
+    HeadsCache,
+    Norm,
+    Projection,
+    Stretch,
+    cache_key,
+    rotated,
+    softmax,
+    split_rows,
+)
+
+
+def latent_rows(
+    facts: LatentFacts,
+    projections: Mapping[str, Projection],
+    norms: Mapping[str, Norm],
+    frequencies: NDArray[np.float64],
+    magnitude: float,
+    taken: Floats,
+    stretches: Sequence[Stretch],
+) -> Floats:
+    """Return the latent attention of the rows [rows, d] of several sequences, each within its own."""
+    counts = [len(stretch.positions) for stretch in stretches]
+    positions = np.concatenate([stretch.positions for stretch in stretches]).astype(np.float64)
+
+    def turned(x: Floats) -> Floats:
+        """Rotate [rows, heads, rotary_dim], whose pairs are side by side."""
+        return rotated(x, positions[:, None, None], frequencies, magnitude, RopeStyle.GPTJ)
+
+    if facts.query_latent is None:
+        queries = projections[QUERY](taken)
+    else:
+        queries = projections[QUERY_OUTPUT](norms[QUERY_NORM](projections[QUERY_LATENT](taken)))
+    queries = queries.reshape(len(taken), facts.heads, facts.key_dim)
+    queries[..., facts.plain :] = turned(queries[..., facts.plain :])
+    both = projections[LATENT](taken)
+    latents = norms[LATENT_NORM](both[:, : facts.latent])
+    common = turned(both[:, None, facts.latent :])[:, 0]
+    keys = np.empty_like(queries)
+    values = np.empty((len(taken), facts.heads, facts.value_dim), np.float32)
+    for head in range(facts.heads):
+        keys[:, head, : facts.plain] = latents @ projections[numbered_role(HEAD_KEY, head)].weight
+        keys[:, head, facts.plain :] = common
+        values[:, head] = projections[numbered_role(HEAD_VALUE, head)](latents)
+    parts = (split_rows(rows, counts) for rows in (queries, keys, values))
+    mixed = []
+    for stretch, its_queries, its_keys, its_values in zip(stretches, *parts, strict=True):
+        cache = stretch.caches[cache_key(facts)]
+        assert isinstance(cache, HeadsCache)
+        cache.append(its_keys, its_values, stretch.positions)
+        mixed.append(_attended(facts, its_queries, cache, stretch))
+    return projections[OUTPUT](np.concatenate(mixed))
+
+
+def _attended(facts: LatentFacts, queries: Floats, cache: HeadsCache, stretch: Stretch) -> Floats:
+    """Return the heads' outputs of one sequence's queries: [rows, heads * value_dim]."""
+    mixed = np.empty((len(queries), facts.heads, facts.value_dim), np.float32)
+    for first in range(0, len(queries), QUERIES_AT_ONCE):
+        some = slice(first, first + QUERIES_AT_ONCE)
+        unseen = cache.positions > stretch.positions[some, None]
+        for head in range(facts.heads):
+            scores = queries[some, head] @ cache.keys[:, head].T * np.float32(facts.scale)
+            np.copyto(scores, -np.inf, where=unseen)
+            mixed[some, head] = softmax(scores) @ cache.values[:, head]
+    return mixed.reshape(len(queries), -1)
