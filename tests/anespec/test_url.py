@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from commands import CommandResult, command_of
 from file_server import FileServer, downloading_from, place
+from filelock import FileLock
 
 from anespec.cli.verbs.cache import list_models, remove_models
 from anespec.models.model_path import model_name
@@ -337,3 +338,21 @@ def test_verbs_take_one(server: FileServer, tmp_path: Path) -> None:
     outcome = CommandResult(done.returncode, done.stdout, done.stderr)
     assert outcome.code == 0, outcome.err
     assert outcome.json["architecture"] == "llama"
+
+
+def test_a_folder_that_vanishes_while_it_is_locked_is_made_anew(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another download ends between filelock's two looks at the folder."""
+    acquire, vanished = FileLock.acquire, []
+
+    def vanishing(lock: FileLock, *arguments: object, **options: object) -> object:
+        if not vanished:
+            vanished.append(Path(lock.lock_file).parent)
+            vanished[0].rmdir()
+            raise FileExistsError(17, "File exists", str(vanished[0]))
+        return acquire(lock, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(FileLock, "acquire", vanishing)
+    assert fetch(place(server)).path.read_bytes() == server.content
+    assert vanished

@@ -114,8 +114,8 @@ def _locked(path: Path, wait: Callable[[], None]) -> Iterator[None]:
         except Timeout:
             wait()
             lock.acquire()
-    except FileNotFoundError:
-        # The folder was removed during the wait; the caller checks that.
+    except (FileNotFoundError, FileExistsError):
+        # The folder was removed meanwhile, perhaps while filelock looked for it; the caller checks that.
         pass
     except OSError as error:
         raise StorageError(f"{path}: cannot be locked ({error.strerror})") from error
