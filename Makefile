@@ -22,7 +22,7 @@ $(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(1) $(PYTEST_ARGS); code=$$?; w
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fuzz lint typecheck check wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
+.PHONY: help demo setup test journeys test-all fuzz lint typecheck check wheel benchmarks-smoke benchmark-pass benchmark-serving llama-server clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,13 @@ demo: $(INSTALLED) ## set up, then convert, validate and generate on the embedde
 	@echo "  . $(VENV)/bin/activate                     in this shell"
 	@echo "  uv tool install .   or   pipx install .   in every shell"
 
-test: $(DEVELOPED) ## set up, then run the tests, without the slow ones
-	$(call run-tests,-m 'not slow')
+setup: $(DEVELOPED) ## set up what tests and checks need
+
+test: $(DEVELOPED) ## set up, then run the tests, without the slow ones and the journeys
+	$(call run-tests,-m 'not slow and not journey')
+
+journeys: $(DEVELOPED) ## do what a person does, through whole processes
+	$(call run-tests,-m journey)
 
 test-all: $(DEVELOPED) ## run all tests, which takes several times as long
 	$(call run-tests)

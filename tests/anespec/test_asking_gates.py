@@ -236,6 +236,7 @@ def test_generate_says_why_it_measures_and_how_it_went(judged: Path, tmp_path: P
     assert "this model was never checked on this machine" in stderr(1)
 
 
+@pytest.mark.slow
 def test_generate_goes_on_where_its_verdict_cannot_be_kept(judged: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(judged, tmp_path / "m.anespec")
     shutil.rmtree(copy / "gates")

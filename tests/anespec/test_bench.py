@@ -208,6 +208,7 @@ def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None
     assert "anespec bench" in page.read_text()
 
 
+@pytest.mark.slow
 def test_run_shows_tables_that_fit_a_terminal(trained: Path, measured: tuple[CommandResult, Path]) -> None:
     outcome = run("bench", "run", trained, *QUICK, "--drafts", 2, "--runs", 1, "--temperature", "0.7")
     assert outcome.code == 0, outcome.err

@@ -191,6 +191,7 @@ def failing(tiny: Path, gguf: Path, tmp_path: Path) -> Path:
     return tiny
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_found_beside_ends_the_use(failing: Path) -> None:
     with anespec.load(failing, LATER) as model:
         model.generate(PROMPT, max_tokens=5)
@@ -254,6 +255,7 @@ def test_generate_ends_with_the_code_of_a_golden_gate_that_fails(failing: Path) 
     assert result.stdout.strip()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
 def test_run_with_a_prompt_answers_first_and_checks_afterwards(tiny: Path) -> None:
     def answered() -> Result:

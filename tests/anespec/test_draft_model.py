@@ -53,6 +53,7 @@ def test_a_model_of_the_same_vocabulary_drafts(trained: Path, plain: list[int]) 
     assert found["passes"] < 58
 
 
+@pytest.mark.fast_only("intersect")
 @pytest.mark.parametrize("translate", ["context", "naive", "intersect"])
 def test_a_model_of_another_vocabulary_drafts(
     trained: Path, other: Path, plain: list[int], translate: str
@@ -62,6 +63,7 @@ def test_a_model_of_another_vocabulary_drafts(
     assert found["drafts"]["model"]["accepted"] >= 5
 
 
+@pytest.mark.slow
 def test_untranslated_ids_of_another_vocabulary_are_wrong_and_harmless(
     trained: Path, other: Path, plain: list[int]
 ) -> None:
@@ -73,6 +75,7 @@ def test_untranslated_ids_of_another_vocabulary_are_wrong_and_harmless(
     assert drafts["accepted"] <= 0.2 * drafts["proposed"]
 
 
+@pytest.mark.slow
 def test_n_grams_and_a_model_draft_together(trained: Path, other: Path, plain: list[int]) -> None:
     found = generated(trained, "--drafter", "lookup", "--draft", other)
     assert found.json["output_ids"] == plain
@@ -80,6 +83,7 @@ def test_n_grams_and_a_model_draft_together(trained: Path, other: Path, plain: l
     assert "model" in found.json["drafts"]
 
 
+@pytest.mark.slow
 def test_a_gguf_is_converted_to_draft(trained: Path, plain: list[int], tmp_path: Path) -> None:
     gguf = tmp_path / "small.gguf"
     gguf.write_bytes(model_path().read_bytes())
@@ -88,6 +92,7 @@ def test_a_gguf_is_converted_to_draft(trained: Path, plain: list[int], tmp_path:
     assert found["drafts"]["model"]["accepted"] >= 5
 
 
+@pytest.mark.slow
 def test_sampled_text_is_the_same_with_a_model(trained: Path, other: Path) -> None:
     sampling = ("--temperature", 0.9, "--seed", 7)
     plain = generated(trained, "--drafter", "none", *sampling).json["output_ids"]
@@ -96,6 +101,12 @@ def test_sampled_text_is_the_same_with_a_model(trained: Path, other: Path) -> No
     assert found["drafts"]["model"]["accepted"] >= 3
 
 
+@pytest.mark.fast_only(
+    "options4-'0' is not between 1 and 64",
+    "options1---drafter none turns all drafts off",
+    "options0---drafter model needs a second model; name it with --draft",
+    "options3-is neither a GGUF nor the folder of an artifact",
+)
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

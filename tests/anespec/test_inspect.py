@@ -62,6 +62,7 @@ def phi_4_mini(path: Path) -> Path:
     return sparse_gguf(path, "phi3", shapes, {**keys, "attention.layer_norm_rms_epsilon": 1e-5})
 
 
+@pytest.mark.slow
 def test_a_large_model_is_explained(tmp_path: Path) -> None:
     facts = run("inspect", big_llama(tmp_path / "m.gguf"), "--target", "mac", "--plan", "--json").json
     assert facts["topology"] == [8, 8, 7, 7]
@@ -77,6 +78,7 @@ def test_a_large_model_is_explained(tmp_path: Path) -> None:
     assert any("one process holds" in warning for warning in plan["warnings"])
 
 
+@pytest.mark.slow
 def test_what_kv_cost_a_pass_is_told_for_every_form_and_shorter_contexts(tmp_path: Path) -> None:
     """30 layers with 8 KV heads of 128, 2048 slots, a block of 4: K and V of a slot take 4 KiB a layer."""
     facts = run("inspect", big_llama(tmp_path / "m.gguf"), "--target", "mac", "--plan", "--json").json
@@ -124,6 +126,7 @@ def test_convert_warns_of_an_override_out_of_band(tmp_path: Path) -> None:
     assert "note: Layers 0, 1" in noisy.err
 
 
+@pytest.mark.slow
 def test_what_is_known_of_the_first_use_is_said_before_and_after(tmp_path: Path) -> None:
     source = write_gguf(tmp_path / "m.gguf", TinyModel())
     planned = run("inspect", source, "--target", "mac", "--plan", "--json").json["plan"]["first_use"]

@@ -24,6 +24,7 @@ main()
 """
 
 
+@pytest.mark.fast_only("-interrupted; run the same command again to continue")
 @pytest.mark.parametrize(
     ("raised", "said"),
     [

@@ -64,6 +64,7 @@ def test_the_library_and_the_verb_give_the_same(model: anespec.Model, trained: P
     assert (found.text, list(found.output_ids)) == (said["text"], said["output_ids"])
 
 
+@pytest.mark.slow
 def test_choices_are_drawn_with_consecutive_seeds(model: anespec.Model) -> None:
     three = model.generate("def ", GREEDY, temperature=1.5, seed=3, choices=3)
     alone = [model.generate("def ", GREEDY, temperature=1.5, seed=seed).text for seed in (3, 4, 5)]

@@ -89,6 +89,7 @@ def test_a_model_says_what_it_is_and_what_is_proven(trained: Path) -> None:
         assert model.speculates and model.reuses_prompts
 
 
+@pytest.mark.slow
 def test_a_completion_says_its_text_tokens_and_speed(trained: Path) -> None:
     with anespec.load(trained, threads=1) as model:
         found = model.generate("Once upon a time", max_tokens=20)

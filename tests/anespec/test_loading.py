@@ -57,6 +57,7 @@ def test_verify_reads_what_is_remembered(artifact: Artifact, monkeypatch: pytest
         open_artifact(artifact.root, BackendOptions(threads=1), SILENT)
 
 
+@pytest.mark.fast_only("False")
 @pytest.mark.parametrize("known", [True, False])
 def test_a_start_that_takes_minutes_is_announced(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch, known: bool

@@ -40,6 +40,7 @@ def test_a_run_and_its_failure_are_told_and_added_to_the_end(trained: Path, tmp_
     assert all(LINE.fullmatch(line) for line in file.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_notes_are_there_and_on_standard_error(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     words = ("generate", trained, "Hi", "--chat", "--chat-template", "chatml", "-n", 2, "--threads", 1)

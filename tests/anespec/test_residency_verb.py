@@ -68,6 +68,7 @@ def test_a_trained_model_is_judged_alike(stories_mac: Path) -> None:
     assert "small-shard" in required.out
 
 
+@pytest.mark.slow
 def test_a_required_prediction_fails_the_run(mac: Path) -> None:
     outcome = run("validate", mac, "--gate", "residency", "--require-residency", "--json")
     assert outcome.code == 11

@@ -54,6 +54,7 @@ def test_a_full_disk_behind_standard_output_is_said(
     assert "Traceback" not in said
 
 
+@pytest.mark.fast_only("help")
 @pytest.mark.parametrize(
     "verb", slow_but(["help", "explain as JSON", "inspect", "generate"], "help", "generate")
 )

@@ -50,6 +50,7 @@ def tune(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.stdout
 
 
+@pytest.mark.slow
 def test_from_a_model_to_an_artifact(model: Path) -> None:
     code, said = tune(model)
     assert code == 0, said

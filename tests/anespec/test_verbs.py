@@ -242,6 +242,7 @@ def test_generate_prints_one_object_with_what_the_issue_names(artifact: Path) ->
     assert {"load", "prefill", "decode"} <= facts["seconds"].keys()
 
 
+@pytest.mark.slow
 def test_generate_measures_exactness_where_it_never_was(gguf: Path, tmp_path: Path) -> None:
     target = tmp_path / "fresh.anespec"
     assert run("convert", gguf, "-o", target, "--target", "cpu").code == 0
@@ -314,6 +315,7 @@ def test_prompt_files_of_something_else_are_refused(artifact: Path, tmp_path: Pa
     assert outcome.is_one_sentence()
 
 
+@pytest.mark.fast_only("< /bin/sh")
 @pytest.mark.parametrize("redirection", ["<&-", "< /bin/sh"])
 def test_standard_input_that_is_no_text(artifact: Path, redirection: str) -> None:
     """Closed, and binary."""

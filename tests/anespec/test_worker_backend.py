@@ -45,7 +45,7 @@ def test_validate_asks_workers(over_workers: None, gguf: Path, tmp_path: Path) -
     }
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_generate_gives_the_portable_backend_s_tokens(over_workers: None, trained: Path) -> None:
     mine = run(
         "generate",

@@ -167,6 +167,7 @@ def unfused(monkeypatch: pytest.MonkeyPatch, name: str, program: Program) -> Any
         return getattr(module, kind)(program, 1)
 
 
+@pytest.mark.fast_only("lut6-torch-flush", "lut6-torch")
 @pytest.mark.parametrize("name", TORCH)
 @pytest.mark.parametrize("form", [WeightFormat.FP16, WeightFormat.INT8_CHANNEL, WeightFormat.LUT6])
 def test_experts_left_out_change_no_bit(
@@ -191,6 +192,7 @@ def grouped_products(runner: Any) -> list[Any]:
     return [each for each in operations if each.get_rt_info()["layerType"].astype(str) == "GatherMatmul"]
 
 
+@pytest.mark.fast_only("fp16", "lut6")
 @pytest.mark.parametrize("form", KEPT)
 def test_grouped_products_keep_a_rows_bits_at_every_width_and_place(
     form: WeightFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

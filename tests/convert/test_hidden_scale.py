@@ -39,6 +39,7 @@ def logits(gguf_path: Path, folder: Path) -> np.ndarray:
     return found.astype(np.float32)
 
 
+@pytest.mark.slow
 def test_large_hidden_states_stay_finite_and_right(loud: Path, tmp_path: Path) -> None:
     with GGUFFile(loud) as file:
         reference = Reference(file, context=64, resident_layers=8)

@@ -231,6 +231,7 @@ def test_with_several_workers_a_small_shard_is_finished_first() -> None:
     assert order(1) == order(5) == order(9) == [90, 90, 20, 15, 10]
 
 
+@pytest.mark.slow
 def test_an_interruption_of_two_workers_keeps_what_was_finished(gguf: Path, tmp_path: Path) -> None:
     output = tmp_path / "m.anespec"
 

@@ -111,6 +111,7 @@ def test_a_row_sees_no_later_token() -> None:
     assert not torch.allclose(before[12:], after[12:], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_tiny_network_learns(streams: Streams) -> None:
     training = tiny_training()
     before = validation_loss(training.network, streams)

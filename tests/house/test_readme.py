@@ -51,13 +51,21 @@ def test_what_speculation_needs_is_told_as_it_is() -> None:
     assert f"without the first {first} invariances it neither speculates" in " ".join(page.split())
 
 
-def test_ci_runs_all_tests_by_the_command_that_is_told() -> None:
-    """The README has the command of five minutes, then the one of all tests, which `.ci/run` calls."""
+def test_ci_runs_the_tests_by_the_command_that_is_told() -> None:
     told = re.findall(r"^make (test\S*)", README, re.MULTILINE)
-    called = re.findall(r"^make (test\S*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert told == ["test", *called] == ["test", "test-all"]
-    makes = {
-        name: subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, text=True, check=True)
-        for name in told
-    }
-    assert ["slow" in made.stdout for made in makes.values()] == [True, False]
+    stages = re.findall(r"^stage .*make (\S+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert told == ["test"]
+    assert {"test", "journeys", "lint", "typecheck", "wheel"} <= set(stages)
+
+
+def test_every_test_is_run_by_some_command() -> None:
+    names = ("test", "journeys", "test-all")
+    test, journeys, everything = (
+        subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in names
+    )
+    assert "-m 'not slow and not journey'" in test
+    assert "-m journey" in journeys
+    assert "-m pytest" in everything and "slow" not in everything and "journey" not in everything
+    weekly = (ROOT / ".github" / "workflows" / "weekly.yml").read_text()
+    assert "make test-all" in weekly and "make benchmarks-smoke" in weekly

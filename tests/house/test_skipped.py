@@ -54,6 +54,7 @@ def ending(folder: Path, text: str, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.fast_only("alone")
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "in processes"])
 def test_reasons_are_counted_and_installed_by_one_command_a_tool(
     options: tuple[str, ...], tmp_path: Path

@@ -169,6 +169,7 @@ def test_every_field_is_bound_or_refused_or_says_why_not(artifacts: list[Artifac
     assert {("Manifest", "block"), ("TokensFile", "embedding_scale"), ("SourceFile", "sha256")} <= accepted
 
 
+@pytest.mark.slow
 def test_a_field_added_tomorrow_is_bound(artifacts: list[Artifact]) -> None:
     class Tomorrow(Manifest):
         rounding: str = "nearest"

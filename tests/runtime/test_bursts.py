@@ -66,6 +66,7 @@ def test_nobody_is_held_beside_a_running_sequence_or_without_costs_or_in_the_onl
         assert engine.hold_seconds == 0.0
 
 
+@pytest.mark.slow
 def test_the_prompts_of_a_burst_run_in_the_same_passes() -> None:
     verifier = ToyVerifier(SHAPE)
     with Service(Engine(verifier, everything(SHAPE), costs=costs(100.0))) as service:

@@ -23,6 +23,7 @@ LENGTHS = (40, 41, 42, 43, 38, 39)
 """Of prompts that begin alike: a prefix is reused up to each place of a convolution of 3 taps."""
 
 
+@pytest.mark.fast_only("openvino")
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "torch", "openvino"))
 def test_drafts_and_reused_prefixes_leave_texts_the_same(backend: str, tmp_path: Path) -> None:
     options = {

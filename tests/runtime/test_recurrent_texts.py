@@ -87,6 +87,7 @@ def test_drafts_widths_and_reused_prefixes_leave_texts_the_same(
     drafted.close()
 
 
+@pytest.mark.slow
 def test_a_saved_prompt_goes_on_in_another_process(once: Once, tmp_path: Path) -> None:
     """From a file, on a verifier of its own, within a chunk and at its end."""
     artifact = artifact_of(once, tmp_path, "granitehybrid")

@@ -9,7 +9,7 @@ from swift_build import PACKAGE, ROOT, built_worker, swift
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_swift_tests() -> None:
     built_worker()
     tested = swift("test", "--skip-build")

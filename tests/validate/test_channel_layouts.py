@@ -102,6 +102,7 @@ BUGS: dict[str, tuple[object, str, Callable[..., object]]] = {
 }
 
 
+@pytest.mark.fast_only("heads split along the rows")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_wrong_axis_fails_golden(bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, planted = BUGS[bug]

@@ -120,6 +120,7 @@ def test_a_model_with_other_parts_is_green(name: str, tmp_path: Path) -> None:
     assert verdict.passed
 
 
+@pytest.mark.fast_only("phi2-one_after_the_other")
 @pytest.mark.parametrize(("name", "plant"), FAULTS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_a_part_that_is_left_out_is_red(
     name: str, plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ EDITS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.fast_only("another embedding")
 @pytest.mark.parametrize("name", slow_but(EDITS, *(name for name in EDITS if name != "another table")))
 def test_an_edit_is_refused_in_a_sentence(whole: Path, tmp_path: Path, name: str) -> None:
     root = tmp_path / "m.anespec"

@@ -170,6 +170,13 @@ def test_the_full_form_tells_faults_apart_too() -> None:
         assert unproven(gate(faulty(TWO_POOLS), "full")) == {red}
 
 
+@pytest.mark.fast_only(
+    "OneWidthDependent-proven1-quick",
+    "WidthDependent-proven3-quick",
+    "NarrowDependent-proven2-quick",
+    "NumpyVerifier-proven0-quick",
+    "WidthDependent-proven3-full",
+)
 @pytest.mark.parametrize("form", ["quick", "full"])
 @pytest.mark.parametrize(
     ("faulty", "proven"),
@@ -207,6 +214,7 @@ def test_an_invariance_that_was_not_measured_is_named() -> None:
         require_exactness(verdict.model_copy(update={"invariances": tuple(without)}))
 
 
+@pytest.mark.slow
 def test_the_verdict_names_the_first_difference() -> None:
     verdict = gate(LaneVariant(shape_of()), "full")
     (lane,) = (v for v in verdict.invariances if v.invariance is LANE)

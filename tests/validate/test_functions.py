@@ -143,6 +143,7 @@ def test_a_static_artifact_passes_the_gates(stories: dict[Shapes, Artifact], sha
     assert golden.passed
 
 
+@pytest.mark.slow
 def test_functions_take_no_more_weights_than_a_range(stories: dict[Shapes, Artifact]) -> None:
     """Every weight stands once; only the graph is there for each function."""
     weights = {

@@ -220,6 +220,7 @@ def gate_and_up_swapped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SourceModel, "tensor_rows", swapped)
 
 
+@pytest.mark.fast_only("gate_and_up_swapped")
 @pytest.mark.parametrize("plant", [rows_unpermuted, next_channel_scales, gate_and_up_swapped])
 def test_a_bug_in_storing_is_red(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]

@@ -161,6 +161,7 @@ BUGS: Mapping[str, tuple[KVForm, str, object, Callable[..., object]]] = {
 }
 
 
+@pytest.mark.fast_only("position one too far", "rows put one slot late")
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_a_form_is_found(bug: str, tmp_path: Path) -> None:
     form, name, where, planted = BUGS[bug]

@@ -53,6 +53,7 @@ SHAPES: dict[str, tuple[str, Path, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.fast_only("openvino four sequences")
 @pytest.mark.parametrize("case", slow_but(SHAPES, "openvino four sequences", "torch outside"))
 def test_every_form_and_shape_passes_the_gates(case: str, tmp_path: Path) -> None:
     backend, gguf, options = SHAPES[case]
@@ -60,6 +61,7 @@ def test_every_form_and_shape_passes_the_gates(case: str, tmp_path: Path) -> Non
     require_gates(artifact, gguf, backend)
 
 
+@pytest.mark.slow
 def test_one_latent_of_each_row_is_kept_and_nothing_else(tmp_path: Path) -> None:
     artifact = converted(tmp_path)
     (shard,) = artifact.manifest.layer_shards
@@ -161,6 +163,7 @@ PLANTED: dict[str, Plant] = {
 }
 
 
+@pytest.mark.fast_only("keys of another head")
 @pytest.mark.parametrize("name", slow_but(PLANTED, *list(PLANTED)[:2]))
 def test_a_wrong_graph_is_red(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[name](monkeypatch)
@@ -275,6 +278,7 @@ def test_a_selection_bias_means_sigmoids_unless_the_file_says_otherwise(tmp_path
     }
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_a_head_s_are_a_contradiction(tmp_path: Path) -> None:
     manifest = converted(tmp_path).manifest
     assert not list(contradictions(manifest))
@@ -292,6 +296,7 @@ def test_rows_that_cannot_be_a_head_s_are_a_contradiction(tmp_path: Path) -> Non
 LITE = latent(3, 24, 8, 20, 40, None)
 
 
+@pytest.mark.slow
 def test_without_a_latent_of_queries_the_gates_pass(tmp_path: Path) -> None:
     gguf = Variant("deepseek2", LITE, plain_queries(4)).write(tmp_path / "lite.gguf")
     artifact = converted(tmp_path, gguf, sequences=2)

@@ -54,11 +54,13 @@ def test_a_table_of_another_width_is_refused(tmp_path: Path) -> None:
         SourceModel(file)
 
 
+@pytest.mark.slow
 def test_the_rows_of_positions_are_right(tmp_path: Path) -> None:
     verdict = golden_of(converted(tmp_path, context=128), GGUF)
     assert verdict.failures == ()
 
 
+@pytest.mark.fast_only("of the next position")
 @pytest.mark.parametrize("shift", [1, None], ids=["of the next position", "left out"])
 def test_wrong_rows_of_positions_are_red(
     shift: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -72,6 +72,7 @@ def converted(name: str, folder: Path, **options: Any) -> Artifact:
     return Artifact(build(FAMILIES / f"{name}.gguf", folder / "m.anespec", **OPTIONS | options).path)
 
 
+@pytest.mark.fast_only("qwen3moe-openvino")
 @pytest.mark.parametrize(("name", "backend"), GATED)
 def test_every_mixture_passes_the_gates(name: str, backend: str, once: Once, tmp_path: Path) -> None:
     gguf, shape = FAMILIES / f"{name}.gguf", ONE_BY_ONE.get(name, {})
@@ -89,6 +90,7 @@ def one_expert_fewer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(layers, "_routing", lambda plan, facts: replace(found(plan, facts), used=facts.used - 1))
 
 
+@pytest.mark.fast_only("torch")
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "torch", "openvino"))
 def test_experts_as_one_wide_mlp_pass_golden(backend: str, tmp_path: Path) -> None:
     artifact = converted("granitemoe", tmp_path, target=Target.MAC)

@@ -56,6 +56,7 @@ def test_plain_experts_pass_the_gates(name: str, tmp_path: Path) -> None:
     require_gates(artifact, gguf, backend)
 
 
+@pytest.mark.fast_only("torch")
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_plain_experts_as_one_wide_mlp_pass_golden(backend: str, tmp_path: Path) -> None:
     gguf = LATENT.write(tmp_path / "m.gguf")
@@ -66,6 +67,7 @@ def test_plain_experts_as_one_wide_mlp_pass_golden(backend: str, tmp_path: Path)
     assert golden_of(artifact, gguf, backend).failures == ()
 
 
+@pytest.mark.fast_only("mac")
 @pytest.mark.parametrize("target", Target)
 def test_the_plan_counts_the_bytes_that_are_stored(target: Target, tmp_path: Path) -> None:
     gguf = LATENT.write(tmp_path / "m.gguf")
@@ -118,6 +120,7 @@ PLANTED: dict[str, Plant] = {
 }
 
 
+@pytest.mark.fast_only("not squared")
 @pytest.mark.parametrize("name", slow_but(PLANTED, "not squared", "no scale"))
 def test_a_wrong_graph_is_red(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf = FAMILIES / f"{BASE}.gguf"

@@ -40,6 +40,7 @@ def verdict_of(verifier: RecurrentVerifier, form: Form = "quick") -> ExactnessVe
     return exactness_gate(verifier, HERE, form=form, elsewhere=elsewhere)
 
 
+@pytest.mark.fast_only("1-16", "1-64", "1-32", "3-32")
 @pytest.mark.parametrize("chunk", [16, 32, 64])
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_all_is_proven_of_a_verifier_that_keeps_every_promise(chunk: int, sequences: int) -> None:

@@ -217,6 +217,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
 }
 
 
+@pytest.mark.fast_only("mamba2: no D")
 @pytest.mark.parametrize("fault", slow_but(PLANTED, "mamba2: no D", "mamba2: state not carried"))
 def test_a_wrong_graph_is_red(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family, plant = PLANTED[fault]

@@ -45,6 +45,7 @@ def some_ids(reference: Reference, count: int, seed: int = 5) -> list[int]:
     return [(7 * i * i + 3 * i + seed) % reference.facts.vocabulary for i in range(count)]
 
 
+@pytest.mark.fast_only("ernie4_5", "olmo2", "granite", "apertus")
 @pytest.mark.parametrize("path", slow_but(FAMILIES, *FAMILIES[::6]), ids=lambda path: path.stem)
 def test_several_sequences_equal_single_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where rows and queries are cut into pieces."""

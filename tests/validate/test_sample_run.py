@@ -172,6 +172,7 @@ def test_where_the_reference_parts_its_own_text_goes_on_from_there(
     assert reading.own is None
 
 
+@pytest.mark.slow
 def test_what_holds_is_not_measured_again(
     artifact: Artifact, already_written: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.fast_only("torch outside")
 @pytest.mark.parametrize("case", slow_but(SHAPES, "openvino two sequences", "torch outside"))
 def test_every_form_and_shape_passes_the_gates(case: str, tmp_path: Path) -> None:
     backend, options = SHAPES[case]
@@ -92,6 +93,7 @@ def inputs_are_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(short_conv.ShardVars, "write", forgetting)
 
 
+@pytest.mark.fast_only("inputs_have_no_gate")
 @pytest.mark.parametrize("plant", [taps_are_reversed, inputs_have_no_gate, inputs_are_not_kept])
 def test_a_wrong_graph_is_red(
     plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +102,7 @@ def test_a_wrong_graph_is_red(
     assert is_red(converted(tmp_path), GGUF)
 
 
+@pytest.mark.slow
 def test_taps_of_the_slots_before_are_red(tmp_path: Path) -> None:
     artifact = converted(tmp_path)
     name = next(pool.mask_input for pool in artifact.manifest.pools if pool.reads == "taps")
@@ -162,6 +165,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.fast_only("one tap")
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_file_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
     variant, error, words = DAMAGED[name]

@@ -4,15 +4,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
 from anespec.runtime.drafters.memory.database import MemoryDatabase, UnusableDatabaseError
-from anespec.runtime.drafters.memory.earlier_files import old_tenants, take_over
 from anespec.runtime.drafters.memory.used_models import Model, note_model
 from anespec.system.errors import StorageError
-from anespec.system.safe_files import Folder
 from anespec.system.user_folders import private_folder
 
 SECONDS_BETWEEN_TRIES = 5.0
@@ -26,17 +24,6 @@ OTHER_USER = "another anespec (`anespec ps` shows the daemons)"
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
-
-
-def prepare(folder: Folder) -> None:
-    """Move the files of earlier versions in a vocabulary's folder to its database.
-
-    Raises:
-        OSError, StorageError: a file cannot be read, or the database cannot be written.
-    """
-    if old_tenants(folder):
-        with folder.alone(OTHER_USER, wait=LOCK_SECONDS), closing(MemoryDatabase(folder)) as database:
-            take_over(folder, database)
 
 
 class DatabaseAccess:
@@ -104,7 +91,6 @@ class DatabaseAccess:
             if self._database is None:
                 assert self._path is not None
                 folder = self._stack.enter_context(private_folder(self._path))
-                prepare(folder)
                 self._stack.enter_context(folder.alone(OTHER_USER, wait=LOCK_SECONDS, shared=True))
                 self._database = MemoryDatabase(folder)
                 self._stack.callback(self._database.close)

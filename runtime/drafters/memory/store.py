@@ -19,8 +19,7 @@ from anespec.runtime.drafters.memory.database import (
     MemoryDatabase,
     UnusableDatabaseError,
 )
-from anespec.runtime.drafters.memory.database_access import OTHER_USER, prepare
-from anespec.runtime.drafters.memory.earlier_files import old_tenants
+from anespec.runtime.drafters.memory.database_access import OTHER_USER
 from anespec.runtime.drafters.memory.request_record import TEXT_BYTES, LatestRequests, RequestRecord
 from anespec.runtime.drafters.memory.tables import Tenant, TenantFacts
 from anespec.runtime.drafters.memory.used_models import Model, noted_models
@@ -81,7 +80,7 @@ class DraftMemoryStore:
             for name in filter(_VOCABULARY.fullmatch, root.names()):
                 if stat.S_ISDIR(root.mode(name) or 0):
                     with root.folder(name) as vocabulary:
-                        if vocabulary.mode(NAME) is not None or old_tenants(vocabulary):
+                        if vocabulary.mode(NAME) is not None:
                             found.append(name)
         return found
 
@@ -125,18 +124,19 @@ class DraftMemoryStore:
         Raises:
             StorageError: the file cannot be changed, or another process uses the vocabulary.
         """
-        with _storage_errors(self.root / kept.vocabulary) as where, private_folder(where) as folder:
+        with (
+            _storage_errors(self.root / kept.vocabulary) as where,
+            private_folder(where) as folder,
+            folder.alone(OTHER_USER),
+        ):
             if kept.key:
-                prepare(folder)
-            with folder.alone(OTHER_USER):
-                if kept.key:
-                    with suppress(UnusableDatabaseError), closing(MemoryDatabase(folder)) as database:
-                        database.remove(kept.key)
-                        database.shrink()
-                        if database.tenants():
-                            return
-                for name in FILES:
-                    folder.remove(name)
+                with suppress(UnusableDatabaseError), closing(MemoryDatabase(folder)) as database:
+                    database.remove(kept.key)
+                    database.shrink()
+                    if database.tenants():
+                        return
+            for name in FILES:
+                folder.remove(name)
 
     def trim(self, most: int, mine: MemoryDatabase, vocabulary: str, in_use: set[str]) -> None:
         """Remove the least recently written tenants until all memories together have at most `most` bytes.
@@ -181,12 +181,11 @@ class DraftMemoryStore:
     @contextmanager
     def _database(self, vocabulary: str, *, alone: bool = False) -> Iterator[MemoryDatabase]:
         """Open the database of a vocabulary; with `alone` only if no other process uses it."""
-        with _storage_errors(self.root / vocabulary) as where, private_folder(where) as folder:
-            prepare(folder)
-            with ExitStack() as stack:
-                if alone:
-                    stack.enter_context(folder.alone(OTHER_USER))
-                yield stack.enter_context(closing(MemoryDatabase(folder)))
+        with _storage_errors(self.root / vocabulary) as where, ExitStack() as stack:
+            folder = stack.enter_context(private_folder(where))
+            if alone:
+                stack.enter_context(folder.alone(OTHER_USER))
+            yield stack.enter_context(closing(MemoryDatabase(folder)))
 
 
 @contextmanager

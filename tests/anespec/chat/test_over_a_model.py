@@ -62,6 +62,7 @@ def test_the_next_turn_reuses_what_the_model_has_read(chatting: Path) -> None:
     assert second.statistics.reused_tokens >= shared - 1
 
 
+@pytest.mark.slow
 def test_a_line_in_is_an_answer_out(chatting: Path) -> None:
     lines = 'def area(self):\n"""def\nvolume():"""\n/stats\n'
     options = ("--threads", "1", "-n", "5", "--seed", "7")
@@ -145,6 +146,7 @@ def test_a_message_holds_special_tokens_only_where_they_are_allowed(
         assert outcome.json["prompt_ids"].count(0) == ends
 
 
+@pytest.mark.slow
 def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
@@ -208,6 +210,7 @@ def verb(*arguments: str, answer: str = "") -> Result:
     return CliRunner().invoke(cli, arguments, input=answer)
 
 
+@pytest.mark.slow
 def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
     anespec.load(resolve_artifact(chatting), gates="now", threads=1).close()
     (listed,) = json.loads(verb("list", "--json").output)["models"]

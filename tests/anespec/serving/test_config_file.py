@@ -103,6 +103,7 @@ def test_a_name_that_no_file_can_have_is_one_sentence() -> None:
         request.names(None)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(file_options())), st.text(max_size=5) | st.integers() | st.booleans())
 def test_no_value_is_more_than_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: object

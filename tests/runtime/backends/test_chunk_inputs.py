@@ -91,6 +91,7 @@ def text(verifier: Verifier) -> list[int]:
     return [token.id for event in engine.generate(Request(prompt, 70)) for token in event.tokens]
 
 
+@pytest.mark.slow
 def test_an_artifact_of_two_sequences_runs_one_alone(once: Once, tmp_path: Path) -> None:
     """Passes then cover fewer slots of keys and values, and all places of the chunks as before."""
     path = hybrid(once, tmp_path)

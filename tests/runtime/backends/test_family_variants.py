@@ -45,7 +45,7 @@ PAIRS = [
 """Every variant on OpenVINO, which changes the graph most, and on one of the others in turn."""
 
 
-@pytest.mark.fast_only("llama all biases-openvino", "llama all biases-torch", "granite without rope-openvino")
+@pytest.mark.fast_only("llama all biases-torch")
 @pytest.mark.parametrize(("name", "backend"), PAIRS)
 def test_variants_equal_llama_cpp(name: str, backend: str, once: Once, tmp_path: Path) -> None:
     gguf = CASES[name].variant.write(tmp_path / "model.gguf")

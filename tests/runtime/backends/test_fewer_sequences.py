@@ -48,6 +48,7 @@ def test_logits_and_states_are_those_of_an_artifact_for_so_few(
     assert all((one == other).all() for one, other in zip(held, other_held, strict=True))
 
 
+@pytest.mark.slow
 def test_a_verdict_holds_for_so_many_alone(artifacts: dict[int, Path]) -> None:
     fewer, whole = Artifact(artifacts[4], sequences=1), Artifact(artifacts[4])
     one, all_of_them = (circumstances(artifact, "torch", 1) for artifact in (fewer, whole))

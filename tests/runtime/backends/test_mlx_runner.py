@@ -354,6 +354,7 @@ def unfused(program: Program, monkeypatch: pytest.MonkeyPatch) -> mlx.MLXRunner:
 ROWS = np.random.default_rng(1).normal(size=(32, HIDDEN)).astype(np.float16)
 
 
+@pytest.mark.fast_only("int4-block32", "fp16")
 @pytest.mark.parametrize("form", WeightFormat)
 def test_experts_in_use_give_the_sum_of_all_at_every_width(
     form: WeightFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def test_few_slots_give_the_bits_of_all(verifier: Verifier) -> None:
             assert all((a == b).all() for a, b in zip(kept, written, strict=True))
 
 
+@pytest.mark.fast_only("openvino-grouped")
 def test_slots_beyond_the_span_keep_their_bits_and_can_be_copied(verifier: Verifier) -> None:
     far = verifier.shape.sequences - 1
     expected, _ = played(cleared(verifier), [None], far)

@@ -44,6 +44,7 @@ def likeliest(shape: VerifierShape, text: Sequence[int], count: int) -> list[int
     return sequential_text(shape, 0, text, count, SamplingParameters())
 
 
+@pytest.mark.fast_only("full attention", "rows side by side")
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

@@ -195,6 +195,7 @@ def test_closing_releases_the_model_once() -> None:
     assert released == [1]
 
 
+@pytest.mark.slow
 def test_long_texts_are_opened_while_other_sessions_draft() -> None:
     """The engine opens them on another thread, and their sessions catch up with what came meanwhile."""
     shape = toy_shape(sequences=2, context=2400, pools=(KVCacheGroupShape("global", 2432, None),))

@@ -58,6 +58,7 @@ def cuts(ids: list[int], seed: int) -> list[list[int]]:
     return pieces
 
 
+@pytest.mark.fast_only("llama-spm-qwen2", "gpt-2-llama-spm")
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
 @settings(max_examples=60, deadline=None)
 @given(text=texts(60), seed=st.integers(0, 99))
@@ -84,6 +85,13 @@ def test_a_long_text_is_not_encoded_again_from_its_start() -> None:
     assert longest < 2 * SETTLED_BYTES < len(text)
 
 
+@pytest.mark.fast_only(
+    "phi-3-deepseek-coder-0",
+    "gpt-2-llama-spm-5",
+    "phi-3-deepseek-coder-5",
+    "qwen2-gpt-2-0",
+    "llama-spm-qwen2-0",
+)
 @pytest.mark.parametrize("prefix", [0, 5])
 @pytest.mark.parametrize(("target", "draft"), PAIRS)
 @settings(max_examples=60, deadline=None)

@@ -65,6 +65,7 @@ def test_settings_of_the_current_folder_have_no_effect(trapped: Path, program: s
     assert not (trapped.parent / "ran").exists()
 
 
+@pytest.mark.slow
 def test_settings_of_the_environment_keep_their_effect(tmp_path: Path) -> None:
     program = "from anespec.runtime.drafters.compiled import import_numba\n"
     program += "print(import_numba().core.config.DISABLE_JIT)"

@@ -151,6 +151,7 @@ def test_drafts_and_forced_tokens_change_no_text(data: st.DataObject, kind: str,
     assert output == expected
 
 
+@pytest.mark.slow
 def test_forced_tokens_are_as_the_tokenizer_writes_them() -> None:
     grammar = Grammar(kind="regex", text="The quick brown fox jumps over the lazy dog (now|later)")
     for name in ("phi-3", "gpt-2"):

@@ -240,6 +240,7 @@ def cut_answers(draw: st.DrawFn) -> list[str]:
     return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
+@pytest.mark.slow
 @given(cut_answers(), st.sampled_from(sorted(FORMS)), st.booleans(), st.sampled_from(["", "<think>\n"]))
 @settings(max_examples=400, deadline=None)
 def test_cuts_do_not_matter(parts: list[str], form: str, sure: bool, tail: str) -> None:

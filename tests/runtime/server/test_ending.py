@@ -116,6 +116,7 @@ def _until(happens: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_stream_that_has_begun_ends_properly_and_nothing_new_begins(owned: Model) -> None:
     def client(url: str, lifecycle: Lifecycle) -> None:
         with (
@@ -215,6 +216,7 @@ def test_nobody_waits_for_a_model_that_is_still_loaded(owned: Model) -> None:
     assert said[0].json()["error"]["code"] == "shutting_down"
 
 
+@pytest.mark.slow
 def test_hanging_up_again_and_again_makes_for_one_reload_more(owned: Model) -> None:
     begun: list[int] = []
     go_on = threading.Event()

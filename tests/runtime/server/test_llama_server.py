@@ -58,6 +58,7 @@ def test_a_completion_ends_before_a_stop_string_and_says_so(served: Running, mod
     assert (found["content"], found["stop_type"]) == (text[: text.index(text[10:14])], "word")
 
 
+@pytest.mark.slow
 def test_a_completion_matches_its_grammar(served: Running) -> None:
     def ask(**fields: object) -> dict[str, object]:
         return served.client.post("/completion", json={"prompt": "Once", "n_predict": 20, **fields}).json()

@@ -60,6 +60,7 @@ def test_an_answer_that_quotes_the_end_marker_ends_there(qwen: Tokenizer) -> Non
     assert qwen.decode(request.output, skip_special=False) == "It is <|im_end|>"
 
 
+@pytest.mark.slow
 def test_an_answer_is_cut_but_later_prompts_hold_it_whole(qwen: Tokenizer) -> None:
     said = (*TWO_TURNS, ("assistant", "so long"))
     (whole, later), (cut, same) = (list(requests_of(session(*said), qwen, most)) for most in (1024, 2))

@@ -173,6 +173,7 @@ def test_coarser_weights_diverge_further(stories: Mapping[WeightFormat, Artifact
     assert divergences == sorted(divergences)
 
 
+@pytest.mark.slow
 @needs_stories
 def test_damaged_weights_are_red(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stories: Mapping[WeightFormat, Artifact], text: Path

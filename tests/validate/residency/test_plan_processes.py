@@ -57,6 +57,9 @@ def judged(
     return residency_gate(artifact, silent, ChildPlans("dying_plans", seconds))
 
 
+@pytest.mark.fast_only(
+    "9--the process was killed, most likely for memory", "11--Core ML crashed \\\\(crash\\\\)"
+)
 @pytest.mark.parametrize(
     ("how", "words", "sentence"),
     [

@@ -171,6 +171,7 @@ def test_a_healthy_machine_asks_about_shapes_once(
     assert [len(step.trials) for step in report.steps] == [2, 1]
 
 
+@pytest.mark.slow
 def test_what_the_cpu_alone_gets_wrong_is_not_the_engine_s_fault(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -296,6 +297,7 @@ def test_what_was_ended_by_force_has_its_compiler_awaited(
     assert waits == [2, 4]
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_what_was_found(
     monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path
 ) -> None:

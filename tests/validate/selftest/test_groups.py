@@ -29,6 +29,7 @@ def beside_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTS", planted())
 
 
+@pytest.mark.slow
 def test_groups_in_processes_give_what_one_group_gives(folder: Path) -> None:
     stages: list[str] = []
     bench = Bench(StandInDevice(), SCALE, folder, stages.append)

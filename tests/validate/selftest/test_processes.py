@@ -48,6 +48,7 @@ def test_a_process_tells_its_stages_and_what_it_found(monkeypatch: pytest.Monkey
     assert not list(folder.glob("*.words"))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_noted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     record, _ = in_child(monkeypatch, folder, trial("plans", "lut6"), killed=("lut6",))
     assert record.outcome is Outcome.KILLED
@@ -55,6 +56,7 @@ def test_a_process_that_is_killed_is_noted(monkeypatch: pytest.MonkeyPatch, fold
     assert (record.failure.stage, record.failure.text[:7]) == ("predicting", "SIGKILL")
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     # Silent for so long is a process that hangs, and, on a machine with much to do, one that only starts.
     impatient = SCALE.model_copy(update={"silence": 3.0})

@@ -119,6 +119,7 @@ def test_times_are_the_worker_s_where_it_is_built(
     ]
 
 
+@pytest.mark.slow
 def test_first_uses_are_the_worker_s_where_it_is_built(
     monkeypatch: pytest.MonkeyPatch, folder: Path, over_workers: Path
 ) -> None:

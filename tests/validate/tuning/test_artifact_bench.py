@@ -58,6 +58,7 @@ def test_a_probe_runs_and_passes_its_gates(model: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["first-2.gguf"]
 
 
+@pytest.mark.slow
 def test_what_the_rules_fail_is_not_run_and_is_without_them(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ PROMPT = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
 LIMITS = WorkerLimits(pass_seconds=60)
 
 
-@pytest.mark.fast_only("outside-functions-rows_third", "at_position-functions-rows_last")
+@pytest.mark.fast_only("outside-functions-rows_third")
 @pytest.mark.parametrize(
     ("kv_form", "shapes", "layout"),
     [

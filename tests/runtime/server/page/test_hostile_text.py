@@ -26,6 +26,7 @@ HOSTILE = """<img src=x onerror="window.hacked=1"><script>window.hacked=1</scrip
 """
 
 
+@pytest.mark.slow
 def test_what_a_model_or_a_file_says_is_text(visit: Visit, script: Script, tmp_path: Path) -> None:
     script.answers.append(
         Said([Piece(HOSTILE, "lookup", True), *map(Piece, HOSTILE), Piece(HOSTILE, HOSTILE)])

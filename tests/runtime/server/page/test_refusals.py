@@ -73,6 +73,7 @@ def test_who_waits_for_a_turn_is_told_how_many_do(visit: Visit, script: Script, 
     visit.page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 def test_a_page_that_comes_while_a_model_loads_says_how_far_that_is(
     browser: Browser, daemon: Running, script: Script
 ) -> None:

@@ -9,6 +9,7 @@ from serving import Running, running
 from anespec.model import Model
 
 
+@pytest.mark.journey
 def test_the_page_shows_what_the_model_says_and_who_guessed_it(browser: Browser, served: Running) -> None:
     question = "Lily and Tom went to the park. Lily and Tom went to"
     messages = [{"role": "user", "content": question}]
