@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -15,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import command_of
 from daemons import until_true
 from file_server import FileServer, downloading_from, place
 from patience import PATIENCE
@@ -318,13 +318,11 @@ def test_a_trickle_ends(
 
 
 PATIENT = """
-from anespec.cli.main import main
 from anespec.models.url import connection
 
 connection.open_url.__kwdefaults__["patience"] = None
-main()
 """
-"""The command, which here waits for a server without end, so only the signal can end it."""
+"""Has a process wait for a server without end, so only a signal can end it."""
 
 
 @pytest.mark.fast_only("2")
@@ -340,7 +338,7 @@ def test_an_end_that_is_asked_for_comes_at_once(
         done.wait()
 
     server.raw = raw
-    command = [sys.executable, "-c", PATIENT, "pull", "--no-convert", server.url + "/files/llama.gguf"]
+    command = command_of("pull", "--no-convert", server.url + "/files/llama.gguf", before=PATIENT)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         try:
             assert asked.wait(PATIENCE)
