@@ -53,12 +53,13 @@ class ModelPool:
         reread: Callable[[], Names] | None = None,
         room_seconds: float = ROOM_SECONDS,
         turn_seconds: float = TURN_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with no model loaded. `reread` is called in a thread at a reload and returns the new
-        sources."""
+        sources. `clock` returns seconds."""
         self._served = {name: _served(name, source) for name, source in sources.items()}
         self._loader = loader
-        self._residents = Residents(limit, room_seconds, turn_seconds)
+        self._residents = Residents(limit, room_seconds, turn_seconds, clock)
         self._reread = reread
         self._closed = False
 

@@ -80,14 +80,18 @@ class Resident:
     leases: int = 0
     used: int = 0
     is_retired: bool = False
-    loaded: float = field(default_factory=time.monotonic)
-    looked: float = field(default_factory=time.monotonic)
     going: asyncio.Task[None] | None = None
+    clock: Callable[[], float] = time.monotonic
+    loaded: float = field(init=False)
+    looked: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loaded = self.looked = self.clock()
 
     async def is_sound(self) -> bool:
         """Return whether the model's files are unchanged since it was loaded, checked at most once a
         second."""
-        now = time.monotonic()
+        now = self.clock()
         if now - self.looked < SECONDS_BETWEEN_LOOKS:
             return True
         self.looked = now
@@ -102,14 +106,22 @@ class Resident:
 class Residents:
     """All models in memory. Use it on the event loop only."""
 
-    def __init__(self, limit: MemoryLimit | None, room_seconds: float, turn_seconds: float) -> None:
+    def __init__(
+        self,
+        limit: MemoryLimit | None,
+        room_seconds: float,
+        turn_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Start with no model. A `limit` of None allows any size.
 
-        A load waits at most `room_seconds` for memory. `turn_seconds` replaces TURN_SECONDS.
+        A load waits at most `room_seconds` for memory. `turn_seconds` replaces TURN_SECONDS. `clock` returns
+        seconds.
         """
         self._limit = limit
         self._room_seconds = room_seconds
         self._turn_seconds = turn_seconds
+        self._clock = clock
         self._all: list[Resident] = []
         self._reserved = 0
         self._uses = itertools.count(1)
@@ -153,7 +165,7 @@ class Residents:
                 f"{name} takes about {bytes_text(needed)} of memory, more than the {bytes_text(limit.bytes)} "
                 "of --memory; raise --memory"
             )
-        deadline = time.monotonic() + self._room_seconds
+        deadline = self._clock() + self._room_seconds
         while limit is not None and not limit.holds(self._taken, needed):
             for each in self._candidates():
                 if give_way(each):
@@ -162,10 +174,10 @@ class Residents:
             taken, change = self._taken, self._changed
             until = min([deadline, *(end for each in self._all if (end := self._end_of_turn(each)))])
             try:
-                async with asyncio.timeout(until - time.monotonic()):
+                async with asyncio.timeout(until - self._clock()):
                     await change.wait()
             except TimeoutError:
-                if time.monotonic() < deadline:
+                if self._clock() < deadline:
                     continue
                 raise ApiError(
                     503,
@@ -178,7 +190,7 @@ class Residents:
 
     def add(self, name: str, found: Found, model: ResidentModel) -> Resident:
         """Register the model that the reservation was for."""
-        resident = Resident(name, found, model, used=next(self._uses))
+        resident = Resident(name, found, model, used=next(self._uses), clock=self._clock)
         self._all.append(resident)
         self.give_up(found.memory)
         return resident
@@ -211,7 +223,7 @@ class Residents:
     def _end_of_turn(self, resident: Resident) -> float | None:
         """Return the time from which a model in use may be unloaded; None if that time has passed."""
         end = resident.loaded + self._turn_seconds
-        return end if end > time.monotonic() else None
+        return end if end > self._clock() else None
 
     @property
     def _taken(self) -> int:

@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from anespec.runtime.drafters import DraftSource, TopKLogits
 from anespec.runtime.engine.commit import Committed, commit_rows, look_ahead
@@ -92,17 +92,19 @@ class Engine:
         repetition_filter: float = 0.0,
         min_draft_len: int | None = None,
         ring_bytes: int = RING_BYTES,
-        clock: Callable[[], float] = perf_counter,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Use the features that are `proven` for the verifier, and drafts of `source` if they are.
 
         `costs` decide which drafts are worth their rows, and learn the time of every pass. For
         `repetition_filter` and `min_draft_len` see DraftPolicy. `ring_bytes` is the budget for saved ring
-        states (see RingStates). `clock` returns seconds.
+        states (see RingStates). `clock` returns seconds; it also replaces the time that a thread computes,
+        after which drafts are late.
         """
         self._verifier = verifier
         self._shape = verifier.shape
-        self.clock = clock
+        computing = clock or thread_time
+        self.clock = clock = clock or perf_counter
         self.counts = PassCounts()
         self.counts_of = TenantCounts()
         self._source = source
@@ -117,7 +119,11 @@ class Engine:
         self._store = RegionStore(verifier, proven, ring_bytes)
         self._scheduler = Scheduler(verifier.shape, self._store, proven.reuse_prefixes, clock)
         self._speculation = Speculation(
-            source if proven.speculate else None, self._policy, verifier.shape.vocabulary, clock
+            source if proven.speculate else None,
+            self._policy,
+            verifier.shape.vocabulary,
+            clock,
+            computing,
         )
         self._speculates = proven.speculate
         self._numbers = itertools.count()

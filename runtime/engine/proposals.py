@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from anespec.runtime.drafters import Draft, DraftSession, DraftSource, Outcome, TopKLogits, weigh
 from anespec.runtime.engine.sequences import ActiveSequence
@@ -20,11 +20,17 @@ _log = logging.getLogger(__name__)
 
 LATE_FACTOR = 20
 LATE_FLOOR = 0.05
-"""Seconds. A source is late after LATE_FACTOR times the cost that it declares, but never before this."""
+"""Seconds. A source is late after LATE_FACTOR times the cost that it declares, but never before this.
+
+What counts is the time that the thread computes: on a busy machine it also waits for a processor, which is no
+fault of the source."""
+
+LATE_WAITING = 20
+"""A source that waits, for example for other threads, computes nothing. It is late after this many times the
+seconds of one that computes, since a busy machine makes any source wait."""
 
 MAX_LATE = 1
-"""Times in a row that a source may return its drafts late. A busy machine delays any thread for a moment, and
-opening sessions again is expensive."""
+"""Times in a row that a source may return its drafts late, since opening sessions again is expensive."""
 
 _LEAST_PROBABILITY = 1e-9
 
@@ -51,12 +57,17 @@ class Speculation:
         policy: DraftPolicy,
         vocabulary: int,
         clock: Callable[[], float] = perf_counter,
+        computing: Callable[[], float] = thread_time,
     ) -> None:
-        """Draft as `policy` decides, and nothing if `source` is None. `clock` returns seconds."""
+        """Draft as `policy` decides, and nothing if `source` is None.
+
+        `clock` returns seconds, `computing` the seconds that the calling thread has computed.
+        """
         self._source = source
         self._policy = policy
         self._vocabulary = vocabulary
         self._clock = clock
+        self._computing = computing
         self._drafting: dict[int, Drafting] = {}
         self._back_off = BackOff()
         self._passes = 0
@@ -235,8 +246,8 @@ class Speculation:
         """Return the source's drafts.
 
         Raises:
-            LateError: they took too long, more than MAX_LATE times in a row; or they are late on their own
-                thread, which still computes them.
+            LateError: they took too long to compute, or far too long in all, more than MAX_LATE times in a
+                row; or they are late on their own thread, which still computes them.
         """
         cost = source.cost
         most = max(LATE_FLOOR, LATE_FACTOR * cost.microseconds * 1e-6 * len(asks))
@@ -249,10 +260,11 @@ class Speculation:
                 if not self._running.done():
                     raise LateError(f"{source.name} took more than {most:.2g} s") from None
                 return self._running.result()
-        began = self._clock()
+        began, computing_began = self._clock(), self._computing()
         drafts = source.propose(asks)
-        took = self._clock() - began
-        self._late = self._late + 1 if took > most else 0
+        took, computed = self._clock() - began, self._computing() - computing_began
+        is_late = computed > most or took > LATE_WAITING * most
+        self._late = self._late + 1 if is_late else 0
         if self._late > MAX_LATE:
             raise LateError(f"{source.name} took {took:.2g} s, more than {most:.2g}")
         return drafts

@@ -46,9 +46,10 @@ class CommandResult:
         return errors == lines[-1:] and "Traceback" not in self.err
 
 
-def command_of(*arguments: object) -> list[str]:
-    """What runs `anespec` with the arguments."""
-    return [sys.executable, "-c", "from anespec.cli.main import main; main()", *map(str, arguments)]
+def command_of(*arguments: object, before: str = "") -> list[str]:
+    """What runs `anespec` with the arguments; `before` is Python that the process runs before."""
+    program = f"{before}\nfrom anespec.cli.main import main; main()"
+    return [sys.executable, "-c", program, *map(str, arguments)]
 
 
 def run(

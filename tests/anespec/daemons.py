@@ -11,8 +11,7 @@ from pathlib import Path
 
 import httpx
 from commands import CommandResult, command_of, run
-
-PATIENCE = 60.0
+from patience import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,16 @@ class Started:
 
 
 @contextlib.contextmanager
-def started(folder: Path, *arguments: object, **variables: str) -> Iterator[Started]:
-    """Serve while the block lasts; `folder` gets the state folder and the log."""
+def started(folder: Path, *arguments: object, before: str = "", **variables: str) -> Iterator[Started]:
+    """Serve while the block lasts; `folder` gets the state folder and the log.
+
+    `before` is Python that the process runs before the command.
+    """
     environment = dict(os.environ) | {"XDG_STATE_HOME": str(folder / "state")} | variables
     log = folder / "log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command_of("serve", "--port", 0, "--threads", 1, *arguments),
+            command_of("serve", "--port", 0, "--threads", 1, *arguments, before=before),
             cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
     assert process.stdout is not None

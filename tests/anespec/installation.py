@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands import CommandResult
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = """
@@ -35,7 +36,7 @@ class Installation:
         command = [str(self.folder / "bin" / "anespec"), *map(str, arguments)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         return CommandResult(done.returncode, done.stdout, done.stderr)
 

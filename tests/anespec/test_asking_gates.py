@@ -13,6 +13,7 @@ from commands import command_of, run
 from fresh_process import answered_here
 from html_page import Page
 from once import Once
+from patience import PATIENCE
 from slow import slow_but
 
 from anespec.cli.verbs.generate import generate
@@ -256,7 +257,7 @@ def test_progress_fits_a_terminal_of_80_columns(judged: Path) -> None:
     program = f"{python} -c 'from anespec.cli.main import main; main()' {command}"
     done = subprocess.run(
         ["script", "-qec", f"stty cols 80; {program}", "/dev/null"],
-        capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     frames = re.split(r"[\r\n]|\x1b\[\d*[A-K]|\x1b\[\?25[hl]", done.stdout)

@@ -1,6 +1,7 @@
 """A model that no gate has judged runs at once, and what the gates prove beside it is taken up."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -8,7 +9,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -17,6 +20,7 @@ from converting import build_once
 from daemons import started, until_true
 from gguf import GGUFReader
 from once import Once
+from patience import PATIENCE
 
 import anespec
 from anespec.checking.background import Checks
@@ -28,10 +32,12 @@ from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, file_sha256
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.model import Model
-from anespec.models.loading import open_artifact
+from anespec.models.loading import OpenedModel, costs_here, open_artifact
 from anespec.runtime.backends import circumstances
 from anespec.runtime.options import LoadOptions, WhenGates
+from anespec.runtime.passes import PassPlan
 from anespec.runtime.proven import Proven
+from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.system.errors import GoldenGateError
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.validate.check_parts import CheckReport, Part
@@ -42,7 +48,6 @@ from anespec.validate.golden.figures import GoldenFile
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
 PROMPT = "def area("
-PATIENCE = 240.0
 LATER = LoadOptions(gates=WhenGates.LATER, threads=1)
 
 
@@ -75,10 +80,35 @@ def until(condition: Callable[[], bool], pause: float = 0.05) -> None:
         time.sleep(pause)
 
 
-def wait_for_a_step(model: Model, checking: str) -> None:
-    """Until the check is further than it was, or two seconds are over."""
-    end = time.monotonic() + 2
-    until(lambda: model.checking != checking or time.monotonic() > end)
+def share_of(model: Model) -> float:
+    """How far the check of a model is, within its steps, too."""
+    check = model._running._check
+    return 1.0 if check is None else check._check.share
+
+
+def wait_for_progress(model: Model) -> None:
+    """Until the check is further than it is now, or has ended."""
+    share = share_of(model)
+    until(lambda: model.checking is None or share_of(model) > share)
+
+
+@contextlib.contextmanager
+def passes_stop_before(model: Model, number: int) -> Iterator[threading.Event]:
+    """The model's passes stop before this one of the block, until the event is set."""
+    verifier, numbers, go_on = model._running.opened.verifier, itertools.count(1), threading.Event()
+    submit = verifier.submit
+
+    def submit_later(plan: PassPlan) -> None:
+        if next(numbers) == number:
+            assert go_on.wait(PATIENCE)
+        submit(plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verifier, "submit", submit_later)
+        try:
+            yield go_on
+        finally:
+            go_on.set()
 
 
 def is_checked() -> bool:
@@ -112,8 +142,8 @@ def test_texts_are_the_same_over_the_moment_of_the_change(artifact: Path) -> Non
         while (checking := model.checking) is not None:
             seen.add(checking)
             assert model.generate(PROMPT, max_tokens=100).text == first.text
-            # The check is stopped while a request runs, so it gets its time for another step.
-            wait_for_a_step(model, checking)
+            # The check is stopped while a request runs, so it gets its time to go on.
+            wait_for_progress(model)
         # Where the machine was busy when passes were timed, drafts may not pay, and then none is run.
         model._running.take_up(model._running.proven, None)
         last = model.generate(PROMPT, max_tokens=100)
@@ -138,10 +168,16 @@ def test_a_request_that_runs_while_it_is_proven_goes_on_with_drafts(artifact: Pa
     with anespec.load(artifact, LATER, gates=WhenGates.NEVER) as model:
         plain = model.generate(PROMPT, max_tokens=200, ignore_eos=True)
         assert plain.statistics.proposed == 0
-        chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
-        before = [next(chunks) for _ in range(20)]
-        assert not any(chunk.drafted for chunk in before)
-        model._running.take_up(Proven(speculate=True, widths=(model.manifest.block,)), None)
+        with ThreadPoolExecutor(1) as other, passes_stop_before(model, 40) as go_on:
+            chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
+            before = [next(chunks) for _ in range(20)]
+            assert not any(chunk.drafted for chunk in before)
+            proven = Proven(speculate=True, widths=(model.manifest.block,))
+            taken_up = other.submit(model._running.take_up, proven, None)
+            # It is taken up between two passes, so the next one may go on once it has been asked for.
+            until(lambda: bool(model._running.service._commands) or taken_up.done())
+            go_on.set()
+            taken_up.result(PATIENCE)
         after = list(chunks)
         assert any(chunk.drafted for chunk in after), "drafts are accepted from then on"
         assert "".join(chunk.text for chunk in [*before, *after]) == plain.text
@@ -153,9 +189,10 @@ def test_the_check_is_stopped_while_a_request_runs(artifact: Path) -> None:
         until(lambda: bool(children()))
         (child,) = children()
         until(lambda: child.nice() == 19)
-        chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
-        next(chunks)
-        until(lambda: child.status() == psutil.STATUS_STOPPED)
+        with passes_stop_before(model, 40):
+            chunks = model.stream(PROMPT, max_tokens=200, ignore_eos=True)
+            next(chunks)
+            until(lambda: child.status() == psutil.STATUS_STOPPED)
         chunks.close()
         until(lambda: child.status() != psutil.STATUS_STOPPED)
     until(lambda: not children())
@@ -367,17 +404,29 @@ def test_a_daemon_answers_503_for_a_model_that_is_found_wrong(failing: Path, tmp
     with started(tmp_path, failing, ANESPEC_GATES="later") as daemon:
         until(lambda: "checking" not in daemon.get("/health").json(), pause=0.3)
         body = {"prompt": PROMPT, "max_tokens": 2}
-        answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
+        answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=PATIENCE)
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "model_wrong"
         assert "does not compute what its GGUF means" in daemon.log.read_text()
 
 
 @pytest.mark.slow
-def test_now_asks_before_anything_runs(artifact: Path) -> None:
-    began = time.monotonic()
+def test_now_asks_before_anything_runs(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gates_took, slept = 1e6, [0.0]
+
+    def clock() -> float:
+        return time.monotonic() + slept[0]
+
+    def costs_much_later(opened: OpenedModel, proven: Proven, watch: ProgressCallbacks) -> PassCosts:
+        slept[0] += gates_took
+        return costs_here(opened, proven, watch)
+
+    for module in ("anespec.model", "anespec.models.loading", "anespec.checking.proven_service"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("anespec.checking.proven_service.costs_here", costs_much_later)
+    began = clock()
     with anespec.load(artifact, gates="now", threads=1) as model:
-        assert model.gate_seconds > model.load_seconds > 0, "the gates are no part of loading"
-        assert model.gate_seconds + model.load_seconds <= time.monotonic() - began
+        assert model.gate_seconds >= gates_took > model.load_seconds > 0, "the gates are no part of loading"
+        assert model.gate_seconds + model.load_seconds <= clock() - began
         assert model.speculates
         assert model.checking is None

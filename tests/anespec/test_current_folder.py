@@ -16,6 +16,7 @@ from commands import CommandResult
 from daemons import until_true
 from installation import Installation, install
 from opened_files import opened_in, traced, traces_here
+from patience import PATIENCE
 
 from anespec.cli.main import VERBS
 
@@ -42,8 +43,6 @@ NOT_RUN = {
 
 LIBRARIES = Path(pytest.__file__).resolve().parents[4]
 """Where this environment is installed."""
-
-PATIENCE = 300.0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from converting import build
+from patience import PATIENCE
 from tiny_model import write_gguf
 
 from anespec.cli.main import cli
@@ -65,7 +66,7 @@ def test_the_examples_run(gguf: Path, artifact: Path, tmp_path: Path) -> None:
             "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "",
             "NUMBA_CACHE_DIR": os.environ["NUMBA_CACHE_DIR"],
         },
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout

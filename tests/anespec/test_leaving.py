@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import CommandResult
+from patience import PATIENCE
 
 COMMAND = "import sys, anespec.cli.main as command; sys.argv[0] = 'anespec'; {planted}; command.main()"
 
@@ -34,7 +35,7 @@ def run_with(planted: str, *arguments: object, into: Path | None = None) -> Comm
             stderr=subprocess.PIPE,
             env=environment,
             text=True,
-            timeout=300,
+            timeout=PATIENCE,
             check=False,
         )
     return CommandResult(done.returncode, done.stdout or "", done.stderr)

@@ -11,6 +11,7 @@ import termios
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 import anespec
 from anespec.api import watcher_of
@@ -72,7 +73,7 @@ def test_a_terminal_gets_a_bar(tmp_path: Path) -> None:
     shown = ""
     try:
         while re.search(r"converting .*\d+%", shown) is None:
-            assert select.select([ours], [], [], 120)[0], shown
+            assert select.select([ours], [], [], PATIENCE)[0], shown
             shown += os.read(ours, 1 << 16).decode(errors="replace")
     finally:
         process.kill()

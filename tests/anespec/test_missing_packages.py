@@ -14,6 +14,7 @@ import pytest
 from commands import CommandResult
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from patience import PATIENCE
 
 from anespec.embedded import model_path
 from anespec.system import packages
@@ -37,7 +38,7 @@ def run_without(missing: tuple[str, ...], *arguments: object) -> CommandResult:
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
-        capture_output=True, text=True, timeout=600, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     return CommandResult(done.returncode, done.stdout, done.stderr)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from patience import PATIENCE
 
 import anespec
 import anespec.models.cache as preparing
@@ -117,10 +118,10 @@ def test_two_at_once_convert_once(cache: ModelCache, model: Path, maker: Maker) 
             pass
 
     # The first is held up until the second waits for it.
-    maker.before_writing = lambda: None if waiting.wait(20) else pytest.fail("nobody waits")
+    maker.before_writing = lambda: None if waiting.wait(PATIENCE) else pytest.fail("nobody waits")
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(cache.artifact_of, model, BUILD, Shown) for _ in range(2)]
-        assert both[0].result(60) == both[1].result(60)
+        assert both[0].result(PATIENCE) == both[1].result(PATIENCE)
     assert maker.made == ["tiny.gguf"]
 
 

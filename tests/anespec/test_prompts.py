@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from commands import CommandResult, command_of, run
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE
 from tiny_model import write_gguf
 
 import anespec.cli.prompts as prompts
@@ -107,7 +108,7 @@ def test_a_prompt_file_that_may_never_end_is_refused(tmp_path: Path, name: str) 
 @pytest.mark.slow
 def test_standard_input_is_bounded(artifact: Path) -> None:
     command = f"{shlex.join(command_of('generate', artifact, '-p', '-'))} </dev/zero"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False)
     outcome = CommandResult(done.returncode, done.stdout, done.stderr)
     assert outcome.code == 7
     assert outcome.is_one_sentence(), outcome.err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import command_of
+from patience import PATIENCE
 from slow import slow_but
 
 VERBS = {
@@ -25,7 +26,7 @@ VERBS = {
 
 def _shell(command: str, cwd: Path) -> tuple[int, str]:
     done = subprocess.run(
-        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+        ["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     return done.returncode, done.stderr
 
@@ -117,7 +118,7 @@ def test_an_interruption_of_generate_says_what_is_whole(
     artifact: Path, form: tuple[str, ...], printed: str | None
 ) -> None:
     command = [sys.executable, "-c", INTERRUPTED_RUN, "generate", str(artifact), "-p", "hello", *form]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     said = "interrupted; the printed text is correct as far as it goes"
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == said
@@ -135,6 +136,6 @@ def test_an_interruption_once_the_work_is_done_changes_nothing() -> None:
         "m.leave = late; m.main()"
     )
     command = [sys.executable, "-c", program, "validate", "--explain", "all", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["rules"]

@@ -1,26 +1,30 @@
 """Servers of files that mean harm or keep to no rule: nothing fills, nothing waits for ever."""
 
+import contextlib
+import itertools
 import logging
 import os
 import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commands import command_of
+from daemons import until_true
 from file_server import FileServer, downloading_from, place
+from patience import PATIENCE
 
 from anespec.models.fetched import ROOM_KEPT
 from anespec.models.remote import fetch, fetched
 from anespec.models.url import connection, download
 from anespec.models.url.name import UrlName, is_private, path_of, shown_url
 from anespec.system.errors import AnespecError, Interrupted, StorageError, UsageError
-from anespec.system.progress import ProgressCallbacks
+from anespec.system.progress import Progress, ProgressCallbacks
 
 MUCH = 64 << 20
 """Bytes that no buffer on the way takes."""
@@ -291,23 +295,34 @@ def test_secrets_of_a_url_are_not_shown(server: FileServer, caplog: pytest.LogCa
 def test_a_trickle_ends(
     server: FileServer, head: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(connection, "LEAST_SECONDS", 0.2)
-    done = threading.Event()
+    # Whoever reads looks at the clock before and after, so each read takes a second, as the clock says.
+    looks = itertools.count()
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(looks)))
+    done, asked = threading.Event(), []
 
     def raw(write: Write, request: BaseHTTPRequestHandler) -> None:
+        asked.append(None)
         write(head)
-        while not done.wait(0.02):
+        while not done.wait(0.002):
             write(b"x")
 
     server.raw = raw
-    began = time.monotonic()
     try:
         with pytest.raises(StorageError, match=r"the connection broke|cannot be reached"):
             fetched(place(server))
     finally:
         done.set()
-    assert time.monotonic() - began < 5
+    # A read more than fit in the time ends a connection; two are of its head.
+    assert next(looks) / 2 <= len(asked) * (connection.LEAST_SECONDS + 3)
     assert left(tmp_path) == []
+
+
+PATIENT = """
+from anespec.models.url import connection
+
+connection.open_url.__kwdefaults__["patience"] = None
+"""
+"""Has a process wait for a server without end, so only a signal can end it."""
 
 
 @pytest.mark.fast_only("2")
@@ -323,13 +338,14 @@ def test_an_end_that_is_asked_for_comes_at_once(
         done.wait()
 
     server.raw = raw
-    command = command_of("pull", "--no-convert", server.url + "/files/llama.gguf")
+    command = command_of("pull", "--no-convert", server.url + "/files/llama.gguf", before=PATIENT)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ) as process:
         try:
-            assert asked.wait(60)
-            time.sleep(0.3)
+            assert asked.wait(PATIENCE)
+            # Once it has the file's beginning, it waits for the rest.
+            until_true(lambda: "partial" in left(tmp_path))
             process.send_signal(number)
-            _, said = process.communicate(timeout=10)
+            _, said = process.communicate(timeout=PATIENCE)
         finally:
             done.set()
             process.kill()
@@ -353,10 +369,10 @@ def test_a_second_run_says_what_it_waits_for(server: FileServer, tmp_path: Path)
     server.raw = raw
     first = threading.Thread(target=fetched, args=(place(server),))
     first.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     second = threading.Thread(target=fetched, args=(place(server), ProgressCallbacks(note=note)))
     second.start()
-    was_said = done.wait(10)
+    was_said = done.wait(PATIENCE)
     done.set()
     first.join()
     second.join()
@@ -383,12 +399,12 @@ def test_who_waited_for_a_download_that_failed_begins_it(server: FileServer, tmp
     server.raw = raw
     failing = threading.Thread(target=first)
     failing.start()
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE)
     found: list[Path] = []
     watch = ProgressCallbacks(note=lambda _: done.set())
     waiting = threading.Thread(target=lambda: found.append(fetched(place(server), watch)))
     waiting.start()
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     failing.join()
     waiting.join()
     assert found[0].read_bytes() == server.content
@@ -426,14 +442,23 @@ def test_a_server_that_never_gets_further_is_given_up(server: FileServer) -> Non
 
 
 def test_an_interruption_says_what_is_kept(server: FileServer) -> None:
+    came, done = threading.Event(), threading.Event()
+
+    @contextlib.contextmanager
+    def shares(title: str) -> Iterator[Progress]:
+        yield lambda note, share=None: came.set() if note.startswith("5.0 kB of ") else None
+
     def raw(write: Write, request: BaseHTTPRequestHandler) -> None:
         write(b'HTTP/1.1 200 OK\r\nETag: "one"\r\nContent-Length: 9000\r\n\r\nGGUF' + bytes(5000))
-        time.sleep(0.5)
+        assert came.wait(PATIENCE)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.5)
+        done.wait()
 
     server.raw = raw
-    with pytest.raises(
-        Interrupted, match=r"is kept \(5.0 kB\), and the next run continues there if the server"
-    ):
-        fetched(place(server))
+    try:
+        with pytest.raises(
+            Interrupted, match=r"is kept \(5.0 kB\), and the next run continues there if the server"
+        ):
+            fetched(place(server), ProgressCallbacks(shares=shares))
+    finally:
+        done.set()

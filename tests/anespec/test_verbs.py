@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import CommandResult, command_of, run
+from patience import PATIENCE
 from slow import slow_but
 
 IDS = [5, 17, 300, 41, 5, 17, 300, 41, 5, 17]
@@ -320,7 +321,7 @@ def test_prompt_files_of_something_else_are_refused(artifact: Path, tmp_path: Pa
 def test_standard_input_that_is_no_text(artifact: Path, redirection: str) -> None:
     """Closed, and binary."""
     command = f"{shlex.join(command_of('generate', artifact, '-p', '-', '--threads', 1))} {redirection}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False)
     outcome = CommandResult(done.returncode, done.stdout, done.stderr)
     assert outcome.code == 7
     assert outcome.is_one_sentence()

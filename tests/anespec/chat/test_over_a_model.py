@@ -14,6 +14,7 @@ from chatty_model import write_chatty
 from click.testing import CliRunner, Result
 from commands import command_of, run
 from file_server import FileServer, serving_file
+from patience import PATIENCE
 from scripted import Seen
 
 import anespec
@@ -166,7 +167,7 @@ def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> 
         os.write(ours, b"\x04")
         while terminal.read():
             pass
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.wait()
@@ -174,9 +175,6 @@ def test_a_terminal_has_a_prompt_and_the_end_of_input_leaves(chatting: Path) -> 
     assert "/help lists commands" in terminal.shown
     assert "\x1b[32m" not in terminal.shown
     assert "def area" in (chatting.parent / "anespec" / "chat_history").read_text()
-
-
-LONGEST_SILENCE = 60.0
 
 
 class Terminal:
@@ -195,7 +193,7 @@ class Terminal:
 
     def read(self) -> bool:
         """Some more; False at the end."""
-        ready, _, _ = select.select([self.descriptor], [], [], LONGEST_SILENCE)
+        ready, _, _ = select.select([self.descriptor], [], [], PATIENCE)
         assert ready, self.shown
         try:
             part = os.read(self.descriptor, 1 << 16)

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from chatty_model import write_chatty
 from commands import run
+from patience import PATIENCE
 from serving import running
 
 import anespec
@@ -88,12 +89,12 @@ def test_the_space_behind_the_name_is_none_of_an_answers_text(trained: Path) -> 
         assert prompt.is_spaced and not model.tokenizer.decode(prompt.ids).endswith(" ")
         # Whatever this model says, its answer shall begin with a space.
         body = {"messages": asked, "max_tokens": 24, "temperature": 0, "grammar": 'root ::= "  ab" [a-z ]+'}
-        whole = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).json()
+        whole = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
         text = whole["choices"][0]["message"]["content"]
         assert text.startswith(" ab")
         told = ""
         with httpx.stream(
-            "POST", f"{served.url}/v1/chat/completions", json=body | {"stream": True}, timeout=60
+            "POST", f"{served.url}/v1/chat/completions", json=body | {"stream": True}, timeout=PATIENCE
         ) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: {"):
@@ -104,7 +105,7 @@ def test_the_space_behind_the_name_is_none_of_an_answers_text(trained: Path) -> 
 
 def ask(url: str, messages: list[dict[str, str]]) -> str:
     body = {"messages": messages, "max_tokens": 24, "temperature": 0}
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
     return str(answer["choices"][0]["message"]["content"])
 
 

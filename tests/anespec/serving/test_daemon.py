@@ -15,7 +15,8 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from commands import run
-from daemons import PATIENCE, Started, started, until_true
+from daemons import Started, started, until_true
+from patience import PATIENCE
 
 from anespec.cli.main import cli
 from anespec.system.errors import StorageError, UsageError
@@ -114,12 +115,30 @@ def test_a_model_that_is_not_there_is_told_at_the_start(measured: Path, tmp_path
         assert "Traceback" not in found.log.read_text()
 
 
+HELD = """
+import time
+from pathlib import Path
+from anespec.serving.loader import ArtifactLoader
+
+load = ArtifactLoader.load
+
+def load_later(*arguments):
+    while not Path("seen").exists():
+        time.sleep(0.01)
+    return load(*arguments)
+
+ArtifactLoader.load = load_later
+"""
+"""Has a daemon load nothing before there is the file `seen` in its folder."""
+
+
 def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
-    """Ask until it is ready whether it is, and whether it runs."""
+    """Ask until it is ready whether it is, and whether it runs; it loads its model after the first answer."""
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://localhost") as client:
         while not seen or seen[-1][1] != 200:
             with contextlib.suppress(httpx.HTTPError):
                 seen.append((client.get("/livez").status_code, client.get("/health").status_code))
+                (socket.parent / "seen").touch()
             time.sleep(0.01)
 
 
@@ -128,8 +147,8 @@ def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> N
     seen: list[tuple[int, int]] = []
     watching = threading.Thread(target=watch_health, args=(socket, seen), daemon=True)
     watching.start()
-    with started(tmp_path, measured, "--unix", socket) as daemon:
-        watching.join(30)
+    with started(tmp_path, measured, "--unix", socket, before=HELD) as daemon:
+        watching.join(PATIENCE)
         assert seen[0] == (200, 503) and seen[-1] == (200, 200)
         assert f"unix:{socket}" in daemon.ready
         assert socket.stat().st_mode & 0o077 == 0
@@ -143,7 +162,7 @@ def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> N
         assert daemon.command("stop", "nobody").is_one_sentence()
         stopped = daemon.command("stop", "--json")
         assert stopped.json == {"stopped": [daemon.process.pid], "forced": []}
-        assert daemon.process.wait(30) == 0
+        assert daemon.process.wait(PATIENCE) == 0
         assert not socket.exists()
         assert daemon.command("ps", "--json").json == {"daemons": []}
         assert daemon.command("stop").code == 2

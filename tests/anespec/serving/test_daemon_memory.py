@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 from commands import run
-from daemons import PATIENCE, Started, started, until_true
+from daemons import Started, started, until_true
+from patience import PATIENCE
 
 ONE, TWO, OTHER = "0123456789abcdef", "fedcba9876543210", "0f1e2d3c4b5a6978"
 

@@ -8,12 +8,12 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from commands import command_of
-from daemons import PATIENCE, started, until_true
+from daemons import started, until_true
+from patience import PATIENCE
 
 DRAWN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -59,7 +59,6 @@ def test_in_a_terminal_nothing_stays_of_progress_and_the_end_is_told(gguf: Path,
     reading.start()
     try:
         until_true(lambda: b"/v1 for clients" in b"".join(parts))
-        time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
     finally:
@@ -109,9 +108,11 @@ def test_answers_that_are_waited_for_at_the_end_are_counted(measured: Path, tmp_
             # A request whose body does not come.
             client.sendall(
                 b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                b"Content-Length: 9\r\n\r\n"
+                b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"
             )
-            time.sleep(0.5)
+            # The daemon says this once it waits for the body.
+            client.settimeout(PATIENCE)
+            assert client.recv(100).startswith(b"HTTP/1.1 100 ")
             daemon.process.send_signal(signal.SIGTERM)
             daemon.process.wait(PATIENCE)
         log = daemon.log.read_text()

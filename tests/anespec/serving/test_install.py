@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE
 
 from anespec.cli.main import cli
 from anespec.serving.start import READY, tell_system
@@ -146,7 +147,7 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix
     address = f"@anespec-{tmp_path.name}-test" if prefix else str(tmp_path / "n")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as system:
         system.bind(f"\0{address[1:]}" if prefix else address)
-        system.settimeout(5)
+        system.settimeout(PATIENCE)
         monkeypatch.setenv("NOTIFY_SOCKET", address)
         tell_system(READY)
         assert system.recv(100) == b"READY=1"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
+from patience import PATIENCE
 
 from anespec.models.memory_limit import MemoryLimit
 from anespec.runtime.options import LoadOptions
@@ -42,13 +43,17 @@ class FakeModel:
 
 @dataclass
 class FakeLoader:
-    """Artifacts by path: a version and a size each; a load waits until its gate is open."""
+    """Artifacts by path: a version and a size each; a load waits until its gate is open.
+
+    `begun` are the loads that have begun.
+    """
 
     sizes: dict[str, int]
     versions: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
     gates: dict[str, threading.Event] = field(default_factory=dict)
     files: dict[str, FileMarks] = field(default_factory=dict)
+    begun: list[str] = field(default_factory=list)
     made: list[FakeModel] = field(default_factory=list)
 
     def find(self, source: ModelSource) -> Found:
@@ -61,8 +66,9 @@ class FakeLoader:
 
     def load(self, source: ModelSource, found: Found) -> ResidentModel:
         name = source.path.name
+        self.begun.append(name)
         if name in self.gates:
-            assert self.gates[name].wait(10)
+            assert self.gates[name].wait(PATIENCE)
         model = FakeModel(name, found.fingerprint)
         self.made.append(model)
         return cast(ResidentModel, model)
@@ -72,13 +78,26 @@ class FakeLoader:
         return [model.name for model in self.made if model.is_open]
 
 
+@dataclass(frozen=True)
+class CountingLimit(MemoryLimit):
+    """A limit that counts how often a model had no room; whoever asked then waits for some."""
+
+    refusals: list[int] = field(default_factory=list)
+
+    def holds(self, taken: int, more: int) -> bool:
+        held = super().holds(taken, more)
+        if not held:
+            self.refusals.append(more)
+        return held
+
+
 def sources(*names: str) -> dict[str, ModelSource]:
     return {name: ModelSource(Path("/models") / name, LoadOptions()) for name in names}
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def within() -> T:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return await work()
 
     return asyncio.run(within())
@@ -118,9 +137,10 @@ def test_one_who_goes_away_does_not_take_the_load_from_the_others() -> None:
     async def work() -> None:
         pool = ModelPool(sources("a"), loader)
         gone, stays = (asyncio.create_task(use(pool, "a")) for _ in range(2))
-        await asyncio.sleep(0.01)
+        await until(lambda: pool._served["a"].wanted == 2)
         gone.cancel()
-        await asyncio.sleep(0.01)
+        await asyncio.wait([gone])
+        assert gone.cancelled() and not stays.done()
         loader.gates["a"].set()
         assert (await stays).is_open
         assert len(loader.made) == 1
@@ -190,13 +210,14 @@ def test_a_failure_that_nobody_waits_for_any_more_stands_in_the_log(
     loader = FakeLoader({"a": 1}, gates={"a": threading.Event()})
 
     def fail(source: ModelSource, found: Found) -> ResidentModel:
-        assert loader.gates["a"].wait(10)
+        loader.begun.append("a")
+        assert loader.gates["a"].wait(PATIENCE)
         raise ArtifactError("the shard is missing")
 
     async def work() -> None:
         pool = ModelPool(sources("a"), loader)
         asking = asyncio.create_task(use(pool, "a"))
-        await asyncio.sleep(0.05)
+        await until(lambda: loader.begun == ["a"])
         asking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asking
@@ -221,7 +242,7 @@ def test_what_was_used_longest_ago_gives_way() -> None:
     loader = FakeLoader({"a": 4, "b": 4, "c": 4})
 
     async def work() -> None:
-        pool = ModelPool(sources("a", "b", "c"), loader, MemoryLimit(9))
+        pool = ModelPool(sources("a", "b", "c"), loader, MemoryLimit(9), room_seconds=PATIENCE)
         for name in ("a", "b", "a", "c"):
             await use(pool, name)
         assert loader.in_memory == ["a", "c"]
@@ -236,10 +257,11 @@ def test_one_that_is_held_stays_and_the_other_waits() -> None:
     loader = FakeLoader({"a": 6, "b": 6})
 
     async def work() -> None:
-        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9))
+        limit = CountingLimit(9)
+        pool = ModelPool(sources("a", "b"), loader, limit, room_seconds=PATIENCE)
         async with pool.lease("a") as leased:
             waiting = asyncio.create_task(use(pool, "b"))
-            await asyncio.sleep(0.02)
+            await until(lambda: bool(limit.refusals))
             assert not waiting.done()
             assert cast(Any, leased.model).is_open
         assert (await waiting).name == "b"
@@ -250,29 +272,49 @@ def test_one_that_is_held_stays_and_the_other_waits() -> None:
 
 def test_requests_that_overlap_do_not_keep_another_model_out() -> None:
     loader = FakeLoader({"a": 5, "b": 5})
+    # A turn ends when this test says so, and not before, however slow the machine is.
+    turn, now = PATIENCE, 0.0
 
     async def work() -> None:
-        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9), turn_seconds=0.05)
-        served = 0
+        nonlocal now
+        limit, served = CountingLimit(9), 0
+        pool = ModelPool(
+            sources("a", "b"), loader, limit, room_seconds=1e9, turn_seconds=turn, clock=lambda: now
+        )
 
-        async def keep_asking(name: str) -> None:
+        async def keep_asking(name: str, length: int) -> None:
             nonlocal served
             while True:
                 async with pool.lease(name) as leased:
-                    await asyncio.sleep(0.02)
+                    # An answer takes so many turns of the event loop, so that answers overlap.
+                    for _ in range(length):
+                        await asyncio.sleep(0)
                     assert cast(Any, leased.model).is_open, "an answer that runs is completed"
                     served += 1
 
-        asking = [asyncio.create_task(keep_asking("a")) for _ in range(3)]
-        for task in asking[1:]:
-            await asyncio.sleep(0.007)
-            assert not task.done()
+        async def use_once(name: str) -> None:
+            async with pool.lease(name) as leased:
+                model = cast(Any, leased.model)
+                assert model.name == name and model.is_open
+                assert loader.in_memory == [name]
+
+        asking = [asyncio.create_task(keep_asking("a", length)) for length in (5, 7, 11)]
         for _ in range(3):
-            async with pool.lease("b") as leased:
-                before, model = served, cast(Any, leased.model)
-                assert model.name == "b" and model.is_open
-                assert loader.in_memory == ["b"]
+            before = served
             await until(lambda before=before: served > before)
+            limit.refusals.clear()
+            waiting = asyncio.create_task(use_once("b"))
+            await until(lambda: bool(limit.refusals))
+            before = served
+            await until(lambda before=before: served > before + 10)
+            assert not waiting.done() and loader.in_memory == ["a"], "its turn is not over"
+            while not waiting.done():
+                # The others want their model again at once, and may be the first to find room.
+                now, before = now + turn, served
+                await until(lambda waiting=waiting, before=before: waiting.done() or served > before)
+            await waiting
+        before = served
+        await until(lambda: served > before)
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -291,6 +333,8 @@ def test_nobody_waits_for_room_for_ever() -> None:
                 await use(pool, "b")
         assert (refused.value.status, refused.value.code) == (503, "no_room")
         assert "retry-after" in refused.value.headers
+        # Now there is room once `a` is closed, however long that takes.
+        pool._residents._room_seconds = PATIENCE
         assert (await use(pool, "b")).name == "b"
 
     run(work)
@@ -314,7 +358,8 @@ def test_without_a_limit_of_somebodys_one_alone_may_be_larger() -> None:
     loader = FakeLoader({"a": 6, "b": 60})
 
     async def work() -> None:
-        pool = ModelPool(sources("a", "b"), loader, MemoryLimit(9, is_firm=False))
+        limit = MemoryLimit(9, is_firm=False)
+        pool = ModelPool(sources("a", "b"), loader, limit, room_seconds=PATIENCE)
         await use(pool, "a")
         await use(pool, "b")
         assert loader.in_memory == ["b"]
@@ -417,7 +462,7 @@ def test_who_waits_for_a_load_that_is_given_up_is_told_and_the_others_stay() -> 
         pool = ModelPool(sources("a", "b"), loader)
         async with pool.lease("a") as leased:
             waiting = asyncio.create_task(use(pool, "b"))
-            await asyncio.sleep(0.01)
+            await until(lambda: "b" in loader.begun)
             pool.stop_loading()
             with pytest.raises(ApiError, match="shutting down"):
                 await waiting
@@ -435,7 +480,7 @@ def test_closing_ends_all_and_whoever_still_waits_is_told() -> None:
         pool = ModelPool(sources("a", "b"), loader)
         async with pool.lease("a"):
             waiting = asyncio.create_task(use(pool, "b"))
-            await asyncio.sleep(0.01)
+            await until(lambda: "b" in loader.begun)
             await pool.close()
         with pytest.raises(ApiError, match="shutting down"):
             await waiting

@@ -7,29 +7,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from daemons import until_true
+from patience import PATIENCE
 
 from anespec.cli.main import cli
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving import records
-from anespec.serving import records as stopping
 from anespec.serving.records import DaemonRecord, daemon_at, recorded, running_daemons, stop
 from anespec.system.user_folders import state_folder
 
-SLEEPS = "import time; print(flush=True); time.sleep(60)"
+WAITS = "import signal; print(flush=True); signal.pause()"
 WAITS_FOR_TWO = """
-import signal, time
-heard = []
-signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+import os, signal
+from pathlib import Path
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 print(flush=True)
-while len(heard) < 2:
-    time.sleep(0.01)
+signal.sigwait([signal.SIGTERM])
+Path(os.environ["XDG_STATE_HOME"], "heard").touch()
+signal.sigwait([signal.SIGTERM])
 """
-IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPS
+IGNORES_TERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +45,7 @@ def folder() -> Path:
 
 
 @contextlib.contextmanager
-def process(program: str = SLEEPS) -> Iterator[DaemonRecord]:
+def process(program: str = WAITS) -> Iterator[DaemonRecord]:
     """Something that runs, and its record as a daemon of the model `m` that drains for no time."""
     running = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert running.stdout is not None
@@ -96,8 +99,7 @@ def test_what_a_killed_one_has_left_is_removed() -> None:
         assert running_daemons() == [record]
         os.kill(record.pid, signal.SIGKILL)
         # A zombie, until its parent looks, has ended too.
-        while running_daemons():
-            time.sleep(0.01)
+        until_true(lambda: not running_daemons())
         assert list(folder().iterdir()) == []
 
 
@@ -133,18 +135,37 @@ def test_ps_shows_a_record_to_the_letter() -> None:
     assert "http://[fe80::1]:80" in shown and "[red]a" in shown and "\x1b" not in shown
 
 
+class GivenTime:
+    """The time of whoever stops daemons: so many seconds pass when something has come, and none before."""
+
+    def __init__(self, seconds: float, has_come: Callable[[], bool]) -> None:
+        self.now, self.seconds, self.has_come = 0.0, seconds, has_come
+        self.deadline = time.monotonic() + PATIENCE
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert time.monotonic() < self.deadline
+        time.sleep(0.01)
+        if self.has_come():
+            self.now = self.seconds
+
+
 def test_stop_waits_and_kills_what_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "SECONDS_TO_CLOSE", 0.2)
     said: list[str] = []
     with process() as gentle, process(IGNORES_TERM) as deaf:
+        given = GivenTime(records.SECONDS_TO_CLOSE, lambda: gentle.process is None)
+        monkeypatch.setattr(records, "time", given)
         forced = stop([gentle, deaf], now=False, report=lambda note, share: said.append(note))
         assert forced == [deaf]
         assert said[0].endswith("left")
-        while deaf.process is not None:
-            time.sleep(0.01)
+        until_true(lambda: deaf.process is None)
 
 
-def test_stop_now_asks_twice_and_kills_nobody() -> None:
+def test_stop_now_asks_twice_and_kills_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = GivenTime(records.SECONDS_TO_REMIND, (tmp_path / "heard").exists)
+    monkeypatch.setattr(records, "time", given)
     with process(WAITS_FOR_TWO) as slow:
         assert stop([slow], now=True, report=lambda note, share: None) == []
         assert slow.process is None
