@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
+from waiting import until
 
 from anespec.runtime.text.templates import rendering as template_process
 from anespec.runtime.text.templates.rendering import Limits, TemplateProcesses, resident_bytes
@@ -203,13 +204,20 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch
 
 PARENT = """
 import os, threading, time
+import psutil
 from anespec.runtime.text.templates.rendering import Limits, TemplateProcesses
 processes = TemplateProcesses(Limits(seconds=0.5))
 processes.render("x", {})
 print(processes._idle[0]._process.pid, flush=True)
 endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 """
-BUSY = "threading.Thread(target=processes.render, args=(endless, {}), daemon=True).start(); time.sleep(0.1); "
+BUSY = """
+renderer = psutil.Process(processes._idle[0]._process.pid)
+idle = sum(renderer.cpu_times()[:2])
+threading.Thread(target=processes.render, args=(endless, {}), daemon=True).start()
+while sum(renderer.cpu_times()[:2]) < idle + 0.1:
+    time.sleep(0.01)
+"""
 
 
 @pytest.mark.fast_only("exits at once")
@@ -225,14 +233,14 @@ BUSY = "threading.Thread(target=processes.render, args=(endless, {}), daemon=Tru
     ids=["returns", "exits at once", "is killed", "is interrupted", "is killed in a rendering"],
 )
 def test_no_process_outlives_its_parent(end: str) -> None:
-    told = subprocess.run([sys.executable, "-c", PARENT + end], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PARENT + end]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     pid = int(told.stdout)
-    for _ in range(1000):
-        if not runs(pid):
-            return
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail(f"process {pid} still runs")
+    try:
+        until(lambda: not runs(pid))
+    except AssertionError:
+        os.kill(pid, signal.SIGKILL)
+        raise
 
 
 def runs(pid: int) -> bool:
