@@ -150,6 +150,44 @@ def test_processes_are_kept_warm_and_replaced_when_killed() -> None:
     processes.close()
 
 
+@pytest.fixture
+def stopped() -> Iterator[tuple[TemplateProcesses, int]]:
+    """A process that is stopped, as it is where a machine has no time for it."""
+    made = TemplateProcesses(Limits(seconds=0.2))
+    made.render("x", {})
+    (process,) = made._idle
+    os.kill(process._process.pid, signal.SIGSTOP)
+    yield made, process._process.pid
+    made.close()
+
+
+def test_a_rendering_s_own_time_is_limited(processes: TemplateProcesses) -> None:
+    processes.render("x", {})
+    (process,) = processes._idle
+    with pytest.raises(RequestError, match=r"ran longer than 0.15 s"):
+        processes.render(HOSTILE["nested loops"], {})
+    assert process._process.returncode == -signal.SIGPROF, "the clock ended it"
+
+
+def test_time_in_which_a_process_waits_is_not_its_own(stopped: tuple[TemplateProcesses, int]) -> None:
+    processes, pid = stopped
+    with ThreadPoolExecutor(1) as pool:
+        rendered = pool.submit(processes.render, "{{ 1 }}", {})
+        with pytest.raises(TimeoutError):
+            rendered.result(1.0)
+        os.kill(pid, signal.SIGCONT)
+        assert rendered.result(PATIENCE) == "1"
+
+
+def test_a_process_that_never_goes_on_is_given_up(
+    stopped: tuple[TemplateProcesses, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_process.worker, "SECONDS_TO_WAIT", 0.1)
+    processes, _ = stopped
+    with pytest.raises(RequestError, match=r"ran longer than 0.2 s"):
+        processes.render("{{ 1 }}", {})
+
+
 def test_several_threads_get_their_own_answers(patient: TemplateProcesses) -> None:
     def render(number: int) -> bool:
         text = patient.render("{% for i in range(n) %}{{ i }},{% endfor %}", {"n": number})
