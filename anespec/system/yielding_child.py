@@ -7,9 +7,11 @@ continue the process when its parent ends (PR_SET_PDEATHSIG); the process then s
 group.
 """
 
+import atexit
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -137,12 +139,21 @@ def yield_to_others(descriptor: int) -> Callable[[], float]:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     end_with_parent(_end_own_group)
+    atexit.register(_end_own_group_without_parent)
 
     def clock() -> float:
         paused = os.pread(descriptor, _PAUSED.size, 0)
         return time.perf_counter() - (_PAUSED.unpack(paused)[0] if paused else 0.0)
 
     return clock
+
+
+def _end_own_group_without_parent() -> None:
+    """End the group if the parent has ended. Its pipe is closed then, and nothing is ever written to it."""
+    # Nobody reads the output of this process any more, so it may fail before its other thread sees the end.
+    with contextlib.suppress(OSError):
+        if select.select([0], [], [], 0)[0]:
+            _end_own_group()
 
 
 def _end_own_group() -> None:

@@ -81,7 +81,7 @@ def _json_grammar(schema: str) -> str:
 
 
 def main() -> None:
-    """Try the grammar on standard input; the arguments are the limits in seconds and bytes of memory."""
+    """Try the grammar on standard input; the arguments limit the seconds of processor time and the memory."""
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
     os.nice(NICENESS)
     for kind, size in (

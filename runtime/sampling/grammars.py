@@ -122,6 +122,12 @@ MOST_CHARACTERS = 1 << 18
 """The most characters of a grammar."""
 
 _CHECK_SECONDS = 2
+"""Seconds of processor time for preparing a grammar."""
+
+_LONGEST_CHECK_SECONDS = 120
+"""Seconds after which the check ends in any case. Its priority is low, so on a busy machine it may wait long
+for its processor time."""
+
 _CHECK_MEMORY = 2 << 30
 _MAX_PREPARED = 32
 """The most prepared grammars that are kept for a tenant."""
@@ -341,7 +347,7 @@ def _checked(grammar: Grammar) -> str:
             stderr=subprocess.DEVNULL,
             cwd=NEUTRAL_FOLDER,
             env=child_environment(),
-            timeout=2 * _CHECK_SECONDS,
+            timeout=_LONGEST_CHECK_SECONDS,
             start_new_session=True,
             check=True,
         )

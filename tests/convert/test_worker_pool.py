@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from converting import build
+from patience import PATIENCE
 from slow import slow_but
 from tiny_model import TinyModel, write_gguf
+from waiting import until
 
 from anespec.convert import worker_process
 from anespec.convert.pipeline import Conversion
@@ -187,7 +188,7 @@ def test_workers_that_are_not_forked(gguf: Path, tmp_path: Path, fault: str | No
         text=True,
         check=False,
         start_new_session=True,
-        timeout=200,
+        timeout=PATIENCE,
     )
     said = [line for line in run.stderr.splitlines() if not line.startswith(("  ", "Traceback", "Keyboard"))]
     assert said == [], run.stderr
@@ -218,12 +219,9 @@ def test_a_run_that_ends_early_leaves_no_process_behind(gguf: Path, tmp_path: Pa
         text=True,
         start_new_session=True,
     )
-    _, said = run.communicate(timeout=60)
+    _, said = run.communicate(timeout=PATIENCE)
     assert run.returncode == -(signal.SIGKILL if sign == "SIGKILL" else signal.SIGINT), said
-    deadline = time.monotonic() + 10
-    while is_alive(run.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(run.pid)
+    until(lambda: not is_alive(run.pid))
     assert not output.exists()
     work = output.with_name(".m.anespec.partial")
     assert any(work.glob("shards/*.mlpackage")), "the finished shard is kept"

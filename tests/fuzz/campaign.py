@@ -81,8 +81,12 @@ def run(
     case_seconds: float = CASE_SECONDS,
     stuck_seconds: float = STUCK_SECONDS,
     report: Callable[[Result], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Result:
-    """Run cases `first` to `first + cases - 1`, in worker processes: a crash or hang of one is a failure."""
+    """Run cases `first` to `first + cases - 1`, in worker processes: a crash or hang of one is a failure.
+
+    `clock` says how long a worker has done nothing.
+    """
     context = multiprocessing.get_context("spawn")
     result, began, place = Result(), time.monotonic(), first
     # The folder is this process's, since a worker that crashes leaves everything as it is.
@@ -95,7 +99,7 @@ def run(
             worker = context.Process(target=_work, args=work, daemon=True)
             worker.start()
             theirs.close()
-            place = _follow(ours, worker, progress, result, first + cases, stuck_seconds, report)
+            place = _follow(ours, worker, progress, result, first + cases, stuck_seconds, report, clock)
             ours.close()
     result.seconds = time.monotonic() - began
     return result
@@ -109,9 +113,10 @@ def _follow(
     end: int,
     stuck_seconds: float,
     report: Callable[[Result], None],
+    clock: Callable[[], float],
 ) -> int:
     """Gather what the worker sends until it is done, dead or stuck; the case to go on with."""
-    seen, since = progress.value, time.monotonic()
+    seen, since = progress.value, clock()
     while True:
         try:
             if ours.poll(0.5):
@@ -130,8 +135,8 @@ def _follow(
             result.failures.append(Failure(progress.value, "", f"the process died with {code}", ""))
             return int(progress.value) + 1
         if progress.value != seen:
-            seen, since = progress.value, time.monotonic()
-        elif time.monotonic() - since > stuck_seconds:
+            seen, since = progress.value, clock()
+        elif clock() - since > stuck_seconds:
             worker.kill()
             worker.join()
             result.failures.append(Failure(seen, "", "hangs", ""))

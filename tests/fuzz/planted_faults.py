@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 
 BAD = 20
+WAITS = "ANESPEC_TEST_WAITS"
+"""The variable that names the file which `waiting` makes when it waits."""
 
 
 def bug(path: Path, number: int) -> bool:
@@ -32,6 +34,7 @@ def swallowing(path: Path, number: int) -> bool:
 def waiting(path: Path, number: int) -> bool:
     """Waits for what does not come, without using the processor."""
     if number == BAD:
+        Path(os.environ[WAITS]).touch()
         time.sleep(1000)
     return True
 

@@ -49,9 +49,20 @@ def test_two_thousand_damaged_files_are_refused_in_a_sentence() -> None:
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds a process to its address space")
 def test_what_must_not_happen_is_found_and_the_run_goes_on(
-    pursue: Pursue, seconds: float, words: str
+    pursue: Pursue, seconds: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = run(30, pursue=pursue, case_seconds=seconds, stuck_seconds=seconds + 4.8)
+    waits = tmp_path / "waits"
+    monkeypatch.setenv(planted_faults.WAITS, str(waits))
+
+    looks = 0
+
+    def clock() -> float:
+        """No time passes until it was seen twice that a case waits, and then more than any may take."""
+        nonlocal looks
+        looks += waits.exists()
+        return 1e6 if looks > 2 else 0.0
+
+    result = run(30, pursue=pursue, case_seconds=seconds, clock=clock)
     assert [failure.case for failure in result.failures] == [planted_faults.BAD]
     assert words in result.failures[0].signature
     assert result.cases >= 9

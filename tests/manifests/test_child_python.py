@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from anespec.system.child_python import child_command, child_environment, signal_name
 from anespec.system.coreml_errors import ended_by
@@ -83,7 +84,7 @@ def test_a_child_ends_with_the_pipe_that_its_parent_holds() -> None:
     with subprocess.Popen([sys.executable, "-P", "-c", CHILD], stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         child.stdin.close()
-        assert child.wait(60) == 1
+        assert child.wait(PATIENCE) == 1
 
 
 def test_what_libraries_print_is_no_part_of_an_answer() -> None:

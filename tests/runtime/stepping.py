@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from patience import PATIENCE
 from toy import ToyVerifier, everything
 
 from anespec.runtime.engine.engine import Engine
@@ -40,7 +41,7 @@ class SteppedVerifier(ToyVerifier):
             self.allowed.release()
 
     def await_pass(self) -> None:
-        assert self.reached.acquire(timeout=10)
+        assert self.reached.acquire(timeout=PATIENCE)
 
 
 @contextmanager

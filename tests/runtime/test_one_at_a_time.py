@@ -3,6 +3,7 @@
 import statistics
 import threading
 
+from patience import PATIENCE
 from stepping import Clock, SteppedVerifier
 from toy import ToyVerifier, ids, sequential_text, toy_shape
 
@@ -118,5 +119,5 @@ def test_the_service_waits_for_no_longer_and_ends_meanwhile() -> None:
         assert ids(list(stream)) == sequential_text(SHAPE, 0, prompt, count, SamplingParameters())
     closing = threading.Thread(target=service.close)
     closing.start()
-    closing.join(10)
+    closing.join(PATIENCE)
     assert not closing.is_alive()

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from drafting import OracleSession, SourceOf, oracle_source
+from patience import PATIENCE
 from stepping import LosingVerifier, SteppedVerifier, stepped_service
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
+from waiting import until
 
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.event_stream import Stream
@@ -60,7 +62,7 @@ def test_many_clients_at_once_get_their_own_texts(service: Service) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE)
     for number, prompt in enumerate(prompts):
         check_whole(found[number])
         assert ids(found[number]) == text(prompt, 10)
@@ -187,7 +189,7 @@ def test_closing_ends_all_streams_and_takes_no_more(stepped: tuple[SteppedVerifi
     closer = threading.Thread(target=service.close)
     closer.start()
     verifier.let(100)
-    closer.join(timeout=10)
+    closer.join(timeout=PATIENCE)
     for stream in streams:
         check_whole(events := list(stream))
         assert events[-1].finish is FinishReason.CANCELLED
@@ -209,13 +211,12 @@ def test_closing_tells_everyone_the_reason_with_what_came_before(
         verifier.await_pass()
     closer = threading.Thread(target=service.close, args=(reason,))
     closer.start()
-    while not service._closing:
-        threading.Event().wait(0.001)
+    until(lambda: service._closing)
     late = threading.Thread(target=service.close, args=(FinishReason.FAILED,))
     late.start()
     verifier.let(100)
-    closer.join(timeout=10)
-    late.join(timeout=10)
+    closer.join(timeout=PATIENCE)
+    late.join(timeout=PATIENCE)
     for i, stream in enumerate(running):
         check_whole(events := list(stream))
         assert events[-1].finish is reason
@@ -359,7 +360,7 @@ def test_a_thread_that_dies_leaves_nobody_waiting() -> None:
     service = Service(Engine(ToyVerifier(SHAPE), everything(SHAPE), source))
     (*_, end) = service.submit(Request([1, 2], 10))
     assert end.finish is FinishReason.FAILED
-    service._thread.join(timeout=10)
+    service._thread.join(timeout=PATIENCE)
     with pytest.raises(ClosedError):
         service.submit(Request([1, 2], 10))
     with pytest.raises(ClosedError):
@@ -370,7 +371,7 @@ def test_a_thread_that_dies_leaves_nobody_waiting() -> None:
 def test_a_forked_process_is_told_that_it_has_no_engine(service: Service) -> None:
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(round(PATIENCE))
         try:
             service.submit(Request([1, 2], 2))
         except ClosedError:
@@ -399,5 +400,5 @@ def test_a_stream_that_two_read_ends_for_both() -> None:
         for event in service.submit(Request([1], 3)):
             stream.put(event)
     for reader in readers:
-        reader.join(timeout=10)
+        reader.join(timeout=PATIENCE)
         assert not reader.is_alive()

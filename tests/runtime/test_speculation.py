@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from drafting import HostileSession, OracleSession, SenselessSession, SourceOf, oracle_source
+from patience import PATIENCE
 from stepping import Clock
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
+from waiting import until
 
 import anespec.runtime.speculation.sessions as draft_sessions
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, DraftSource
@@ -135,7 +137,7 @@ def test_a_source_on_a_thread_of_its_own_is_waited_for_only_so_long() -> None:
     def stick() -> None:
         calls.append(threading.current_thread().name)
         if len(calls) == 1:
-            stuck.wait(20)
+            stuck.wait(PATIENCE)
 
     source = SourceOf(lambda _, prompt: OracleSession(whole, len(prompt)), stick, off_thread=True)
     engine, _ = engine_with(source)
@@ -147,8 +149,7 @@ def test_a_source_on_a_thread_of_its_own_is_waited_for_only_so_long() -> None:
     assert isinstance(first, OracleSession)
     assert not first.closed
     stuck.set()
-    while not first.closed:
-        threading.Event().wait(0.001)
+    until(lambda: first.closed)
     events += stream
     assert ids(events) == text([1, 2], 40)
     assert len(calls) > 1
@@ -274,7 +275,7 @@ class Aside(SourceOf):
     def open(
         self, tenant: str, prompt: Sequence[int], reference: Sequence[int] | None = None
     ) -> DraftSession:
-        assert self.may.wait(10)
+        assert self.may.wait(PATIENCE)
         return super().open(tenant, prompt, reference)
 
 

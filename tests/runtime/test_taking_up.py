@@ -7,6 +7,7 @@ import pytest
 from drafting import OracleSession, SourceOf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE
 from stepping import Clock, SteppedVerifier
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
@@ -134,7 +135,7 @@ def test_a_service_takes_it_up_between_two_passes_of_a_running_request() -> None
         taking = threading.Thread(target=service.use, args=(everything(shape),))
         taking.start()
         verifier.let(1000)
-        taking.join(10)
+        taking.join(PATIENCE)
         assert not taking.is_alive()
         events = list(stream)
         assert ids(events) == text

@@ -18,15 +18,14 @@ from pathlib import Path
 from select import select
 from typing import NoReturn
 
+from patience import PATIENCE
+
 IMPORTED = (
     "anespec.convert.worker_imports", "anespec.cli.main", "anespec.runtime.engine.completion",
     "anespec.validate.gates",
     "gguf", "jinja2", "numba", "tokenizers", "torch",
 )  # fmt: skip
 """OpenVINO is not among them: it starts a thread as it is imported, which a fork would lose."""
-
-LONGEST = 300.0
-"""Seconds that a command may take."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ class ForkServer:
         assert given is not None and answers is not None
         given.write(json.dumps(asdict(command)).encode() + b"\n")
         given.flush()
-        if not select([answers], [], [], LONGEST)[0]:
+        if not select([answers], [], [], PATIENCE)[0]:
             self._process.kill()
-            raise TimeoutError(f"{' '.join(command.arguments)} takes longer than {LONGEST:.0f} s")
+            raise TimeoutError(f"{' '.join(command.arguments)} takes longer than {PATIENCE:.0f} s")
         return int(answers.readline())
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from patience import PATIENCE
 
 HEADER = 4096
 ENTRY = 80
@@ -70,7 +71,7 @@ class RawWorker:
 
     def __init__(self, binary: Path, shared: RawArena, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair()
-        ours.settimeout(60)
+        ours.settimeout(PATIENCE)
         self.socket = ours
         self.process = subprocess.Popen(
             [binary, "serve", "--socket", str(theirs.fileno()), "--arena", str(shared.descriptor)],
@@ -110,4 +111,4 @@ class RawWorker:
     def close(self) -> int:
         """Close the socket; the exit status."""
         self.socket.close()
-        return self.process.wait(60)
+        return self.process.wait(PATIENCE)

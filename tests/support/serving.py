@@ -11,7 +11,10 @@ from typing import Any
 
 import httpx
 from described import Described
+from patience import PATIENCE
 
+from anespec.model import Model
+from anespec.runtime.engine.engine import Engine
 from anespec.runtime.server.app import build_app
 from anespec.runtime.server.daemon import Daemon, Lifecycle
 from anespec.runtime.server.endpoints import ENDPOINTS
@@ -24,6 +27,9 @@ from anespec.runtime.server.metrics import Metrics
 from anespec.runtime.server.models import Leased, ModelCard, ServingModel, Wait, as_long_as_it_takes
 from anespec.runtime.server.openapi import description
 from anespec.runtime.server.options import ServeOptions
+
+PATIENT = {"port": 0, "receive_seconds": PATIENCE, "send_seconds": PATIENCE}
+"""The options of a daemon, unless a test has its own: on a busy machine no client is given up."""
 
 
 class LoadedModels:
@@ -87,6 +93,39 @@ class Running:
     daemon: Daemon
     models: LoadedModels
     client: httpx.Client
+    loop: asyncio.AbstractEventLoop
+    connections: set[Any]
+
+    def let_pass(self, seconds: float) -> None:
+        """Put the clock of the daemon's timers forward: what was to come until then is due."""
+        done = threading.Event()
+
+        def jump() -> None:
+            before = self.loop.time
+            self.loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+            done.set()
+
+        self.loop.call_soon_threadsafe(jump)
+        assert done.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def standing_still(model: Model) -> Iterator[None]:
+    """Keep the engine from its next pass while the block lasts."""
+    stands, may_go_on = threading.Event(), threading.Event()
+
+    def stand(_: Engine) -> None:
+        stands.set()
+        may_go_on.wait(PATIENCE)
+
+    holding = threading.Thread(target=model._running.service.call, args=(stand,))
+    holding.start()
+    assert stands.wait(PATIENCE)
+    try:
+        yield
+    finally:
+        may_go_on.set()
+        holding.join()
 
 
 @contextlib.contextmanager
@@ -98,7 +137,7 @@ def running(
 ) -> Iterator[Running]:
     """Serve models while the block lasts, on a free port. All answers must be as they are described."""
     loaded = models if isinstance(models, LoadedModels) else LoadedModels(models)
-    chosen = ServeOptions(**{"port": 0, **options})
+    chosen = ServeOptions(**{**PATIENT, **options})
     listening = listen_on(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     begun = threading.Event()
@@ -117,13 +156,13 @@ def running(
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     server, daemon, app, loop = found[0]
-    with httpx.Client(base_url=url, timeout=60) as client:
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
         try:
-            yield Running(url, daemon, loaded, client)
+            yield Running(url, daemon, loaded, client, loop, server.server_state.connections)
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive(), _stacks(loop)
             assert not app.strays, "\n".join(app.strays[:5])

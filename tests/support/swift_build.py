@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "swift"
@@ -60,7 +61,8 @@ def _alone() -> Iterator[None]:
 def _run(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [path, *arguments, "--package-path", str(PACKAGE), "--scratch-path", str(SCRATCH)]
     command += ["-Xswiftc", "-warnings-as-errors"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    # A whole build of Swift is the longest of all waits.
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE)
 
 
 def _sources() -> str:

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from anespec.system.yielding_child import YieldingChild
 
 child = YieldingChild("yielding_program", ("runs",))
-helper = int(next(child.lines()).split()[2])
+helper = int(next(child.lines()).split()[4])
 if sys.argv[1] == "stopped":
     child.pause()
 sys.stdout.write(f"{os.getpid()} {child.pid} {helper}\n")

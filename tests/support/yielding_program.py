@@ -1,4 +1,7 @@
-"""A program that yields: it prints its clock, its priority and the number of what it has started."""
+"""A program that yields: it prints its clock, its priority and the number of what it has started.
+
+The real time stands before its clock and after it.
+"""
 
 import os
 import subprocess
@@ -14,7 +17,8 @@ def main() -> None:
         raise SystemExit("first\nit cannot go on")
     helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], cwd="/")
     while True:
-        sys.stdout.write(f"{clock()} {os.getpriority(os.PRIO_PROCESS, 0)} {helper.pid}\n")
+        times = f"{time.perf_counter()} {clock()} {time.perf_counter()}"
+        sys.stdout.write(f"{times} {os.getpriority(os.PRIO_PROCESS, 0)} {helper.pid}\n")
         sys.stdout.flush()
         time.sleep(0.02)
 

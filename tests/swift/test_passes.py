@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from converting import build
+from patience import PATIENCE
 from raw_host import RawArena, RawWorker
 from tiny_model import write_gguf
 from worker_stages import MOST_WANTED, WorkerPasses, as_tensor, entries, stages
@@ -133,7 +134,7 @@ def test_workers_give_the_portable_bits(
     for worker in passes.workers:
         stats = worker.ask("stats")
         assert stats["passes"] == 4 and stats["copied"] == 0
-        assert worker.ask("stop")["ok"] and worker.process.wait(60) == 0
+        assert worker.ask("stop")["ok"] and worker.process.wait(PATIENCE) == 0
 
 
 def test_slots_go_and_come_back(

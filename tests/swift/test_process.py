@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from logits_server import LogitsServer
+from patience import PATIENCE
 from raw_host import RawArena, RawWorker
 
 from anespec.manifests.residency import Device, ShardComputePlan
@@ -83,7 +84,7 @@ def test_sigterm_ends_it_between_messages(worker_binary: Path, shared: RawArena)
     worker = RawWorker(worker_binary, shared, {})
     assert worker.ask("stats")["passes"] == 0
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.process.wait(60) == 0
+    assert worker.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_strange_arena_is_refused(
     worker = RawWorker(worker_binary, shared, {})
     reply = worker.receive()
     assert reply["id"] is None and reply["error"]["kind"] == "arena" and said in reply["error"]["text"]
-    assert worker.process.wait(60) == 2
+    assert worker.process.wait(PATIENCE) == 2
 
 
 def test_a_worker_without_a_server_says_what_it_needs(worker_binary: Path, shared: RawArena) -> None:
@@ -129,7 +130,7 @@ def command(binary: Path, *words: str, **environment: str) -> subprocess.Complet
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from anespec.system.errors import AnespecError, StorageError
 from anespec.validate.child_answer import ChildLostError, child_answer
@@ -18,8 +19,6 @@ def answer(arguments):
 
 answer_parent(answer)
 """
-
-PATIENCE = 120.0
 
 
 def answer_of(does: str, folder: Path, patch: pytest.MonkeyPatch) -> bytes:

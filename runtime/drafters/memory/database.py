@@ -13,6 +13,7 @@ executed. Only SQLite may open it: closing another descriptor of the file would 
 
 import errno
 import logging
+import math
 import os
 import secrets
 import sqlite3
@@ -78,7 +79,8 @@ BUSY_SECONDS = 1.0
 """Seconds that a write waits for another process."""
 
 STATEMENT_SECONDS = 10.0
-"""The limit for a statement. In a damaged file, the links between pages may form a circle."""
+"""The processor time that a statement may take. In a damaged file, the links between pages may form a
+circle."""
 
 MAX_TENANTS = 100_000
 _STEPS_PER_CHECK = 100_000
@@ -103,6 +105,12 @@ class UnusableDatabaseError(StorageError):
     """The file is damaged, or is not a draft memory of this version; trying again will not help."""
 
 
+class _Time(threading.local):
+    """The processor time of a thread at which its statement is ended; each thread has a clock of its own."""
+
+    end = math.inf
+
+
 class MemoryDatabase:
     """The file of one vocabulary. Safe for use from several threads and processes.
 
@@ -115,7 +123,7 @@ class MemoryDatabase:
         self._folder = folder
         self._path = folder.path / NAME
         self._lock = threading.RLock()
-        self._deadline = 0.0
+        self._time = _Time()
         for name in FILES:
             _make_private(folder, name)
         if folder.mode(NAME) is None:
@@ -185,6 +193,7 @@ class MemoryDatabase:
         with self._lock, self._faults_named():
             for number, start in enumerate(range(0, into.nbytes, PART_BYTES)):
                 place = (stored.id << PART_BITS) + number
+                self._limit()
                 try:
                     with self._connection.blobopen("parts", "content", place, readonly=True) as part:
                         if len(part) != min(PART_BYTES, into.nbytes - start):
@@ -322,7 +331,7 @@ class MemoryDatabase:
     def shrink(self) -> None:
         """Give the space of removed data back to the file system."""
         with self._lock, self._faults_named():
-            self._deadline = time.monotonic() + 60 * STATEMENT_SECONDS
+            self._limit(60 * STATEMENT_SECONDS)
             # The vacuum of each page is one step of the statement; a script runs all steps.
             self._connection.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -364,8 +373,8 @@ class MemoryDatabase:
             raise StorageError(f"{self._path}: was moved; try again")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         connection.text_factory = lambda data: data.decode(errors="replace")
-        self._deadline = time.monotonic() + STATEMENT_SECONDS
-        connection.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS_PER_CHECK)
+        self._limit()
+        connection.set_progress_handler(lambda: time.thread_time() > self._time.end, _STEPS_PER_CHECK)
         return connection
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
@@ -402,8 +411,12 @@ class MemoryDatabase:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
 
+    def _limit(self, seconds: float | None = None) -> None:
+        """Begin the time of a statement of this thread; by default STATEMENT_SECONDS."""
+        self._time.end = time.thread_time() + (STATEMENT_SECONDS if seconds is None else seconds)
+
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        self._deadline = time.monotonic() + STATEMENT_SECONDS
+        self._limit()
         return self._connection.execute(statement, values)
 
     def _rows(self, statement: str, *values: object) -> list[Any]:

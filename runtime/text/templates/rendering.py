@@ -7,6 +7,7 @@ time and memory, with the variables and settings of transformers (transformers/u
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ from anespec.system.formatting import LONGEST_REASON, printable
 # Jinja's sandbox denies a template access to other objects, but does not limit its time and memory. So it
 # runs in a separate process, which can be killed.
 
-SECONDS_TO_START = 60.0
+SECONDS_TO_START = 120.0
 SECONDS_BETWEEN_LOOKS = 0.05
 
 ADVICE = "send a plain prompt instead of a conversation, or load the model with another --chat-template"
@@ -34,7 +35,11 @@ ADVICE = "send a plain prompt instead of a conversation, or load the model with 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one rendering. `memory` is the whole memory of the process in bytes."""
+    """The limits of one rendering.
+
+    `seconds` is the processor time, so a busy machine refuses nothing. `memory` is the whole memory of the
+    process in bytes.
+    """
 
     seconds: float = 5.0
     memory: int = 512 << 20
@@ -112,6 +117,10 @@ def _text_of(answer: bytes, limits: Limits) -> str:
     raise RequestError(f"the model's chat template cannot render this conversation: {reason}; {ADVICE}")
 
 
+def _took_too_long(limits: Limits) -> str:
+    return f"the model's chat template ran longer than {limits.seconds:g} s; {ADVICE}"
+
+
 def _wanted_memory(limits: Limits) -> str:
     return f"the model's chat template needed more than {limits.memory >> 20} MB of memory; {ADVICE}"
 
@@ -156,7 +165,7 @@ class _Process:
     def ask(self, request: bytes) -> bytes:
         """Return the process's answer; raise RequestError if the process was killed for a limit or
         crashed."""
-        return self._exchange(request, self._limits.seconds)
+        return self._exchange(request, self._limits.seconds + worker.SECONDS_TO_WAIT)
 
     def _exchange(self, request: bytes | None, seconds: float) -> bytes:
         done, overrun = threading.Event(), list[str]()
@@ -174,9 +183,17 @@ class _Process:
             guard.join()
         if overrun:
             raise RequestError(overrun[0])
+        if answer is None and self._has_used_its_time():
+            raise RequestError(_took_too_long(self._limits))
         if answer is None:
             raise RequestError(f"the model's chat template crashed the process that renders it; {ADVICE}")
         return answer
+
+    def _has_used_its_time(self) -> bool:
+        """End the process; return whether it had ended for its processor time."""
+        # A process that has ended keeps its own exit code.
+        self._process.kill()
+        return self._process.wait() == -signal.SIGPROF
 
     def _read_answer(self) -> bytes | None:
         """Return the next frame; None if the process ended, or announces a frame larger than allowed."""
@@ -188,13 +205,13 @@ class _Process:
         return answer if len(answer) == size else None
 
     def _guard(self, done: threading.Event, seconds: float, overrun: list[str]) -> None:
-        """Kill the process when its time is over; on macOS, which does not limit memory, also for its
-        memory."""
+        """Kill the process if it gives no answer for `seconds`; on macOS, which does not limit memory, also
+        for its memory."""
         deadline = time.monotonic() + seconds
         watched = sys.platform == "darwin"
         while not done.wait(min(SECONDS_BETWEEN_LOOKS, seconds) if watched else seconds):
             if time.monotonic() >= deadline:
-                overrun.append(f"the model's chat template ran longer than {seconds:g} s; {ADVICE}")
+                overrun.append(_took_too_long(self._limits))
             elif watched and resident_bytes(self._process.pid) > self._limits.memory:
                 overrun.append(_wanted_memory(self._limits))
             if overrun:

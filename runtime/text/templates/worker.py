@@ -29,24 +29,35 @@ TEXT, REFUSAL, NO_MEMORY, TOO_LONG = b"=", b"!", b"m", b"c"
 """The first byte of an answer: a text follows, or the reason of a refusal, or this limit was exceeded."""
 
 LONGEST_REASON = 4000
+
+SECONDS_TO_WAIT = 120.0
+"""Seconds beyond its processor time after which a rendering ends, however busy the machine is."""
+
 SECONDS_LEFT_TO_PARENT = 0.5
 
 
 def main() -> None:
-    """Serve requests within the limits in the arguments: bytes of memory, seconds, characters."""
+    """Serve requests within the limits in the arguments: bytes of memory, seconds of processor time,
+    characters."""
     memory, seconds, characters = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
+    # A parent may ignore these signals, and would hand that down.
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_AS, memory)
     write_frame(answers, b"")
     while (request := read_frame(requests)) is not None:
-        # The timer ends this process if its parent is gone, even inside a long computation in C.
-        signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_LEFT_TO_PARENT)
+        # The timers end this process, even inside a long computation in C. The first one counts its processor
+        # time; the second one is for the case that its parent is gone.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds + SECONDS_TO_WAIT + SECONDS_LEFT_TO_PARENT)
         answer = _answer(request, characters)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_frame(answers, answer)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE
 from toy import GLOBAL, ToyVerifier, prompt_rows, sequential_text, side_by_side, toy_shape
 
 from anespec.runtime.draft_model.continuing import Continuation, Continuing
@@ -97,7 +98,7 @@ def test_two_texts_share_passes() -> None:
     original = verifier.forward
 
     def forward(plan: PassPlan) -> object:
-        ready.wait(5)
+        ready.wait(PATIENCE)
         return original(plan)
 
     verifier.forward = forward  # type: ignore[method-assign, assignment]

@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
+from patience import PATIENCE
 from second_model import ReadySource
 from toy import ToyVerifier, drain, everything, ids, prompt_rows, sequential_text, toy_shape
+from waiting import until
 
 from anespec.runtime.draft_model.continuing import Continuing
 from anespec.runtime.draft_model.source import AHEAD, DraftModelSession, DraftModelSource
@@ -82,7 +84,7 @@ def test_no_draft_is_awaited_while_a_text_is_read() -> None:
     original = drafter.forward
 
     def forward(plan: PassPlan) -> object:
-        held.wait(10)
+        held.wait(PATIENCE)
         return original(plan)
 
     drafter.forward = forward  # type: ignore[method-assign, assignment]
@@ -108,6 +110,11 @@ def slowed(verifier: ToyVerifier, seconds: float, started: Callable[[], None] = 
     return verifier
 
 
+def is_idle(model: Continuing) -> bool:
+    with model._changed:
+        return not model._commands and not model._running
+
+
 @pytest.mark.parametrize("has_own_device", [False, True])
 def test_two_devices_work_at_the_same_time(has_own_device: bool) -> None:
     """On its own device the second model goes on while the verifier's pass runs, and its tokens serve.
@@ -119,13 +126,14 @@ def test_two_devices_work_at_the_same_time(has_own_device: bool) -> None:
     def drafting() -> None:
         during[0] += verifying.is_set()
 
-    drafter = slowed(ToyVerifier(SHAPE), 0.002, drafting)
+    drafter = slowed(ToyVerifier(SHAPE), 0.0, drafting)
     verifier = ToyVerifier(SHAPE)
     original = verifier.forward
 
     def forward(plan: PassPlan) -> object:
         verifying.set()
-        time.sleep(0.02)
+        # As long as the second model has anything to compute.
+        until(lambda: is_idle(source.running))
         verifying.clear()
         return original(plan)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE
 
 from anespec.runtime.drafters import Draft, Outcome, TopKLogits
 from anespec.runtime.drafters.auto import AutoSource
@@ -194,7 +195,7 @@ def test_an_interrupt_does_not_wait_for_the_library_that_sorts(
     def sort(_: object) -> None:
         on_main.append(threading.current_thread() is threading.main_thread())
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
-        assert may_end.wait(20)
+        assert may_end.wait(PATIENCE)
 
     monkeypatch.setattr("pydivsufsort.divsufsort", sort)
     try:

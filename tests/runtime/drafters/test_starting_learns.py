@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from drafting import OracleSession, SourceOf
+from patience import PATIENCE
 from toy_learner import ToyLearner
 from toy_memory import SIZE
 
@@ -55,7 +56,7 @@ def waiting_source() -> tuple[Learning, Callable[[], Learning], threading.Event]
     source, may_stand = Learning(), threading.Event()
 
     def start() -> Learning:
-        assert may_stand.wait(20)
+        assert may_stand.wait(PATIENCE)
         return source
 
     return source, start, may_stand

@@ -2,11 +2,11 @@
 
 import contextlib
 import re
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 import pytest
 from serving import LoadedModels, Running, running
+from waiting import until
 
 from anespec.model import Model
 from anespec.runtime.server.endpoints import ENDPOINTS
@@ -108,10 +108,7 @@ def test_the_props_of_a_model_that_is_not_in_memory_are_refused_as_llama_server_
 
 def _await_line(caplog: pytest.LogCaptureFixture, said: str) -> None:
     """Wait for a line of the log: it is written once the answer was sent."""
-    end = time.monotonic() + 20
-    while said not in caplog.text:
-        assert time.monotonic() < end, caplog.text
-        time.sleep(0.001)
+    until(lambda: said in caplog.text, lambda: caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import time
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from serving import Running
+from waiting import until
 
 from anespec.model import Model
 
@@ -246,7 +246,4 @@ def test_a_prompt_that_does_not_fit_is_told_by_its_code(client: OpenAI) -> None:
 
 def test_no_lease_outlives_its_request(served: Running) -> None:
     events(served, {"messages": MESSAGES, "max_tokens": 2, "stream": True})
-    deadline = time.monotonic() + 10
-    while served.models.leases and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert served.models.leases == 0
+    until(lambda: served.models.leases == 0)

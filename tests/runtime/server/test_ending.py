@@ -7,13 +7,14 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from patience import PATIENCE
 from serving import LoadedModels
+from waiting import until
 
 import anespec
 from anespec.model import Model
@@ -33,22 +34,19 @@ pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
 LONG = {"prompt": "Once", "temperature": 0, "stream": True, "ignore_eos": True, "speculate": False}
 
-LONGEST = 120.0
-"""Seconds after which a test of this file has failed; none takes ten of an idle machine."""
-
 
 class _Patient(Lifecycle):
     """A clock on which the time to end never passes: what runs is waited for, however long that takes."""
 
     async def drain(self, seconds: float) -> bool:
-        return await super().drain(LONGEST)
+        return await super().drain(PATIENCE)
 
 
 class _OutOfTime(Lifecycle):
     """A clock on which the time to end has passed at once."""
 
     async def drain(self, seconds: float) -> bool:
-        return await super().drain(0 if self.phase is Phase.READY else LONGEST)
+        return await super().drain(0 if self.phase is Phase.READY else PATIENCE)
 
 
 class _ClosedModels(LoadedModels):
@@ -80,7 +78,7 @@ def _serve(
 
     def run() -> None:
         try:
-            _until(lambda: lifecycle.phase is Phase.READY)
+            until(lambda: lifecycle.phase is Phase.READY)
             client(address_text(listening), lifecycle)
         except BaseException as error:
             failures.append(error)
@@ -96,11 +94,11 @@ def _serve(
 
         keys = KeyRing()
         daemon = Daemon("0", chosen, pool, keys, Metrics(pool, keys), lifecycle)
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(PATIENCE):
             await serve_until_ended(daemon, build_app(daemon, ENDPOINTS), listening, begin)
 
     asyncio.run(serve())
-    thread.join(LONGEST)
+    thread.join(PATIENCE)
     if failures:
         raise failures[0]
 
@@ -109,33 +107,26 @@ def _end() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _until(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONGEST
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
 def test_a_stream_that_has_begun_ends_properly_and_nothing_new_begins(owned: Model) -> None:
     def client(url: str, lifecycle: Lifecycle) -> None:
         with (
-            httpx.Client(base_url=url, timeout=LONGEST) as idle,
+            httpx.Client(base_url=url, timeout=PATIENCE) as idle,
             httpx.stream(
-                "POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 300}, timeout=LONGEST
+                "POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 300}, timeout=PATIENCE
             ) as stream,
         ):
             assert idle.get("/health").status_code == 200
             lines = stream.iter_lines()
             next(lines)
             _end()
-            _until(lambda: lifecycle.phase is Phase.DRAINING)
-            refused = httpx.post(f"{url}/v1/completions", json=LONG, timeout=LONGEST)
+            until(lambda: lifecycle.phase is Phase.DRAINING)
+            refused = httpx.post(f"{url}/v1/completions", json=LONG, timeout=PATIENCE)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
             assert refused.headers["connection"] == "close"
             assert int(refused.headers["retry-after"]) > 0
-            assert httpx.get(f"{url}/health", timeout=LONGEST).status_code == 503
-            assert httpx.get(f"{url}/livez", timeout=LONGEST).status_code == 200
+            assert httpx.get(f"{url}/health", timeout=PATIENCE).status_code == 503
+            assert httpx.get(f"{url}/livez", timeout=PATIENCE).status_code == 200
             said = [line for line in lines if line]
             assert said[-1] == "data: [DONE]"
             assert '"finish_reason":"length"' in said[-2]
@@ -148,9 +139,9 @@ def test_an_idle_connection_is_closed_at_once(owned: Model) -> None:
     def client(url: str, lifecycle: Lifecycle) -> None:
         host, port = url.removeprefix("http://").split(":")
         with (
-            socket.create_connection((host, int(port)), timeout=LONGEST) as idle,
+            socket.create_connection((host, int(port)), timeout=PATIENCE) as idle,
             httpx.stream(
-                "POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 400}, timeout=LONGEST
+                "POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 400}, timeout=PATIENCE
             ) as stream,
         ):
             idle.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -172,11 +163,11 @@ def test_who_is_not_served_in_time_is_told_so(owned: Model, again: bool) -> None
     def client(url: str, lifecycle: Lifecycle) -> None:
         with (
             owned.begin([1], anespec.GenerationOptions(max_tokens=500, choices=4, ignore_eos=True)),
-            httpx.stream("POST", f"{url}/v1/completions", json=LONG, timeout=LONGEST) as stream,
+            httpx.stream("POST", f"{url}/v1/completions", json=LONG, timeout=PATIENCE) as stream,
         ):
             _end()
             if again:
-                _until(lambda: lifecycle.phase is Phase.DRAINING)
+                until(lambda: lifecycle.phase is Phase.DRAINING)
                 _end()
             said = [line for line in stream.iter_lines() if line]
         assert "shutting_down" in said[-1]
@@ -205,10 +196,10 @@ def test_nobody_waits_for_a_model_that_is_still_loaded(owned: Model) -> None:
 
     def client(url: str, lifecycle: Lifecycle) -> None:
         ask = threading.Thread(
-            target=lambda: said.append(httpx.post(f"{url}/v1/completions", json=LONG, timeout=LONGEST))
+            target=lambda: said.append(httpx.post(f"{url}/v1/completions", json=LONG, timeout=PATIENCE))
         )
         ask.start()
-        assert waiting.wait(LONGEST)
+        assert waiting.wait(PATIENCE)
         _end()
         ask.join()
 
@@ -224,24 +215,24 @@ def test_hanging_up_again_and_again_makes_for_one_reload_more(owned: Model) -> N
     class Slow(_ClosedModels):
         async def reload(self) -> None:
             begun.append(len(begun))
-            await asyncio.to_thread(go_on.wait, LONGEST)
+            await asyncio.to_thread(go_on.wait, PATIENCE)
             raise OSError("such as a disk that is gone")
 
     def client(url: str, lifecycle: Lifecycle) -> None:
         def hang_up() -> None:
             """The answer comes once the signal was heard."""
             os.kill(os.getpid(), signal.SIGHUP)
-            assert httpx.get(f"{url}/health", timeout=LONGEST).status_code == 200
+            assert httpx.get(f"{url}/health", timeout=PATIENCE).status_code == 200
 
         hang_up()
-        _until(lambda: len(begun) == 1)
+        until(lambda: len(begun) == 1)
         for _ in range(20):
             hang_up()
         assert len(begun) == 1
         go_on.set()
-        _until(lambda: len(begun) == 2)
+        until(lambda: len(begun) == 2)
         hang_up()
-        _until(lambda: len(begun) == 3)
+        until(lambda: len(begun) == 3)
         _end()
 
     _serve(owned, client, models=Slow)
@@ -266,7 +257,7 @@ def test_two_that_start_at_a_time_do_not_both_serve(tmp_path: Path) -> None:
     for each in starters:
         each.start()
     for each in starters:
-        each.join(30)
+        each.join(PATIENCE)
     assert (len(found), len(refused)) == (1, 3)
     found[0].close()
 

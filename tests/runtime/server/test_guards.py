@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from serving import Running, running
 
 from anespec.model import Model
@@ -43,7 +44,7 @@ def guarded(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def _raw(running: Running, request: bytes) -> tuple[int, dict[str, str], bytes]:
     host, port = running.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as client:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as client:
         client.sendall(request)
         answer = http.client.HTTPResponse(client)
         answer.begin()

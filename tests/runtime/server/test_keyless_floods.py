@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import http.client
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from serving import Running, running
+from waiting import until
 
 from anespec.model import Model
 from anespec.runtime.server.http.keys import KeyRing
@@ -34,7 +35,7 @@ def guarded(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @contextlib.contextmanager
 def connected(found: Running) -> Iterator[http.client.HTTPConnection]:
-    client = http.client.HTTPConnection(found.url.removeprefix("http://"), timeout=20)
+    client = http.client.HTTPConnection(found.url.removeprefix("http://"), timeout=PATIENCE)
     try:
         client.connect()
         yield client
@@ -47,13 +48,6 @@ def status(client: http.client.HTTPConnection, path: str = "/livez", **headers: 
     answer = client.getresponse()
     said = json.loads(answer.read())
     return answer.status, said.get("error", {}).get("code", "") if isinstance(said, dict) else ""
-
-
-def until(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -149,7 +143,7 @@ def test_work_is_given_up_where_the_connection_has_gone() -> None:
 
         await unless(gone, work(0.0))
         asyncio.get_running_loop().call_soon(gone.set)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             await unless(gone, work(1000.0))
         assert ended == [0.0, 1000.0]
 

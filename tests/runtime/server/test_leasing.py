@@ -5,14 +5,15 @@ import contextlib
 import json
 import socket
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+from patience import PATIENCE
 from serving import LoadedModels, Running, running
+from waiting import until
 
 from anespec.model import Model
 from anespec.runtime.engine.room import QueueFullError
@@ -21,7 +22,6 @@ from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.models import Leased, Wait, as_long_as_it_takes
 
 MANY, ONE = "many-0123456789abcdef", "one-0123456789abcdef"
-PATIENCE = 30.0
 FIELDS = {"model": "chatty", "prompt": "Once", "max_tokens": 1}
 
 
@@ -51,13 +51,6 @@ def loading(model: Model, folder: Path, **options: object) -> Iterator[tuple[Run
     models = Loading(model)
     with running(models, KeyRing.of_file(folder / "keys"), **options) as found:
         yield found, models
-
-
-def until(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def ask(found: Running, key: str, path: str = "/v1/completions", **fields: object) -> httpx.Response:

@@ -3,11 +3,12 @@
 import asyncio
 import http.client
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from patience import PATIENCE
 from serving import LoadedModels, Running, running
+from waiting import until
 
 from anespec.model import Model
 from anespec.runtime.server.http.shares import PreparationTime
@@ -23,15 +24,8 @@ def narrow(model: Model) -> Iterator[Running]:
         yield found
 
 
-def until(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def sent(found: Running, path: str) -> http.client.HTTPConnection:
-    client = http.client.HTTPConnection(found.url.removeprefix("http://"), timeout=20)
+    client = http.client.HTTPConnection(found.url.removeprefix("http://"), timeout=PATIENCE)
     body = {"prompt": "Once", "content": "Once", "max_tokens": 2}
     client.request("POST", path, json.dumps(body), JSON)
     return client

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from serving import Running, running
 
 import anespec
@@ -156,7 +157,7 @@ def test_what_takes_too_long_to_prepare_is_given_up(model: Model, monkeypatch: p
     encode = model.prompt_ids
 
     def slow(prompt: str) -> tuple[int, ...]:
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
         return encode(prompt)
 
     monkeypatch.setattr(model, "prompt_ids", slow)

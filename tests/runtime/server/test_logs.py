@@ -3,12 +3,12 @@
 import io
 import json
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from serving import Running, running
+from waiting import until
 
 from anespec.model import Model
 from anespec.runtime.server.logs import JsonLines, Lines, logged
@@ -39,10 +39,8 @@ def lines() -> Iterator[io.StringIO]:
 
 def _facts(lines: io.StringIO, count: int = 1) -> list[dict[str, Any]]:
     """Those of requests; the last may be logged a little after its answer has come."""
-    end = time.monotonic() + 10
-    while len(found := lines.getvalue().splitlines()) < count and time.monotonic() < end:
-        time.sleep(0.01)
-    return [json.loads(line) for line in found]
+    until(lambda: lines.getvalue().count("\n") >= count)
+    return [json.loads(line) for line in lines.getvalue().splitlines()]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -105,9 +103,7 @@ def test_no_client_can_make_up_a_line(served: Running) -> None:
             raise ValueError(forged)
         except ValueError:
             logging.getLogger("anespec.serve").exception("a failure")
-        end = time.monotonic() + 10
-        while " info: 404 GET" not in found.getvalue() and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: " info: 404 GET" in found.getvalue(), found.getvalue)
     lines = found.getvalue().splitlines()
     own = [line for line in lines if not line.startswith("  | ")]
     assert len(own) == 4, own

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import time
 from datetime import UTC, datetime
 
 import httpx
 import pytest
 from ollama import Client, ResponseError
 from serving import Running, running
+from waiting import until
 
 from anespec.model import Model
 from anespec.runtime.server.http.keys import Key, KeyRing
@@ -218,10 +218,7 @@ def test_a_client_that_leaves_ends_its_answer(served: Running, model: Model) -> 
     fields = {"model": "chatty", "messages": MESSAGES, "options": {"num_predict": 400}}
     with httpx.stream("POST", f"{served.url}/api/chat", json=fields) as answer:
         next(answer.iter_lines())
-    deadline = time.monotonic() + 10
-    while model.load.active and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not model.load.active
+    until(lambda: not model.load.active)
 
 
 def test_a_key_is_asked_for_in_ollamas_words(model: Model) -> None:

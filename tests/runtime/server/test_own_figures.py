@@ -1,17 +1,14 @@
 """What one key is told of another: nothing. An administrator's key is told all."""
 
-import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving import Running, running
+from serving import Running, running, standing_still
 
 import anespec
 from anespec.model import Model
-from anespec.runtime.engine.engine import Engine
 from anespec.runtime.server.http.keys import KeyRing
 from anespec.runtime.server.page.endpoints import ModelStats, StatsAnswer
 
@@ -67,25 +64,6 @@ def _metrics(found: Running, key: str) -> dict[tuple[str, ...], float]:
     }
 
 
-@contextlib.contextmanager
-def _standing_still(model: Model) -> Iterator[None]:
-    """Keep the engine from its next pass while the block lasts."""
-    stands, may_go_on = threading.Event(), threading.Event()
-
-    def stand(_: Engine) -> None:
-        stands.set()
-        may_go_on.wait(30)
-
-    holding = threading.Thread(target=model._running.service.call, args=(stand,))
-    holding.start()
-    assert stands.wait(30)
-    try:
-        yield
-    finally:
-        may_go_on.set()
-        holding.join()
-
-
 @pytest.mark.slow
 def test_what_one_key_asks_no_other_is_told(shared: tuple[Running, KeyRing, Model]) -> None:
     found, _, _ = shared
@@ -133,7 +111,7 @@ def test_nobody_sees_that_another_is_served_now(shared: tuple[Running, KeyRing, 
     with found.client.stream("POST", "/v1/completions", json=body, headers=_bears(ANN)) as answer:
         lines = answer.iter_lines()
         next(lines)
-        with _standing_still(model):
+        with standing_still(model):
             seen = {key: _stats(found, key).active for key in (ANN, BOB, BOSS)}
     assert seen == {ANN: 1, BOB: 0, BOSS: 1}
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from pydantic_core import PydanticUndefined
 from serving import Running
 
@@ -29,7 +30,7 @@ def test_the_examples_of_curl_are_answered(served: Running, example: str) -> Non
     command = example.replace(URL, served.url).replace('"NAME"', '"chatty"')
     done = subprocess.run(
         ["sh", "-c", command.replace("curl ", "curl --silent --show-error --fail ", 1)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "chatty" in done.stdout
@@ -42,7 +43,7 @@ def test_the_examples_of_openais_client_run(served: Running) -> None:
     assert len(examples) == 2
     code = "\n".join(examples).replace(URL, served.url)
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr
     # So small a model may go on with spaces, which JSON allows, until its context is full.

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
+from waiting import until
 
 from anespec.runtime.text.templates import rendering as template_process
 from anespec.runtime.text.templates.rendering import Limits, TemplateProcesses, resident_bytes
@@ -149,6 +150,44 @@ def test_processes_are_kept_warm_and_replaced_when_killed() -> None:
     processes.close()
 
 
+@pytest.fixture
+def stopped() -> Iterator[tuple[TemplateProcesses, int]]:
+    """A process that is stopped, as it is where a machine has no time for it."""
+    made = TemplateProcesses(Limits(seconds=0.2))
+    made.render("x", {})
+    (process,) = made._idle
+    os.kill(process._process.pid, signal.SIGSTOP)
+    yield made, process._process.pid
+    made.close()
+
+
+def test_a_rendering_s_own_time_is_limited(processes: TemplateProcesses) -> None:
+    processes.render("x", {})
+    (process,) = processes._idle
+    with pytest.raises(RequestError, match=r"ran longer than 0.15 s"):
+        processes.render(HOSTILE["nested loops"], {})
+    assert process._process.returncode == -signal.SIGPROF, "the clock ended it"
+
+
+def test_time_in_which_a_process_waits_is_not_its_own(stopped: tuple[TemplateProcesses, int]) -> None:
+    processes, pid = stopped
+    with ThreadPoolExecutor(1) as pool:
+        rendered = pool.submit(processes.render, "{{ 1 }}", {})
+        with pytest.raises(TimeoutError):
+            rendered.result(1.0)
+        os.kill(pid, signal.SIGCONT)
+        assert rendered.result(PATIENCE) == "1"
+
+
+def test_a_process_that_never_goes_on_is_given_up(
+    stopped: tuple[TemplateProcesses, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_process.worker, "SECONDS_TO_WAIT", 0.1)
+    processes, _ = stopped
+    with pytest.raises(RequestError, match=r"ran longer than 0.2 s"):
+        processes.render("{{ 1 }}", {})
+
+
 def test_several_threads_get_their_own_answers(patient: TemplateProcesses) -> None:
     def render(number: int) -> bool:
         text = patient.render("{% for i in range(n) %}{{ i }},{% endfor %}", {"n": number})
@@ -203,13 +242,20 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path, monkeypatch
 
 PARENT = """
 import os, threading, time
+import psutil
 from anespec.runtime.text.templates.rendering import Limits, TemplateProcesses
 processes = TemplateProcesses(Limits(seconds=0.5))
 processes.render("x", {})
 print(processes._idle[0]._process.pid, flush=True)
 endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 """
-BUSY = "threading.Thread(target=processes.render, args=(endless, {}), daemon=True).start(); time.sleep(0.1); "
+BUSY = """
+renderer = psutil.Process(processes._idle[0]._process.pid)
+idle = sum(renderer.cpu_times()[:2])
+threading.Thread(target=processes.render, args=(endless, {}), daemon=True).start()
+while sum(renderer.cpu_times()[:2]) < idle + 0.1:
+    time.sleep(0.01)
+"""
 
 
 @pytest.mark.fast_only("exits at once")
@@ -225,14 +271,14 @@ BUSY = "threading.Thread(target=processes.render, args=(endless, {}), daemon=Tru
     ids=["returns", "exits at once", "is killed", "is interrupted", "is killed in a rendering"],
 )
 def test_no_process_outlives_its_parent(end: str) -> None:
-    told = subprocess.run([sys.executable, "-c", PARENT + end], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PARENT + end]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     pid = int(told.stdout)
-    for _ in range(1000):
-        if not runs(pid):
-            return
-        time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail(f"process {pid} still runs")
+    try:
+        until(lambda: not runs(pid))
+    except AssertionError:
+        os.kill(pid, signal.SIGKILL)
+        raise
 
 
 def runs(pid: int) -> bool:

@@ -5,10 +5,11 @@ import platform
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
+from waiting import until
 
 from anespec.system.child_python import NEUTRAL_FOLDER
 from anespec.validate.bench.energy import NoEnergyError, open_meter, powermetrics
@@ -122,6 +123,12 @@ def test_a_sample_of_another_form_is_said_to_be_one(power: str, tmp_path: Path) 
         list(samples_of(stream))
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may take as long to start as the machine needs."""
+    monkeypatch.setattr(powermetrics, "SECONDS_TO_START", PATIENCE)
+
+
 PROGRAM = """
 import sys, time
 for number in range(int(sys.argv[2])):
@@ -129,7 +136,7 @@ for number in range(int(sys.argv[2])):
     sys.stdout.flush()
     time.sleep(0.02)
 if sys.argv[3:]:
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -143,10 +150,7 @@ def test_a_meter_adds_up_samples_after_the_first(tmp_path: Path) -> None:
     (path := tmp_path / "sample").write_bytes(documents((100_000_000, POWER)))
     process = started(path, "4", "and wait")
     meter = PowerMeter(process, clock=lambda: 7.0)
-    for _ in range(200):
-        if meter.joules() > 0.8:
-            break
-        time.sleep(0.02)
+    until(lambda: meter.joules() > 0.8)
     # The first sample ended when the meter was opened; three more had 2.7 watts for 0.1 seconds.
     assert meter.joules() == pytest.approx(3 * 0.27)
     meter.close()

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 from core_ml_faults import Fault, plan_faults
 from light_core_ml import COMMAND, STALE, LightCoreML, meet_here
+from patience import PATIENCE
 
 from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml import probing
@@ -27,8 +28,6 @@ from anespec.runtime.backends.coreml.memory import remember, remembered
 from anespec.runtime.backends.coreml.probing import INVALID_ANSWER, run_probes
 from anespec.runtime.backends.verifier import ArtifactVerifier
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
-
-SECONDS = 60.0
 
 
 @pytest.fixture
@@ -57,11 +56,11 @@ def known(started: Path, tmp_path: Path) -> Artifact:
     return Artifact(shutil.copytree(started, tmp_path / "m.anespec"))
 
 
-def backend(core_ml: LightCoreML, seconds: float = SECONDS) -> CoreMLBackend:
+def backend(core_ml: LightCoreML, seconds: float = PATIENCE) -> CoreMLBackend:
     return CoreMLBackend("coreml", ComputeUnits.CPU_AND_NE, core_ml, COMMAND, seconds)
 
 
-def opened(artifact: Artifact, core_ml: LightCoreML, seconds: float = SECONDS) -> ArtifactVerifier:
+def opened(artifact: Artifact, core_ml: LightCoreML, seconds: float = PATIENCE) -> ArtifactVerifier:
     return backend(core_ml, seconds).open(artifact, 1)
 
 
@@ -305,7 +304,7 @@ def probe(passes: int = 1) -> LoadProbe:
 @pytest.mark.parametrize("said", ["b'nonsense' + bytes(10)", "b'1' * (1 << 20)"])
 def test_an_answer_that_is_none_does_not_keep_a_start_waiting(said: str) -> None:
     command = child(f"sys.stdout.buffer.write({said} + b'\\n')\nsys.stdout.flush()\ntime.sleep(600)")
-    (outcome,) = run_probes([probe()], command=command, seconds=SECONDS)
+    (outcome,) = run_probes([probe()], command=command, seconds=PATIENCE)
     assert outcome == Outcome(error=INVALID_ANSWER, by_itself=True)
 
 
@@ -316,7 +315,7 @@ def test_a_process_that_does_not_listen_is_given_up() -> None:
 
 def test_what_ended_by_itself_is_tried_again_at_the_next_start(tmp_path: Path) -> None:
     """It fails for want of memory or of a package as well, which says nothing of the shard."""
-    (outcome,) = run_probes([probe()], command=child("raise ImportError('no torch')"), seconds=SECONDS)
+    (outcome,) = run_probes([probe()], command=child("raise ImportError('no torch')"), seconds=PATIENCE)
     assert outcome.error is not None
     assert "no torch" in outcome.error
     remember(tmp_path / "a.json", outcome)
@@ -329,7 +328,7 @@ def test_no_room_for_what_a_process_says_is_one_sentence(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(AnespecError, match=r"cannot be started .No usable temporary directory found"):
-        next(run_probes([probe()], command=child(""), seconds=SECONDS))
+        next(run_probes([probe()], command=child(""), seconds=PATIENCE))
 
 
 @pytest.mark.usefixtures("here")

@@ -5,11 +5,11 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import until
 
 from anespec.runtime.backends.worker import build
 from anespec.runtime.backends.worker.build import (
@@ -142,13 +142,11 @@ build_worker(print, WorkerSources(Path(sys.argv[1])), swift=sys.argv[2])
 def test_an_interrupt_ends_the_compilers_too_and_leaves_nothing(
     sources: WorkerSources, tmp_path: Path
 ) -> None:
-    waits = f'sh -c "echo \\$\\$ > {tmp_path}/pid; sleep 60" & wait'
+    waits = f'sh -c "echo \\$\\$ > {tmp_path}/pid; sleep 600" & wait'
     command = [sys.executable, "-c", SCRIPT, str(sources.folder), swift(tmp_path, builds=waits)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as building:
-        until = time.monotonic() + 20
-        while not (tmp_path / "pid").exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(0.1)
+        # The script writes its number before it begins to sleep, and the file is there before the number.
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
         building.send_signal(signal.SIGINT)
         assert b"KeyboardInterrupt" in building.communicate()[1]
     compiler = int((tmp_path / "pid").read_text())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from by_hand import rows_for, run_tokens, same_bits, states
 from converting import build
+from patience import PATIENCE
 from tiny_model import TinyModel, write_gguf
 from workers import EACH_ALONE, compiled, open_workers
 
@@ -25,7 +26,7 @@ from anespec.runtime.backends.worker.stages import stages_of
 from anespec.runtime.passes import StateLostError
 
 PROMPT = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
-LIMITS = WorkerLimits(pass_seconds=60)
+LIMITS = WorkerLimits(pass_seconds=PATIENCE)
 
 
 @pytest.mark.fast_only("outside-functions-rows_third")

@@ -5,6 +5,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from workers import EACH_ALONE, TOY, open_workers
 
 from anespec.manifests.store import Artifact
@@ -35,7 +36,7 @@ def spoken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("loading", ["together", "in-turn"])
 def test_workers_load_as_asked(small: Artifact, spoken: list[str], loading: sharing.Loading) -> None:
-    limits = WorkerLimits(budget=EACH_ALONE, pass_seconds=60, loading=loading)
+    limits = WorkerLimits(budget=EACH_ALONE, pass_seconds=PATIENCE, loading=loading)
     with closing(open_workers(small, limits, TOY)) as verifier:
         count = len(verifier.workers.pids)
         in_turn = ["load", "answer"] * count

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from by_hand import rows_for, run_tokens, same_bits, states
+from patience import PATIENCE
 from workers import EACH_ALONE, compiled, open_workers
 
 from anespec.manifests.store import Artifact
@@ -24,7 +25,7 @@ from anespec.runtime.rows import pad_rows
 from anespec.system.errors import AnespecError, ArtifactError
 
 PROMPT = [1, 5, 9, 13, 17, 21, 25, 29, 33, 37]
-LIMITS = WorkerLimits(pass_seconds=60)
+LIMITS = WorkerLimits(pass_seconds=PATIENCE)
 BUDGETS = {"one worker": LIMITS.budget, "three": 25_000, "each shard alone": EACH_ALONE}
 
 
@@ -39,7 +40,7 @@ def portable(small: Artifact) -> Iterator[ArtifactVerifier]:
 def verifier(
     small: Artifact, swift_worker: WorkerProgram, request: pytest.FixtureRequest
 ) -> Iterator[WorkerVerifier]:
-    limits = WorkerLimits(budget=BUDGETS[request.param], pass_seconds=60)
+    limits = WorkerLimits(budget=BUDGETS[request.param], pass_seconds=PATIENCE)
     with closing(open_workers(small, limits, swift_worker)) as verifier:
         assert len(verifier.workers.pids) == {"one worker": 1, "three": 3}.get(request.param, 5)
         yield verifier

@@ -211,9 +211,9 @@ def test_pages_that_lead_in_circles_end_in_time(
         page[cell : cell + 4] = root.to_bytes(4, "big")
     page.release()
     file.write_bytes(content)
-    began = time.monotonic()
+    began = time.process_time()
     assert len(use(vocabulary, caplog)) == 1
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize("name", database_module.FILES)

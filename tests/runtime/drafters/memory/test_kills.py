@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import toy_memory
+from patience import PATIENCE
 
 PROGRAM = Path(toy_memory.__file__).with_name("killed_memory.py")
 
 
 def outcome(*arguments: object) -> str:
     command = [sys.executable, PROGRAM, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
 
 
 @pytest.mark.parametrize(("kills", "processes"), [pytest.param(60, 1, marks=pytest.mark.slow), (15, 3)])

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from patience import PATIENCE
 from toy_learner import UNSOUND, ToyLearner
 from toy_memory import REQUESTS, SIZE, TENANT, closed, learnt, opened, stored, teach, text
 
@@ -72,13 +73,13 @@ def test_an_image_is_written_while_the_caller_goes_on(
 
     def slow(*arguments: object) -> bool:
         begun.set()
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(PATIENCE)
         return write(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(MemoryDatabase, "save_image", slow)
     memory = opened(vocabulary)
     teach(memory, REQUESTS[:1])
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE)
     teach(memory, REQUESTS[1:])
     # Killed now, nothing is lost.
     assert opened(vocabulary).image.tobytes() == learnt(REQUESTS)

@@ -1,9 +1,10 @@
 """Asking on the page: answers as they come, stopping, asking again, settings."""
 
 import pytest
-from browsing import Open, Visit, until
+from browsing import Open, Visit
 from playwright.sync_api import expect
 from scripted_chat import Piece, Said, Script, said
+from waiting import until
 
 
 def test_an_answer_is_shown_as_it_comes(visit: Visit, script: Script) -> None:

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Open, Visit, in_context, until, visiting
+from browsing import Open, Visit, in_context, visiting
+from patience import PATIENCE
 from playwright.sync_api import Browser, expect
 from scripted_chat import Script, said, scripted, unsaid
 from serving import Running
+from waiting import until
 
 from anespec.runtime.server.daemon import Phase
 from anespec.runtime.server.http.errors import ApiError
@@ -66,7 +68,7 @@ def test_what_goes_wrong_is_said_and_can_be_tried_again(visit: Visit, script: Sc
 @pytest.mark.slow
 def test_who_waits_for_a_turn_is_told_how_many_do(visit: Visit, script: Script, open_page: Open) -> None:
     script.waiting = 2
-    script.answers.append(said("", seconds=30))
+    script.answers.append(said("", seconds=PATIENCE))
     visit.ask("Are you there?")
     expect(visit.page.locator(".wait")).to_contain_text("Others are being answered; 2 questions wait")
     expect(open_page().page.locator("#figures")).to_contain_text("waiting2")
