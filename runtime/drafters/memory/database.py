@@ -13,7 +13,6 @@ executed. Only SQLite may open it: closing another descriptor of the file would 
 
 import errno
 import logging
-import math
 import os
 import secrets
 import sqlite3
@@ -35,6 +34,7 @@ from pydantic import ValidationError
 from anespec.manifests.schema import Record
 from anespec.runtime.drafters.memory.learner import MemoryFacts
 from anespec.runtime.drafters.memory.request_record import TEXT_BYTES, RequestRecord
+from anespec.runtime.drafters.memory.statement_limit import StatementLimit
 from anespec.runtime.drafters.memory.tables import (
     LARGEST_NUMBER,
     OLD_REQUESTS,
@@ -78,13 +78,7 @@ latest ones."""
 BUSY_SECONDS = 1.0
 """Seconds that a write waits for another process."""
 
-STATEMENT_SECONDS = 10.0
-"""The processor time that a statement may take. In a damaged file, the links between pages may form a
-circle."""
-
 MAX_TENANTS = 100_000
-_STEPS_PER_CHECK = 100_000
-"""Steps of SQLite's virtual machine between two checks of the time limit."""
 
 _DAMAGED = {
     sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT
@@ -105,12 +99,6 @@ class UnusableDatabaseError(StorageError):
     """The file is damaged, or is not a draft memory of this version; trying again will not help."""
 
 
-class _Time(threading.local):
-    """The processor time of a thread at which its statement is ended; each thread has a clock of its own."""
-
-    end = math.inf
-
-
 class MemoryDatabase:
     """The file of one vocabulary. Safe for use from several threads and processes.
 
@@ -123,7 +111,7 @@ class MemoryDatabase:
         self._folder = folder
         self._path = folder.path / NAME
         self._lock = threading.RLock()
-        self._time = _Time()
+        self._limit = StatementLimit()
         for name in FILES:
             _make_private(folder, name)
         if folder.mode(NAME) is None:
@@ -193,7 +181,7 @@ class MemoryDatabase:
         with self._lock, self._faults_named():
             for number, start in enumerate(range(0, into.nbytes, PART_BYTES)):
                 place = (stored.id << PART_BITS) + number
-                self._limit()
+                self._limit.begin()
                 try:
                     with self._connection.blobopen("parts", "content", place, readonly=True) as part:
                         if len(part) != min(PART_BYTES, into.nbytes - start):
@@ -331,7 +319,7 @@ class MemoryDatabase:
     def shrink(self) -> None:
         """Give the space of removed data back to the file system."""
         with self._lock, self._faults_named():
-            self._limit(60 * STATEMENT_SECONDS)
+            self._limit.begin(times=60)
             # The vacuum of each page is one step of the statement; a script runs all steps.
             self._connection.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -373,8 +361,8 @@ class MemoryDatabase:
             raise StorageError(f"{self._path}: was moved; try again")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         connection.text_factory = lambda data: data.decode(errors="replace")
-        self._limit()
-        connection.set_progress_handler(lambda: time.thread_time() > self._time.end, _STEPS_PER_CHECK)
+        self._limit.begin()
+        self._limit.watch(connection)
         return connection
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
@@ -411,12 +399,8 @@ class MemoryDatabase:
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
 
-    def _limit(self, seconds: float | None = None) -> None:
-        """Begin the time of a statement of this thread; by default STATEMENT_SECONDS."""
-        self._time.end = time.thread_time() + (STATEMENT_SECONDS if seconds is None else seconds)
-
     def _execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        self._limit()
+        self._limit.begin()
         return self._connection.execute(statement, values)
 
     def _rows(self, statement: str, *values: object) -> list[Any]:

@@ -15,6 +15,7 @@ from toy_learner import ToyLearner
 from toy_memory import REQUESTS, SIZE, learnt, opened, stored, teach
 
 import anespec.runtime.drafters.memory.database as database_module
+import anespec.runtime.drafters.memory.statement_limit as statement_limit
 import anespec.runtime.drafters.memory.tenant_memory as tenant_memory
 from anespec.runtime.drafters.memory.database import NAME
 from anespec.runtime.drafters.memory.store import DraftMemoryStore
@@ -194,7 +195,7 @@ def test_pages_that_lead_in_circles_end_in_time(
     vocabulary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A table whose pages name the same page again and again has more rows than could ever be read."""
-    monkeypatch.setattr(database_module, "STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr(statement_limit, "STATEMENT_SECONDS", 0.2)
     memory = opened(vocabulary)
     teach(memory, [(np.arange(1500, dtype=np.int32) + number, 1) for number in range(2000)])
     memory._access.close()
