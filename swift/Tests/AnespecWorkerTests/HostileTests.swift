@@ -69,7 +69,7 @@ final class HostileTests: XCTestCase {
         try refused(0, "[1,2,8,3]", "[0,2,8,3]", as: "request")
         try refused(0, "[2]", "[2,4]", as: "request")
         try refused(0, "[2]", "[0]", as: "request")
-        try refused(1, "\"new\":\"new_v\",", "", as: "request")
+        try refused(1, "\"new\":\"new_v\",", "\"new\":7,", as: "request")
         try refused(1, "\"new_v\"", "\"new_w\"", as: "load")
         try refused(2, "\"first_token\":0", "\"first_token\":1", as: "request")
         try refused(2, "\"kind\":\"head\"", "\"kind\":\"tail\"", as: "request")

@@ -1,1 +1,0 @@
-"""Soak test: compare text generated with everything that is proven with plain text, for hours."""
