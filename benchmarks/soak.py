@@ -24,6 +24,8 @@ from pathlib import Path
 import numpy as np
 from measure import emit, machine, show_table
 from smoke_options import FOLDER, command_line
+from soak_requests import soak_requests
+from soak_round import SoakCount, soak_round
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
@@ -47,8 +49,6 @@ from anespec.validate.exactness.repeat_process import run_elsewhere
 from anespec.validate.gates import recorded_exactness
 from anespec.validate.kept import kept_exactness
 from anespec.validate.sample.prompts import PROMPTS, SAMPLE_PROMPTS
-from anespec.validate.soak.requests import soak_requests
-from anespec.validate.soak.run import SoakCount, soak_round
 
 ROOT = Path(__file__).resolve().parents[1]
 HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")

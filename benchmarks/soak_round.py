@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from soak_requests import OracleSource
 
 from anespec.manifests.schema import Index, Record
 from anespec.runtime.drafters import DraftSource
@@ -23,7 +24,6 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.spans import usable_spans
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.system.errors import AnespecError
-from anespec.validate.soak.requests import OracleSource
 
 CANCELLED_SHARE = 0.15
 """The share of requests that are cancelled before their end."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from measure import Budget, emit, machine, show_budgets
 from smoke_options import MODEL, command_line
+from soak_round import WatchedVerifier
 from subjects import artifact_of
 from turns import TURN_CALLS, take_turns
 
@@ -38,7 +39,6 @@ from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.cost_measurement import measure_pass_costs
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.soak.run import WatchedVerifier
 
 MAX_LOSS = 1.02
 LLAMA_CPP = {1: 28.0, 4: 70.0, 8: 90.0}

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+# The soak is tested, too.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 from fresh_process import answered_here
 from mlx_here import skip_without_mlx

@@ -12,6 +12,7 @@ from drafting import OracleSession, SourceOf
 from family_files import FAMILIES
 from once import Once
 from slow import slow_but
+from soak_round import WatchedVerifier
 
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
@@ -22,7 +23,6 @@ from anespec.runtime.engine.requests import Request
 from anespec.runtime.kv.saved_prefix import read_prefix, write_prefix
 from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
-from anespec.validate.soak.run import WatchedVerifier
 
 PROMPT = tuple(int(token) for token in np.random.default_rng(5).integers(3, 500, 140))
 LENGTHS = (100, 63, 64, 128, 65)

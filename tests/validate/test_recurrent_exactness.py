@@ -17,6 +17,8 @@ from recurrent_verifier import (
     StateIsNotCopied,
     hybrid_shape,
 )
+from soak_requests import soak_requests
+from soak_round import SoakCount, soak_round
 
 from anespec.manifests.verdicts import ExactnessVerdict, Invariance, RunEnvironment
 from anespec.runtime.kv.slot_mapping import SlotMapping
@@ -29,8 +31,6 @@ from anespec.validate.exactness.effort import Form
 from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.exactness.invariance_cases import CaseRow, Probe, cut, padded, speculated
 from anespec.validate.exactness.repeat_checks import packed, recorded_pass, unpacked
-from anespec.validate.soak.requests import soak_requests
-from anespec.validate.soak.run import SoakCount, soak_round
 
 HERE = RunEnvironment(backend="numpy", library_version="1", machine="here", threads=1, artifact="a")
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from both_gates import quick_exactness
 from numpy_verifier import NumpyVerifier, SpanDependent, WidthDependent, shape_of
+from soak_requests import soak_requests
+from soak_round import SoakCount, soak_round
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.store import Artifact
@@ -13,8 +15,6 @@ from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import GrammarTokens
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.validate.soak.requests import soak_requests
-from anespec.validate.soak.run import SoakCount, soak_round
 
 SPANNING = shape_of(t_max=16, context=320, sequences=2, partial_spans=True)
 
