@@ -15,10 +15,10 @@ FIRST ?= 0
 MODEL ?= build/random-1gb.gguf
 
 # The Swift worker is built while the first tests run. Each process takes tests in the order of their files, so that
-# what those of a file share is made once.
+# what those of a file share is made once, and computes on one thread, so that the processes do not disturb each other.
 define run-tests
 @$(PYTHON) tests/support/swift_build.py & \
-$(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(1) $(PYTEST_ARGS); code=$$?; wait; exit $$code
+OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(1) $(PYTEST_ARGS); code=$$?; wait; exit $$code
 endef
 
 .DEFAULT_GOAL := help
@@ -42,6 +42,7 @@ test: $(DEVELOPED) ## set up, then run the tests, without the slow ones and the 
 journeys: $(DEVELOPED) ## do what a person does, through whole processes
 	$(call run-tests,-m journey)
 
+test-all: export ANESPEC_TEST_EXAMPLES = thorough
 test-all: $(DEVELOPED) ## run all tests, which takes several times as long
 	$(call run-tests)
 

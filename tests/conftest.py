@@ -32,9 +32,10 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# On a busy machine a quick example may take long once.
-settings.register_profile("anespec", deadline=None)
-settings.load_profile("anespec")
+# On a busy machine a quick example may take long once. `make test-all` looks at more examples.
+settings.register_profile("quick", deadline=None, max_examples=30)
+settings.register_profile("thorough", deadline=None)
+settings.load_profile(os.environ.get("ANESPEC_TEST_EXAMPLES", "quick"))
 
 FAMILIES = Path(__file__).parent / "data" / "families"
 SHARED_MODELS = Path(__file__).resolve().parents[1].parent / "shared" / "models"

@@ -9,7 +9,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment
-from anespec.runtime.backends import circumstances, open_shard, open_verifier
+from anespec.runtime.backends import chosen_backend, circumstances, open_shard, open_verifier
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.pass_inputs import PassInputs
 from anespec.runtime.backends.runner import ShardRunner
@@ -22,7 +22,7 @@ from anespec.validate.exactness.effort import Form
 from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.exactness.repeat_checks import Elsewhere
 from anespec.validate.exactness.repeat_process import run_elsewhere
-from anespec.validate.golden.figures import GoldenFile, GoldenVerdict, golden_verdict
+from anespec.validate.golden.figures import SLACK, GoldenFile, GoldenVerdict, golden_verdict
 from anespec.validate.golden.stack_passes import PromptRun, run_prompts
 from anespec.validate.sample.prompts import prompt_ids
 
@@ -107,6 +107,7 @@ def golden_gate(
     from anespec.validate.golden.stored_weights import StoredWeights
 
     manifest = artifact.manifest
+    arithmetic = chosen_backend(backend, manifest.target).arithmetic
 
     def one(shard: Shard) -> ShardRunner:
         return open_shard(artifact, shard, backend, threads, workers)
@@ -122,13 +123,14 @@ def golden_gate(
         prompt_runs = _prompt_runs(artifact, prompts, backend, threads, step, workers)
         with open_embedding(artifact) as own:
             computed = compare_computed(
-                manifest, reference, one, PassInputs(manifest), own, prompt_runs, ids=ids, progress=step
-            )
+                manifest, reference, one, PassInputs(manifest), own, prompt_runs,
+                arithmetic=arithmetic, ids=ids, progress=step,
+            )  # fmt: skip
         step("stored weights that no layer has read")
         stored = tuple(weights.figures())
     # The figures do not depend on which sequence's region rows are in, within the gate's limits.
     here = circumstances(artifact, backend, threads).with_all_sequences()
-    verdict = golden_verdict(here, stored, computed.shards, computed.stack)
+    verdict = golden_verdict(here, SLACK[arithmetic], stored, computed.shards, computed.stack)
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
 

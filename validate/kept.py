@@ -8,10 +8,11 @@ from anespec.manifests.residency import PlanSource, ResidencyFile, ResidencyVerd
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact, find_damage
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment, VerdictT
+from anespec.runtime.backends import BACKENDS
 from anespec.system.coreml_errors import may_pass
 from anespec.system.formatting import counted, listed
 from anespec.validate.exactness.effort import Form
-from anespec.validate.golden.figures import THRESHOLDS, GoldenFile, GoldenVerdict
+from anespec.validate.golden.figures import SLACK, GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityTask, QualityVerdict
 from anespec.validate.residency.compute_plan import PlanMaker
 from anespec.validate.residency.prediction import rule_circumstances
@@ -33,7 +34,7 @@ def kept_residency(artifact: Artifact, coreml: PlanMaker | None) -> ResidencyVer
 
 
 def kept_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict | None:
-    """Return the golden verdict of this environment on all stimuli, judged by the current thresholds."""
+    """Return the golden verdict of this environment on all stimuli, judged by the current limits."""
     verdict = recorded_golden(artifact, here)
     return None if verdict is None else _intact(artifact, verdict)
 
@@ -41,7 +42,8 @@ def kept_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict | Non
 def recorded_golden(artifact: Artifact, here: RunEnvironment) -> GoldenVerdict | None:
     """Return the same verdict as `kept_golden` without checking the artifact's files."""
     verdict = artifact.read_verdicts(GoldenFile).find(here.with_all_sequences())
-    if verdict is None or not verdict.complete or verdict.thresholds != dict(THRESHOLDS):
+    slack = SLACK[BACKENDS[here.backend].arithmetic]
+    if verdict is None or not verdict.complete or verdict.slack != slack:
         return None
     return verdict
 

@@ -138,7 +138,7 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
             worst = max(stored, key=lambda w: (not w.sound, w.error))
             figures = (worst.tensor, f"{worst.error:.5f}", f"{worst.claimed:.5f}")
             weights.add_row(weight_format, str(len(stored)), *figures, _judged(worst.sound))
-    shards = _table("every shard alone", ("shard", "stimulus", "tokens", "cosine", "error", "max\nerror"))
+    shards = _table("every shard alone", ("shard", "stimulus", "tokens", "cosine", "error", "limit"))
     for s in verdict.shards:
         shards.add_row(
             PurePosixPath(s.shard).stem,
@@ -146,23 +146,23 @@ def golden_tables(verdict: GoldenVerdict) -> tuple[Table, Table, Table]:
             str(s.tokens),
             f"{s.cosine:.6f}",
             f"{s.error:.4f}",
-            f"{s.max_error:.4f}",
-            _judged(s.within(verdict.thresholds[s.weights])),
+            f"{s.limit:.4f}",
+            _judged(s.within),
         )
     stack = _table(
         "all shards together",
-        ("prompt\ntokens", "cosine", "error", "max\nerror", "greedy\nequal", "leading", "worst\nmargin"),
+        ("prompt\ntokens", "cosine", "error", "limit", "greedy\nequal", "leading", "worst\nmargin"),
     )
     for p in verdict.stack:
         stack.add_row(
             str(p.prompt_tokens),
             f"{p.cosine:.6f}",
             f"{p.error:.4f}",
-            f"{p.max_error:.4f}",
+            f"{p.limit:.4f}",
             f"{p.agreeing} of {p.greedy_tokens}",
             str(p.leading),
             f"{p.worst_margin:.3f}",
-            _judged(p.within(verdict.stack_thresholds)),
+            _judged(p.within),
         )
     return weights, shards, stack
 

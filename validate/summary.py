@@ -19,6 +19,7 @@ from anespec.manifests.verdicts import (
     Verdict,
     VerdictT,
 )
+from anespec.runtime.backends.verifier import shape_of
 from anespec.system.formatting import counted, listed, printable
 from anespec.validate.golden.figures import GoldenFile, GoldenVerdict
 from anespec.validate.quality.verdict import QualityFile, QualityVerdict
@@ -120,7 +121,11 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
     if stands(Invariance.SPAN) is Status.PASS:
         allowed.append("look at the slots in use alone")
     elif stands(Invariance.SPAN) is Status.FAIL:
-        denied.append("look at the slots in use alone")
+        proven_some, left_out = _spans(manifest, exactness)
+        if proven_some:
+            allowed.append(f"look at the slots in use alone, except where that is {left_out} slots")
+        else:
+            denied.append("look at the slots in use alone")
     if stands(Invariance.REGION) is Status.PASS:
         allowed.append(f"serve {manifest.sequences} sequences at once")
     elif stands(Invariance.REGION) is Status.FAIL:
@@ -130,6 +135,16 @@ def _may(manifest: Manifest, exactness: ExactnessVerdict | None) -> list[str]:
         but = f"{may}, but not" if may else "may not"
         may = f"{but} {listed(denied, 'or')}, since {', and '.join(_reasons(exactness))}"
     return [may]
+
+
+def _spans(manifest: Manifest, exactness: ExactnessVerdict) -> tuple[bool, str]:
+    """Return whether spans shorter than a whole pool are proven, and in words those that are not."""
+    sequences = exactness.circumstances.sequences
+    steps = shape_of(manifest, partial_spans=True, sequences=sequences).spans
+    proven = exactness.proven_spans or tuple((usual[-1],) for usual in steps)
+    some = any(set(known) & set(usual[:-1]) for known, usual in zip(proven, steps, strict=True))
+    left = sorted({span for known, usual in zip(proven, steps, strict=True) for span in {*usual} - {*known}})
+    return some, listed([f"{span:,}" for span in left], "or")
 
 
 def _reasons(exactness: ExactnessVerdict) -> list[str]:

@@ -33,7 +33,7 @@ COREML = "coreml"
 COREML_CPU = "coreml-cpu"
 WORKER = "worker"
 
-EXECUTOR_VERSION = 5
+EXECUTOR_VERSION = 6
 """The version of the executors, which every verdict records.
 
 Raise it when a lowering, a fusion or an input changes: verdicts of another version are then ignored.
@@ -71,10 +71,13 @@ def _portable(
     *,
     holds_caches: bool,
     uses_threads: bool = True,
+    int8_activations: bool = False,
 ) -> "Backend":
+    from anespec.runtime.backends.backend import Arithmetic
     from anespec.runtime.backends.portable.backend import PortableBackend
 
-    return PortableBackend(name, package, runner, holds_caches=holds_caches, uses_threads=uses_threads)
+    arithmetic = Arithmetic.INT8_ACTIVATIONS if int8_activations else Arithmetic.FLOAT
+    return PortableBackend(name, package, runner, holds_caches, uses_threads, arithmetic)
 
 
 def _core_ml(name: str, on_the_engine: bool) -> "Backend":
@@ -112,7 +115,9 @@ class _Backends(Mapping[str, "Backend"]):
 BACKENDS: "Mapping[str, Backend]" = _Backends(
     {
         TORCH: partial(_portable, TORCH, "torch", _torch, holds_caches=False),
-        OPENVINO: partial(_portable, OPENVINO, "openvino", _openvino, holds_caches=True),
+        OPENVINO: partial(
+            _portable, OPENVINO, "openvino", _openvino, holds_caches=True, int8_activations=True
+        ),
         MLX: partial(_portable, MLX, "mlx", _mlx, holds_caches=True, uses_threads=False),
         TORCH_FLUSH: partial(_portable, TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
         COREML: partial(_core_ml, COREML, on_the_engine=True),

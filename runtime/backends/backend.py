@@ -3,6 +3,7 @@
 The code above sees this protocol alone, and not the library that executes the shards.
 """
 
+from enum import StrEnum
 from typing import Protocol
 
 from anespec.manifests.schema import Shard
@@ -10,6 +11,19 @@ from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
+
+
+class Arithmetic(StrEnum):
+    """How a backend rounds what it computes, which says how far it may be from the reference."""
+
+    FLOAT = "float"
+    """Sums are fp32, results fp16 or fp32."""
+
+    INT8_ACTIVATIONS = "int8 activations"
+    """The same, but rows that meet integer weights are rounded to int8 first."""
+
+    ENGINE = "engine"
+    """Sums are fp16, and functions are approximated, as on a Neural Engine."""
 
 
 class Backend(Protocol):
@@ -23,6 +37,11 @@ class Backend(Protocol):
     @property
     def uses_threads(self) -> bool:
         """Whether the number of threads can be set."""
+        ...
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How results are rounded."""
         ...
 
     @property

@@ -54,12 +54,6 @@ def run_in_lane(verifier: Verifier, row: Row, lane: int, width: int | None = Non
     return run_rows(verifier, (*pads[:lane], row, *pads[lane:]))[lane : lane + 1]
 
 
-def equal_leading(found: Sequence[int], expected: Sequence[int]) -> int:
-    """How many leading tokens are equal."""
-    pairs = zip(found, expected, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found), len(expected)))
-
-
 def states(verifier: Verifier) -> list[np.ndarray]:
     """The bits of every state, over all slots."""
     exported = []

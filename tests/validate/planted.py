@@ -1,6 +1,8 @@
 """Bugs to plant in the real graph and in its inputs, and what it takes to judge the result."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,22 @@ from anespec.convert.graph.builder import Var, mb
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
 from anespec.convert.planning.plan import ConversionPlan
-from anespec.convert.source.model import SourceModel
+from anespec.convert.source.model import ATTENTION_OUTPUT, DOWN, SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
-from anespec.runtime.backends import circumstances, open_shard, open_verifier
-from anespec.runtime.backends.embedding import Embedding
+from anespec.runtime.backends import BACKENDS, circumstances, open_shard, open_verifier
+from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.pass_inputs import NO_INPUTS, PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
-from anespec.validate.golden.figures import GoldenVerdict, golden_verdict
+from anespec.validate.golden.figures import SLACK, GoldenVerdict, golden_verdict
 from anespec.validate.golden.gate import compare_computed
 from anespec.validate.golden.reference import Reference
+from anespec.validate.golden.reference_layers import Layer, LayerReader
+from anespec.validate.golden.reference_parts import Norm
 from anespec.validate.golden.stack_passes import run_prompts
 from anespec.validate.golden.stored_weights import StoredWeights
 
@@ -95,10 +99,12 @@ def golden_of(
             pass_inputs or PassInputs(artifact.manifest),
             verifier.embedding,
             run_prompts(verifier, PROMPTS, greedy_tokens=greedy_tokens),
+            arithmetic=BACKENDS[backend].arithmetic,
         )
         verifier.close()
         stored = tuple(weights.figures())
-    return golden_verdict(circumstances(artifact, backend, 1), stored, computed.shards, computed.stack)
+    slack = SLACK[BACKENDS[backend].arithmetic]
+    return golden_verdict(circumstances(artifact, backend, 1), slack, stored, computed.shards, computed.stack)
 
 
 def golden_without_stack(
@@ -109,7 +115,7 @@ def golden_without_stack(
     It never passes, since no prompt was run; `failures` says what is wrong.
     """
     manifest = artifact.manifest
-    with GGUFFile(gguf) as file, Embedding(artifact.tokens_path(), manifest.tokens) as own:
+    with GGUFFile(gguf) as file, open_embedding(artifact) as own:
         weights = StoredWeights(artifact, file)
         computed = compare_computed(
             manifest,
@@ -117,9 +123,11 @@ def golden_without_stack(
             lambda shard: open_shard(artifact, shard, backend, 1),
             pass_inputs or PassInputs(manifest),
             own,
+            arithmetic=BACKENDS[backend].arithmetic,
         )
         stored = tuple(weights.figures())
-    return golden_verdict(circumstances(artifact, backend, 1), stored, computed.shards, computed.stack)
+    slack = SLACK[BACKENDS[backend].arithmetic]
+    return golden_verdict(circumstances(artifact, backend, 1), slack, stored, computed.shards, computed.stack)
 
 
 def is_red(
@@ -224,9 +232,74 @@ def swap_two_frequencies(artifact: Artifact, given: dict[str, Tensor]) -> None:
         given[name] = np.ascontiguousarray(given[name][:, [1, 0, *range(2, given[name].shape[1])]])
 
 
+def rotate_as_the_row_before(artifact: Artifact, given: dict[str, Tensor]) -> None:
+    for rope in artifact.manifest.ropes:
+        for name in (rope.cos_input, rope.sin_input):
+            given[name] = np.ascontiguousarray(np.roll(given[name], 1, axis=0))
+
+
 INPUT_BUGS: dict[str, Callable[[Artifact, dict[str, Tensor]], None]] = {
     "mask shows one slot too many": see_one_slot_further,
     "mask hides the row itself": see_one_slot_less,
     "K/V written to the wrong slot": write_one_slot_late,
     "two rope frequencies swapped": swap_two_frequencies,
+    "rope of the row before": rotate_as_the_row_before,
 }
+
+
+def norm_of_the_next_channel(layer: Layer) -> Layer:
+    """Every channel is normed by its neighbour's weight, and the last one twice as much."""
+
+    def wrong(norm: Norm) -> Norm:
+        if norm.weight is None:
+            return replace(norm, epsilon=100 * norm.epsilon)
+        weight = np.roll(norm.weight, 1, axis=-1)
+        weight[..., -1] *= 2
+        return replace(norm, weight=weight)
+
+    return replace(layer, norms={role: wrong(norm) for role, norm in layer.norms.items()})
+
+
+def one_channel_louder(layer: Layer) -> Layer:
+    """One output channel of one projection is half as large again."""
+    role = next(role for role in (DOWN, ATTENTION_OUTPUT, *layer.projections) if role in layer.projections)
+    projection = layer.projections[role]
+    weight = projection.weight.copy()
+    weight[len(weight) // 2] *= 1.5
+    return replace(layer, projections={**layer.projections, role: replace(projection, weight=weight)})
+
+
+def heads_swapped(layer: Layer) -> Layer:
+    """The outputs of the first and the last quarter of the heads change places."""
+    if ATTENTION_OUTPUT not in layer.projections:
+        return layer
+    projection = layer.projections[ATTENTION_OUTPUT]
+    quarter = projection.weight.shape[1] // 4
+    columns = np.arange(projection.weight.shape[1])
+    columns = np.concatenate((columns[-quarter:], columns[quarter:-quarter], columns[:quarter]))
+    weight = projection.weight[:, columns]
+    return replace(
+        layer, projections={**layer.projections, ATTENTION_OUTPUT: replace(projection, weight=weight)}
+    )
+
+
+REFERENCE_BUGS: dict[str, Callable[[Layer], Layer]] = {
+    "norm of the next channel": norm_of_the_next_channel,
+    "one channel half as large again": one_channel_louder,
+    "heads swapped": heads_swapped,
+}
+"""Other readings of a layer by the reference, from which a right shard is as far as a wrong one from it."""
+
+
+@contextmanager
+def planted_in_the_reference(bug: str, number: int) -> Iterator[None]:
+    """The reference reads one layer wrongly while the block lasts."""
+    read = LayerReader.layer
+
+    def wrong(self: LayerReader, index: int) -> Layer:
+        layer = read(self, index)
+        return REFERENCE_BUGS[bug](layer) if index == number else layer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LayerReader, "layer", wrong)
+        yield

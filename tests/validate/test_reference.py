@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from close_calls import equal_while_sure
 
 from anespec.gguf.container import GGUFFile
 from anespec.system.errors import UnsupportedModelError
-from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference import Reference
+from anespec.validate.golden.rounding import Floats
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 STORIES = SHARED / "models" / "stories260K.F32.gguf"
@@ -20,26 +21,27 @@ FORMER = Path(__file__).resolve().parents[1] / "data" / "torch_reference.npz"
 what the reference computed as long as it ran on torch (2.13.0, up to commit 6b2c96d)."""
 ROUNDING = 1e-5
 """Of the largest value: fp32 sums in another order."""
-MARGIN = 0.03
+SAME_FLOATS = 1e-3
+"""Logits of two fp32 implementations of the same formulas are nearer than this."""
 CONTEXT = 512
 
 needs_shared = pytest.mark.skipif(not STORIES.exists(), reason="needs shared/ beside the repository")
 
 
 def greedy(reference: Reference, prompt: list[int], count: int) -> tuple[list[int], Floats]:
-    """`count` greedy tokens after `prompt`, and the logits of its last row."""
+    """`count` greedy tokens after `prompt`, and the logits that each was chosen from."""
     caches = reference.caches()
     layers = len(reference.facts.layers)
     hidden = reference.layers(0, layers, reference.embed(prompt), range(len(prompt)), caches, prompt)
-    first = logits = reference.logits(hidden[-1:])[0]
-    tokens: list[int] = []
+    logits = [reference.logits(hidden[-1:])[0]]
+    tokens = [int(logits[0].argmax())]
     while len(tokens) < count:
-        tokens.append(int(logits.argmax()))
         position = len(prompt) + len(tokens) - 1
         first_hidden = reference.embed(tokens[-1:], [position])
         hidden = reference.layers(0, layers, first_hidden, [position], caches, tokens[-1:])
-        logits = reference.logits(hidden)[0]
-    return tokens, first
+        logits.append(reference.logits(hidden)[0])
+        tokens.append(int(logits[-1].argmax()))
+    return tokens, np.stack(logits)
 
 
 @needs_shared
@@ -48,23 +50,19 @@ def test_greedy_ids_of_a_trained_model(prompt: str) -> None:
     answers = json.loads((SHARED / "models" / "stories260K.greedy.json").read_text())["numpy_f32"][prompt]
     ids, prompt_ids = answers["greedy"], answers["prompt_ids"]
     with GGUFFile(STORIES) as file:
-        tokens, _ = greedy(
-            Reference(file, CONTEXT, resident_layers=5), prompt_ids, len(ids) - len(prompt_ids)
-        )
-    assert prompt_ids + tokens == ids
+        found = greedy(Reference(file, CONTEXT, resident_layers=5), prompt_ids, len(ids) - len(prompt_ids))
+    assert equal_while_sure(*found, ids[len(prompt_ids) :], close=SAME_FLOATS) > 100
 
 
 @pytest.mark.parametrize("family", sorted(path.stem for path in FAMILIES.glob("*.gguf")))
 def test_families(family: str) -> None:
     answers = json.loads((FAMILIES / f"{family}.json").read_text())
     with GGUFFile(FAMILIES / f"{family}.gguf") as file:
-        tokens, first = greedy(
+        tokens, logits = greedy(
             Reference(file, CONTEXT, resident_layers=4), answers["prompt_ids"], len(answers["greedy"])
         )
-    np.testing.assert_allclose(first, answers["first_logits"], atol=0.01)
-    sure = next((i for i, m in enumerate(answers["margins"]) if m < MARGIN), len(tokens))
-    assert sure > 0
-    assert tokens[:sure] == answers["greedy"][:sure]
+    np.testing.assert_allclose(logits[0], answers["first_logits"], atol=0.01)
+    assert equal_while_sure(tokens, logits, answers["greedy"], answers["margins"]) > 0
 
 
 @pytest.mark.parametrize("name", np.load(FORMER).files)

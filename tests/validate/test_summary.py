@@ -16,6 +16,7 @@ from anespec.manifests.verdicts import (
     InvarianceVerdict,
     Status,
 )
+from anespec.runtime.backends.verifier import shape_of
 from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.quality.verdict import QualityFile
 from anespec.validate.summary import KnownVerdicts, sentence, summary
@@ -75,6 +76,15 @@ def test_all_that_passed_is_allowed_and_nothing_is_left_open(phi: Artifact) -> N
         "prefill in passes of up to 64 rows, look at the slots in use alone and serve 2 sequences at once; "
         f"on book.txt its perplexity changed by {change:+.2f} %, no limit set"
     )
+
+
+def test_spans_that_are_not_proven_are_named(phi: Artifact) -> None:
+    shape = shape_of(phi.manifest, partial_spans=True)
+    others = tuple(tuple(span for span in steps if span != 1024) for steps in shape.spans)
+    verdict = exactness(phi, span=Status.FAIL).model_copy(update={"proven_spans": others})
+    text = said(phi, exactness=verdict)
+    assert "look at the slots in use alone, except where that is 1,024 slots" in text
+    assert "but not" not in text
 
 
 def test_nothing_known_is_only_questions(phi: Artifact) -> None:

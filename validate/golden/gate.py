@@ -21,22 +21,39 @@ from numpy.typing import NDArray
 from anespec.manifests.channel_layout import from_rows, to_rows
 from anespec.manifests.consistency import tiles
 from anespec.manifests.schema import LayerShard, Manifest, Shard
+from anespec.runtime.backends.backend import Arithmetic
 from anespec.runtime.backends.runner import Homes, Inputs, ShardRunner, Tensor
 from anespec.runtime.backends.verifier import folded
 from anespec.runtime.passes import Row, StateOverflowError
 from anespec.system.errors import ArtifactError
 from anespec.system.progress import StepReport
-from anespec.validate.golden.closeness import Closeness, Floats, closeness, steadied
-from anespec.validate.golden.figures import LOUDNESS, ShardFigures, StackFigures, Stimulus
+from anespec.validate.golden.closeness import Closeness, closeness
+from anespec.validate.golden.figures import (
+    ACTIVATION_GROUPS,
+    LOUDNESS,
+    SLACK,
+    ShardFigures,
+    StackFigures,
+    Stimulus,
+)
 from anespec.validate.golden.reference import Reference
-from anespec.validate.golden.reference_parts import Noise, split_rows
+from anespec.validate.golden.reference_parts import Stretch, split_rows
+from anespec.validate.golden.rounding import Floats, Rounding, exact
 from anespec.validate.golden.shard_passes import ShardPass, ShardPasses, fitting_passes, plan_passes
 from anespec.validate.golden.stack_passes import PromptRun
 
 STIMULI: tuple[Stimulus, ...] = get_args(Stimulus)
 OpenShard = Callable[[Shard], ShardRunner]
-NOISES = 2
-"""How many noises a recurrent model is computed with, each with either sign."""
+ROUNDED_RUNS = 2
+"""How often the reference is computed with rounded numbers: to the nearest, and at random."""
+
+ROUNDED_RUNS_OF_RECURRENT_MODELS = 8
+"""A recurrent mixer norms what it reads of a state, however small. So a row whose query almost misses the
+keys turns with a number's rounding, and more runs find which rows these are."""
+
+SLACK_OF_RECURRENT_MODELS = 2
+"""The factor by which their limits are larger, since no number of runs finds every such row. Where
+activations become int8, the runs make the same numbers as the shard, and turn the same rows."""
 
 FP16_MAX = float(np.finfo(np.float16).max)
 
@@ -75,14 +92,16 @@ def compare_computed(
     own: PerLayerLookup,
     prompt_runs: Sequence[PromptRun] = (),
     *,
+    arithmetic: Arithmetic = Arithmetic.FLOAT,
     ids: Sequence[int] = (),
     seed: int = 0,
     progress: StepReport = lambda _: None,
 ) -> ComputedFigures:
     """Compare every shard alone, one open at a time, on each stimulus; and judge the `prompt_runs`.
 
-    `ids` are the tokens whose embeddings are the inputs; random tokens fill up missing ones. `prompt_runs`
-    are prompts that the whole stack has run.
+    The limits are what rounding as in `arithmetic` makes of the reference itself, times its SLACK. `ids` are
+    the tokens whose embeddings are the inputs; random tokens fill up missing ones. `prompt_runs` are prompts
+    that the whole stack has run.
 
     Raises:
         ArtifactError: the shards do not make up the whole model.
@@ -93,75 +112,95 @@ def compare_computed(
     count = len(plans[0].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
-    bench = _Bench(pass_inputs, own, plans, tokens, manifest)
+    recurrent = bool(reference.facts.recurrences)
+    slack = SLACK[arithmetic]
+    if recurrent and arithmetic is not Arithmetic.INT8_ACTIVATIONS:
+        slack *= SLACK_OF_RECURRENT_MODELS
+    bench = _Bench(pass_inputs, own, plans, tokens, manifest, slack)
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
-    texts, alone = stretched[: len(begun)], stretched[len(begun) :]
-    # Recurrent models are computed again with noise, to know which rows rounding turns.
-    noises = [
-        [Noise(seed + number + len(stretched) * pair, sign) for number in range(len(stretched))]
-        for pair in range(NOISES if reference.facts.recurrences else 0)
-        for sign in (1, -1)
-    ]
-    noisy = [
-        [text.afresh(reference.caches(), noise) for text, noise in zip(texts, its_noises, strict=False)]
-        for its_noises in noises
-    ]
+    alone = stretched[len(begun) :]
     read = reference.embed(
         [*(token for rows, _ in begun for token in rows), *tokens],
         [*(position for _, positions in begun for position in positions), *plans[0].positions],
     )
-    states, given = read[:-count], _rounded(read[-count:], manifest.hidden_scale)
-    moved_states = [states.copy() for _ in noisy]
+    given = _rounded(read[-count:], manifest.hidden_scale)
+    # The first run is exact; each has its own hidden states and caches of the prompts.
+    runs = [
+        _Run(
+            number,
+            read[:-count],
+            [stretch.afresh(reference.caches()) for stretch in stretched[: len(begun)]],
+        )
+        for number in (None, *range(ROUNDED_RUNS_OF_RECURRENT_MODELS if recurrent else ROUNDED_RUNS))
+    ]
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:
         inputs = _inputs_like(given, rng)
-        stretches = [*texts, *(stretch.afresh(reference.caches()) for stretch in alone)]
-        rows = np.concatenate((states, *inputs))
-        for noisy_texts, its_noises, moved_state in zip(noisy, noises, moved_states, strict=True):
-            stretches += noisy_texts
-            stretches += [
-                stretch.afresh(reference.caches(), noise)
-                for stretch, noise in zip(alone, its_noises[len(texts) :], strict=True)
-            ]
-            rows = np.concatenate((rows, moved_state, *inputs))
+        counts = [len(read) - count, *map(len, inputs)]
+        its_stretches = [
+            [*run.texts, *(stretch.afresh(reference.caches()) for stretch in alone)] for run in runs
+        ]
+        rows = [run.begin(np.concatenate((run.states, *inputs)), shard, arithmetic) for run in runs]
         for index in range(shard.first_layer, shard.end_layer):
             progress(f"reference: layer {index + 1} of {len(reference.facts.layers)}")
-            rows = reference.layer(index, rows, stretches)
-        counts = [len(states), *map(len, inputs)]
-        split = split_rows(rows, counts * (1 + len(noisy)))
-        states, *expected = split[: len(counts)]
-        others = [split[first : first + len(counts)] for first in range(len(counts), len(split), len(counts))]
-        moved_states = [first for first, *_ in others]
-        moved = [[each[1 + number] for each in others] for number in range(len(inputs))]
-        doubts = [stretch.doubts for stretch in stretches[len(texts) :][: len(inputs)]]
-        figures += bench.judge(shard, open_shard, inputs, expected, progress, moved, doubts)
+            rows = [
+                reference.layer(index, its_rows, stretches)
+                for its_rows, stretches in zip(rows, its_stretches, strict=True)
+            ]
+        outputs = []
+        for run, its_rows in zip(runs, rows, strict=True):
+            run.states, *its_outputs = split_rows(exact(its_rows), counts)
+            outputs.append(its_outputs)
+        expected, *rounded = outputs
+        doubts = [stretch.doubts for stretch in its_stretches[0][len(begun) :]]
+        by_stimulus = list(zip(*rounded, strict=True))
+        figures += bench.judge(shard, open_shard, inputs, expected, by_stimulus, progress, doubts)
         given = _rounded(expected[0], manifest.hidden_scale)
-    logits, *moved_logits = (
-        np.empty((len(states), reference.facts.vocabulary), np.float32) for _ in (None, *noisy)
-    )
+    all_logits = [np.empty((len(run.states), reference.facts.vocabulary), np.float32) for run in runs]
+    texts = runs[0].texts
     begun_doubts = np.concatenate([stretch.doubts for stretch in texts]) if texts else np.zeros(0, np.float32)
-    shares = begun_doubts / np.maximum(np.linalg.norm(states, axis=1), np.finfo(np.float32).tiny)
+    shares = begun_doubts / np.maximum(np.linalg.norm(runs[0].states, axis=1), np.finfo(np.float32).tiny)
     for head in manifest.head_shards:
         inputs = _inputs_like(given, rng)
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
-        rows = np.concatenate((states, *inputs))
-        rows = reference.logits(rows, head.first_token, head.end_token)
-        its_logits, *expected = split_rows(rows, [len(states), *map(len, inputs)])
-        logits[:, head.first_token : head.end_token] = its_logits
-        for all_logits, moved_state in zip(moved_logits, moved_states, strict=True):
-            part = reference.logits(moved_state, head.first_token, head.end_token)
-            all_logits[:, head.first_token : head.end_token] = part
-        figures += bench.judge(head, open_shard, inputs, expected, progress)
+        outputs = []
+        for run, logits in zip(runs, all_logits, strict=True):
+            its_rows = run.begin(np.concatenate((run.states, *inputs)), head, arithmetic)
+            its_rows = exact(reference.logits(its_rows, head.first_token, head.end_token))
+            its_logits, *its_outputs = split_rows(its_rows, [len(run.states), *map(len, inputs)])
+            logits[:, head.first_token : head.end_token] = its_logits
+            outputs.append(its_outputs)
+        expected, *rounded = outputs
+        by_stimulus = list(zip(*rounded, strict=True))
+        figures += bench.judge(head, open_shard, inputs, expected, by_stimulus, progress)
     ends = np.cumsum([len(prompt.rows) for prompt in prompt_runs])
-    by_prompt = zip(*(np.split(each, ends)[:-1] for each in (logits, *moved_logits)), strict=True)
+    by_prompt = zip(*(np.split(each, ends)[:-1] for each in (*all_logits, shares)), strict=True)
     stack = [
-        prompt.against(rows, moved, doubts)
-        for prompt, (rows, *moved), doubts in zip(
-            prompt_runs, by_prompt, np.split(shares, ends)[:-1], strict=True
-        )
+        prompt.against(rows, moved, slack, doubts)
+        for prompt, (rows, *moved, doubts) in zip(prompt_runs, by_prompt, strict=True)
     ]
     return ComputedFigures(tuple(figures), tuple(stack))
+
+
+@dataclass
+class _Run:
+    """One run of the reference: exact without a `number`, else rounded, the first to the nearest.
+
+    `states` are the hidden states of the prompts so far, and `texts` their caches.
+    """
+
+    number: int | None
+    states: Floats
+    texts: Sequence[Stretch]
+
+    def begin(self, rows: Floats, shard: Shard, arithmetic: Arithmetic) -> Floats:
+        """Return the rows that enter a shard, which round what is computed from them as its backend may."""
+        if self.number is None:
+            return rows
+        groups = [ACTIVATION_GROUPS[each] for each in shard.formats if each in ACTIVATION_GROUPS]
+        is_int8 = arithmetic is Arithmetic.INT8_ACTIVATIONS and groups
+        return Rounding(self.number or None, max(groups) if is_int8 else None).on(rows)
 
 
 def _require_whole(manifest: Manifest, reference: Reference) -> None:
@@ -184,6 +223,7 @@ class _Bench:
     plans: Sequence[ShardPasses]
     tokens: Sequence[int]
     manifest: Manifest
+    slack: float
 
     def judge(
         self,
@@ -191,14 +231,14 @@ class _Bench:
         open_shard: OpenShard,
         inputs: Sequence[Floats],
         expected: Sequence[Floats],
+        rounded: Sequence[Sequence[Floats]],
         progress: StepReport,
-        moved: Sequence[Sequence[Floats]] = (),
         doubts: Sequence[Floats] = (),
     ) -> list[ShardFigures]:
         """Return the shard's figures on each stimulus, from its inputs and the reference's outputs.
 
-        `moved` are a layer shard's outputs of references with noise (see `steadied`), and `doubts` those
-        about its outputs (see Stretch), both by stimulus.
+        `rounded` are the outputs of rounded runs, and `doubts` those about a layer shard's outputs (see
+        Stretch), both by stimulus.
         """
         name, figures = Path(shard.path).stem, []
         progress(f"shard {name} on {self.plans[0].stimulus}")
@@ -208,11 +248,12 @@ class _Bench:
                 if number:
                     progress(f"shard {name} on {plan.stimulus}")
                 if isinstance(shard, LayerShard):
-                    unsure = moved[number], doubts[number]
-                    figures.append(_layer_figures(shard, runner, self, plan, given, wanted, *unsure))
+                    its = wanted, rounded[number], doubts[number]
+                    figures.append(_layer_figures(shard, runner, self, plan, given, *its))
                 else:
                     fitting = fitting_passes(plan, self.manifest, shard)
-                    figures.append(_head_figures(shard, runner, self, fitting, given, wanted))
+                    its_head = wanted, rounded[number]
+                    figures.append(_head_figures(shard, runner, self, fitting, given, *its_head))
         finally:
             runner.close()
         return figures
@@ -233,7 +274,7 @@ def _layer_figures(
     plan: ShardPasses,
     inputs: Floats,
     expected: Floats,
-    moved: Sequence[Floats],
+    rounded: Sequence[Floats],
     doubts: Floats,
 ) -> ShardFigures:
     for state in shard.states:
@@ -246,16 +287,22 @@ def _layer_figures(
         used = set(np.flatnonzero((values != 0).any(axis=(0, 1, 3))).tolist())
         homes = {plan.region} if state.kind == "carried" else plan.home_slots[state.pool]
         stray += len(used - homes)
-    found = steadied(expected, found, moved, expected - inputs)
-    close = closeness(expected, found, expected - inputs, doubts)
+    close = closeness(expected, found, expected - inputs, rounded, bench.slack, doubts)
     return _shard_figures(shard, plan, close, not_finite, stray)
 
 
 def _head_figures(
-    shard: Shard, runner: ShardRunner, bench: _Bench, plan: ShardPasses, inputs: Floats, expected: Floats
+    shard: Shard,
+    runner: ShardRunner,
+    bench: _Bench,
+    plan: ShardPasses,
+    inputs: Floats,
+    expected: Floats,
+    rounded: Sequence[Floats],
 ) -> ShardFigures:
     found = _run_shard(shard, runner, bench, plan, inputs)
-    return _shard_figures(shard, plan, closeness(expected, found, expected), 0, 0)
+    close = closeness(expected, found, expected, rounded, bench.slack)
+    return _shard_figures(shard, plan, close, 0, 0)
 
 
 def _shard_figures(
@@ -269,8 +316,10 @@ def _shard_figures(
         tokens=len(plan.positions),
         cosine=close.cosine,
         error=close.error,
+        limit=close.limit,
         max_error=close.max_error,
         worst_token=close.worst,
+        unsure=close.unsure,
         not_finite=not_finite + close.not_finite,
         stray_slots=stray,
     )

@@ -54,7 +54,6 @@ from anespec.convert.source.model import (
     V,
 )
 from anespec.gguf.container import GGUFFile
-from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference_latent import latent_rows
 from anespec.validate.golden.reference_layers import Layer as Layer
 from anespec.validate.golden.reference_layers import LayerReader, Matrices
@@ -74,6 +73,7 @@ from anespec.validate.golden.reference_parts import (
     split_rows,
 )
 from anespec.validate.golden.reference_recurrent import recurrent_rows
+from anespec.validate.golden.rounding import Floats
 
 HEAD_ROWS_AT_ONCE = 16384
 """The rows of the output projection that are held at once."""
@@ -300,7 +300,7 @@ class Reference:
         They are multiplied by the sigmoid of a projection of `taken` if there is one.
         """
         if OUTPUT_GATE in layer.projections:
-            mixed = np.asarray(mixed / (1 + np.exp(-layer.projections[OUTPUT_GATE](taken))), np.float32)
+            mixed = np.asanyarray(mixed / (1 + np.exp(-layer.projections[OUTPUT_GATE](taken))), np.float32)
         return layer.projections[ATTENTION_OUTPUT](mixed)
 
     def _add_mixed(self, layer: Layer, x: Floats, mixed: Floats) -> Floats:
@@ -382,7 +382,7 @@ class Reference:
         projected = (self.embed(ids) @ weight.T / math.sqrt(self.facts.hidden_size)).reshape(shape)
         looked_up = self._reader.rows(PER_LAYER_EMBEDDING, ids).reshape(shape) * math.sqrt(width)
         both = norm(projected) + looked_up
-        return np.asarray(both / math.sqrt(2), np.float32)
+        return np.asanyarray(both / math.sqrt(2), np.float32)
 
     def _clamped(self, x: Floats) -> Floats:
         clamp = self.facts.attention_clamp
@@ -393,4 +393,4 @@ class Reference:
         if temperature is None:
             return np.ones((), np.float32)
         growth = 1 + temperature.scale * np.log1p(position // temperature.step)
-        return np.asarray(growth, np.float32)
+        return np.asanyarray(growth, np.float32)

@@ -22,8 +22,8 @@ from anespec.convert.source.experts import (
 )
 from anespec.convert.source.facts import LayerFacts
 from anespec.convert.source.model import SourceModel, tensor_name
-from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference_parts import Norm, Projection, activated, gated, softmax
+from anespec.validate.golden.rounding import Floats
 
 DOUBT = 1 / 16
 """The distance of two scores, in standard deviations of a row's scores, below which a shard's rounding may
@@ -188,4 +188,4 @@ def _scores(logits: Floats, gating: Gating) -> Floats:
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return np.asarray(1 / (1 + np.exp(-x)), np.float32)
+    return np.asanyarray(1 / (1 + np.exp(-x)), np.float32)

@@ -23,7 +23,6 @@ from anespec.convert.source.latent import (
 )
 from anespec.convert.source.matrix import numbered_role
 from anespec.convert.source.mixer_facts import LatentFacts
-from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference_parts import (
     QUERIES_AT_ONCE,
     HeadsCache,
@@ -35,6 +34,7 @@ from anespec.validate.golden.reference_parts import (
     softmax,
     split_rows,
 )
+from anespec.validate.golden.rounding import Floats
 
 
 def latent_rows(
@@ -63,12 +63,10 @@ def latent_rows(
     both = projections[LATENT](taken)
     latents = norms[LATENT_NORM](both[:, : facts.latent])
     common = turned(both[:, None, facts.latent :])[:, 0]
-    keys = np.empty_like(queries)
-    values = np.empty((len(taken), facts.heads, facts.value_dim), np.float32)
-    for head in range(facts.heads):
-        keys[:, head, : facts.plain] = latents @ projections[numbered_role(HEAD_KEY, head)].weight
-        keys[:, head, facts.plain :] = common
-        values[:, head] = projections[numbered_role(HEAD_VALUE, head)](latents)
+    heads = range(facts.heads)
+    plain = np.stack([latents @ projections[numbered_role(HEAD_KEY, head)].weight for head in heads], axis=1)
+    keys = np.concatenate((plain, np.repeat(common[:, None], facts.heads, axis=1)), axis=-1)
+    values = np.stack([projections[numbered_role(HEAD_VALUE, head)](latents) for head in heads], axis=1)
     parts = (split_rows(rows, counts) for rows in (queries, keys, values))
     mixed = []
     for stretch, its_queries, its_keys, its_values in zip(stretches, *parts, strict=True):
@@ -81,12 +79,14 @@ def latent_rows(
 
 def _attended(facts: LatentFacts, queries: Floats, cache: HeadsCache, stretch: Stretch) -> Floats:
     """Return the heads' outputs of one sequence's queries: [rows, heads * value_dim]."""
-    mixed = np.empty((len(queries), facts.heads, facts.value_dim), np.float32)
+    mixed: list[Floats] = []
     for first in range(0, len(queries), QUERIES_AT_ONCE):
         some = slice(first, first + QUERIES_AT_ONCE)
         unseen = cache.positions > stretch.positions[some, None]
+        by_head = []
         for head in range(facts.heads):
             scores = queries[some, head] @ cache.keys[:, head].T * np.float32(facts.scale)
             np.copyto(scores, -np.inf, where=unseen)
-            mixed[some, head] = softmax(scores) @ cache.values[:, head]
-    return mixed.reshape(len(queries), -1)
+            by_head.append(softmax(scores) @ cache.values[:, head])
+        mixed.append(np.concatenate(by_head, axis=-1))
+    return np.concatenate(mixed)

@@ -34,13 +34,13 @@ from anespec.convert.source.model import (
 )
 from anespec.gguf.container import GGUFFile
 from anespec.system.errors import GGUFError
-from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference_experts import Mixture, mixture_of
 from anespec.validate.golden.reference_parts import (
     Norm,
     Projection,
 )
 from anespec.validate.golden.reference_recurrent import RecurrentParts, recurrent_parts
+from anespec.validate.golden.rounding import Floats
 
 
 @dataclass(frozen=True)

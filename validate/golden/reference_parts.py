@@ -15,11 +15,12 @@ from anespec.convert.source.facts import (
     RecurrentFacts,
     ShortConvFacts,
 )
-from anespec.validate.golden.closeness import Floats
+from anespec.validate.golden.rounding import Floats, one_operation
 
 # Functions of float32 arrays of any shape that numpy lacks. The caller handles overflows (np.errstate).
 
 
+@one_operation
 def rms_norm(x: Floats, epsilon: float) -> Floats:
     """Return `x` divided by the root mean square of its last axis."""
     normed: Floats = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + np.float32(epsilon))
@@ -60,6 +61,7 @@ class Norm:
         return normed if self.bias is None else normed + self.bias
 
 
+@one_operation
 def softcapped(x: Floats, cap: float | None) -> Floats:
     """Return scores or logits softly bounded by `cap`, or unchanged without one."""
     if cap is None:
@@ -70,6 +72,7 @@ def softcapped(x: Floats, cap: float | None) -> Floats:
     return bounded
 
 
+@one_operation
 def softmax(scores: Floats) -> Floats:
     """Return the softmax over the last axis, computed in place.
 
@@ -81,6 +84,7 @@ def softmax(scores: Floats) -> Floats:
     return scores
 
 
+@one_operation
 def activated(x: Floats, activation: LayerActivation) -> Floats:
     """Return the activation; GELU is the tanh approximation."""
     match activation:
@@ -105,7 +109,7 @@ def activated(x: Floats, activation: LayerActivation) -> Floats:
         case XIELU(square, exponential, linear):
             above = square * np.square(x)
             below = exponential * (np.expm1(np.minimum(x, 0)) - x)
-            return np.asarray(np.where(x > 0, above, below) + linear * x, np.float32)
+            return np.asanyarray(np.where(x > 0, above, below) + linear * x, np.float32)
     raise AssertionError(f"{activation} has no factors")
 
 
@@ -113,7 +117,7 @@ def gated(gate: Floats, up: Floats, activation: LayerActivation) -> Floats:
     """Return the middle of a gated MLP from its two projections."""
     if activation is Activation.CLAMPED_SWIGLU:
         bounded = np.minimum(gate, 7)
-        return np.asarray(bounded / (1 + np.exp(-1.702 * bounded)) * (np.clip(up, -7, 7) + 1), np.float32)
+        return np.asanyarray(bounded / (1 + np.exp(-1.702 * bounded)) * (np.clip(up, -7, 7) + 1), np.float32)
     return activated(gate, activation) * up
 
 
@@ -208,48 +212,21 @@ class Stretch:
     The caches grow. `own` are the rows of the layers' own embeddings, [rows, layers, width]. `doubts` [rows]
     grow, too: by how much other choices of experts, which rounding may make, would change each row's hidden
     state, as the root of the sum of squares over the layers so far.
-
-    With `noise` the inputs of recurrent mixers are multiplied by random numbers from 1 - NOISE to 1 + NOISE,
-    many times as far from 1 as fp16 rounds. A recurrent mixer norms what it reads of its state, however
-    small. So a row whose query almost misses the keys turns with the rounding of a number: how far rows move
-    by noise shows which.
     """
 
     positions: Positions
     caches: Caches
     own: Floats | None
     doubts: Floats
-    noise: "Noise | None" = None
 
-    def afresh(self, caches: Caches, noise: "Noise | None" = None) -> "Stretch":
-        """Return the same rows without earlier ones and without doubts, with noise if there is some."""
-        return replace(self, caches=caches, doubts=np.zeros_like(self.doubts), noise=noise)
+    def afresh(self, caches: Caches) -> "Stretch":
+        """Return the same rows without earlier ones and without doubts."""
+        return replace(self, caches=caches, doubts=np.zeros_like(self.doubts))
 
     def doubt(self, more: Floats) -> None:
         """Add a layer's doubts [rows]; a row also gets the root mean square of those up to it."""
         mean = np.sqrt(np.cumsum(np.square(more)) / np.arange(1, len(more) + 1))
         np.hypot(self.doubts, np.hypot(more, mean), out=self.doubts)
-
-
-NOISE = 2.0**-6
-"""How far a disturbed input is from the exact one at most, as a share; fp16 rounds by 2^-11 at most."""
-
-
-class Noise:
-    """Random factors near 1. With the same seed and the other sign they are on the other side of 1.
-
-    A row that turns does so to one of two sides, so one of the two finds it.
-    """
-
-    def __init__(self, seed: int, sign: int) -> None:
-        """Begin the numbers of a seed; `sign` is 1 or -1."""
-        self._random = np.random.default_rng(seed)
-        self._size = sign * NOISE
-
-    def on(self, inputs: Floats) -> Floats:
-        """Return the inputs times the next factors."""
-        factors = 1 + self._size * self._random.uniform(-1, 1, inputs.shape)
-        return np.asarray(inputs * factors, np.float32)
 
 
 def attended_values(
@@ -266,7 +243,7 @@ def attended_values(
     """
     cache, rows = stretch.caches[cache_key(facts)], len(queries)
     assert isinstance(cache, LayerCache)
-    mixed: Floats = np.empty((rows, facts.heads * facts.head_dim), np.float32)
+    mixed: list[Floats] = []
     for first in range(0, rows, QUERIES_AT_ONCE):
         some = slice(first, first + QUERIES_AT_ONCE)
         # [rows, n_kv, heads of each, head_dim] -> [n_kv, heads of each, rows, head_dim]
@@ -287,10 +264,9 @@ def attended_values(
         weights = softmax(scores)[..., : reach.stop - reach.start].reshape(
             facts.kv_heads, -1, reach.stop - reach.start
         )
-        mixed[some] = (
-            (weights @ cache.values[:, reach]).reshape(heads).transpose(2, 0, 1, 3).reshape(heads[2], -1)
-        )
-    return mixed
+        values = (weights @ cache.values[:, reach]).reshape(heads)
+        mixed.append(values.transpose(2, 0, 1, 3).reshape(heads[2], -1))
+    return np.concatenate(mixed)
 
 
 def convolved(stretch: Stretch, facts: ShortConvFacts, inputs: Floats, kernel: Floats | None) -> Floats:

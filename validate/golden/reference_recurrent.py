@@ -29,7 +29,6 @@ from anespec.convert.source.recurrent_tensors import (
     part_name,
 )
 from anespec.gguf.container import GGUFFile
-from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference_parts import (
     Norm,
     Projection,
@@ -40,6 +39,7 @@ from anespec.validate.golden.reference_parts import (
     rms_norm,
     split_rows,
 )
+from anespec.validate.golden.rounding import Floats, exact, one_operation, rounded_like
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,10 @@ def mamba2(
     h <- e^(dt a) h + B (dt x), y = C h + D x.
     """
     gate, inputs, steps = (projections[role](taken) for role in (SSM_Z, SSM_XBC, SSM_DT))
-    steps = _softplus(steps + parts.step_bias)
+    steps = exact(_softplus(steps + parts.step_bias))
     rows, cache = [], _cache(facts, stretch)
     for row, position in enumerate(stretch.positions.tolist()):
-        mixed = _convolved(parts, inputs[row], position, cache)
-        if stretch.noise is not None:
-            mixed = stretch.noise.on(mixed)
+        mixed = exact(_convolved(parts, inputs[row], position, cache))
         x, b, c = np.split(mixed, [facts.inner, facts.inner + facts.groups * facts.state])
         x = x.reshape(facts.heads, facts.head_dim)
         # Consecutive heads share a group's B and C.
@@ -135,11 +133,11 @@ def mamba2(
         cache.state = kept + b[:, :, None] * (step * x)[:, None, :]
         read = (c[:, :, None] * cache.state).sum(axis=1)
         rows.append((read + parts.skip[:, None] * x).reshape(-1))
-    gated = np.stack(rows) * activated(gate, Activation.SILU)
+    gated = rounded_like(np.stack(rows), taken) * activated(gate, Activation.SILU)
     if parts.norm is not None:
         groups = gated.reshape(len(gated), facts.groups, -1)
         gated = (rms_norm(groups, parts.epsilon) * parts.norm).reshape(gated.shape)
-    return projections[SSM_OUT](np.asarray(gated, np.float32))
+    return projections[SSM_OUT](np.asanyarray(gated, np.float32))
 
 
 def delta_net(
@@ -162,14 +160,12 @@ def delta_net(
         beta, alpha = (both[:, :, part].reshape(len(taken), -1) for part in range(2))
     else:
         alpha, beta = (projections[role](taken) for role in (DELTA_ALPHA, DELTA_BETA))
-    decays = _softplus(alpha + parts.step_bias) * parts.decay
-    betas = 1 / (1 + np.exp(-beta))
+    decays = exact(_softplus(alpha + parts.step_bias) * parts.decay)
+    betas = exact(np.asanyarray(1 / (1 + np.exp(-beta)), np.float32))
     width = facts.key_heads * facts.key_dim
     rows, cache = [], _cache(facts, stretch)
     for row, position in enumerate(stretch.positions.tolist()):
-        mixed = _convolved(parts, inputs[row], position, cache)
-        if stretch.noise is not None:
-            mixed = stretch.noise.on(mixed)
+        mixed = exact(_convolved(parts, inputs[row], position, cache))
         q, k, v = np.split(mixed, [width, 2 * width])
         q, k = (_unit(part.reshape(facts.key_heads, -1), parts.epsilon) for part in (q, k))
         # Value head j has the key head j mod key_heads, or, if grouped, j div their number by key head.
@@ -179,9 +175,10 @@ def delta_net(
         change = betas[row][:, None] * (v - np.einsum("hkv,hk->hv", cache.state, k))
         cache.state = cache.state + k[:, :, None] * change[:, None, :]
         rows.append(np.einsum("hkv,hk->hv", cache.state, q) / np.sqrt(facts.key_dim))
-    normed = Norm(parts.epsilon, parts.norm)(np.asarray(np.stack(rows), np.float32))
+    read = rounded_like(np.stack(rows).astype(np.float32), taken)
+    normed = Norm(parts.epsilon, parts.norm)(read)
     gated = normed.reshape(len(rows), -1) * activated(gate, Activation.SILU)
-    return projections[SSM_OUT](np.asarray(gated, np.float32))
+    return projections[SSM_OUT](np.asanyarray(gated, np.float32))
 
 
 def _cache(facts: RecurrentFacts, stretch: Stretch) -> RecurrentCache:
@@ -201,11 +198,13 @@ def _convolved(parts: RecurrentParts, inputs: Floats, position: int, cache: Recu
     return activated(mixed + parts.kernel_bias, Activation.SILU)
 
 
+@one_operation
 def _unit(x: Floats, epsilon: float) -> Floats:
     """Return rows divided by their lengths, as llama.cpp: no length counts as less than epsilon."""
     length = np.sqrt(np.square(x).sum(axis=-1, keepdims=True) + np.float32(epsilon))
-    return np.asarray(x / length, np.float32)
+    return np.asanyarray(x / length, np.float32)
 
 
+@one_operation
 def _softplus(x: Floats) -> Floats:
-    return np.asarray(np.logaddexp(x, np.float32(0)), np.float32)
+    return np.asanyarray(np.logaddexp(x, np.float32(0)), np.float32)

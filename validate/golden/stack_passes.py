@@ -25,8 +25,9 @@ from anespec.runtime.passes import (
 )
 from anespec.runtime.rows import chain_rows
 from anespec.system.progress import StepReport
-from anespec.validate.golden.closeness import DOUBT_GROWS, Floats, centred, logits_closeness, steadied
+from anespec.validate.golden.closeness import DOUBT_GROWS, logits_closeness
 from anespec.validate.golden.figures import StackFigures
+from anespec.validate.golden.rounding import Floats
 
 GREEDY_TOKENS = 24
 
@@ -51,37 +52,36 @@ class PromptRun:
         return (*self.prompt, *self.greedy)[: len(self.logits)]
 
     def against(
-        self, expected: Floats, moved: Sequence[Floats] = (), doubts: Floats | None = None
+        self, expected: Floats, rounded: Sequence[Floats], slack: float, doubts: Floats | None = None
     ) -> StackFigures:
         """Return the figures compared with the reference's logits of the same rows.
 
-        `moved` are those of references with noise (see `steadied`). `doubts` about the rows' experts are
-        shares of the last hidden states' norms (see Stretch).
+        `rounded` are those of rounded runs. `doubts` about the rows' experts are shares of the last hidden
+        states' norms (see Stretch).
         """
-        less_means = [centred(logits) for logits in moved]
-        found = centred(self.logits.astype(np.float32)) if moved else self.logits
-        found = steadied(centred(expected), found, less_means, centred(expected))
-        close = logits_closeness(expected, found, doubts)
-        judged = expected[len(self.prompt) - 1 :][: len(self.greedy)]
+        close = logits_closeness(expected, self.logits, rounded, slack, doubts)
+        rows = slice(len(self.prompt) - 1, len(self.prompt) - 1 + len(self.greedy))
+        judged = expected[rows]
         spread = np.maximum(judged.std(axis=1), np.finfo(np.float32).tiny)
         chosen = judged[np.arange(len(self.greedy)), np.array(self.greedy, dtype=np.int64)]
         margins = (judged.max(axis=1) - chosen) / spread
-        for logits in moved:
-            shift = np.abs(logits - expected)[len(self.prompt) - 1 :][: len(self.greedy)].max(axis=1)
-            margins = np.maximum(0, margins - 2 * shift / spread)
         wrong = np.flatnonzero(margins > 0)
+        # Each of the two logits may be off by what rounding moves the row's most.
+        shift = np.max([np.abs(logits[rows] - judged).max(axis=1) for logits in rounded], axis=0) / spread
+        beyond = margins - 2 * slack * np.maximum(shift, np.median(shift) if len(shift) else 0)
         if doubts is not None:
-            shares = doubts[len(self.prompt) - 1 :][: len(margins)]
-            margins = np.maximum(margins - DOUBTED_MARGIN * DOUBT_GROWS * shares, 0)
+            beyond = beyond - DOUBTED_MARGIN * DOUBT_GROWS * doubts[rows]
         return StackFigures(
             prompt_tokens=len(self.prompt),
             greedy_tokens=len(self.greedy),
             agreeing=len(self.greedy) - len(wrong),
             leading=int(wrong[0]) if len(wrong) else len(self.greedy),
-            worst_margin=float(margins.max(initial=0.0)),
+            worst_margin=max(0.0, float(beyond.max(initial=0.0))),
             cosine=close.cosine,
             error=close.error,
+            limit=close.limit,
             max_error=close.max_error,
+            unsure=close.unsure,
             not_finite=close.not_finite,
         )
 

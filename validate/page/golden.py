@@ -42,21 +42,20 @@ class GoldenView:
 def view_golden(verdict: GoldenVerdict) -> GoldenView:
     """Return a row per shard, with a dot per stimulus, and a row per prompt."""
     errors = [*(s.error for s in verdict.shards), *(p.error for p in verdict.stack)]
-    limits = [s.limit(verdict.thresholds[s.weights]) for s in verdict.shards]
-    scale = LogScale.around([*errors, *limits, verdict.stack_thresholds.stack_error])
+    limits = [*(s.limit for s in verdict.shards), *(p.limit for p in verdict.stack)]
+    scale = LogScale.around([*errors, *limits])
     shards = dict.fromkeys(figures.shard for figures in verdict.shards)
     return GoldenView(
         verdict,
         scale,
-        tuple(_shard(verdict, scale, [f for f in verdict.shards if f.shard == shard]) for shard in shards),
+        tuple(_shard(scale, [f for f in verdict.shards if f.shard == shard]) for shard in shards),
         tuple(_prompt(verdict, scale, number) for number in range(len(verdict.stack))),
     )
 
 
-def _shard(verdict: GoldenVerdict, scale: LogScale, figures: list[ShardFigures]) -> ErrorRow:
-    thresholds = verdict.thresholds[figures[0].weights]
-    worst = max(figures, key=lambda f: f.error / f.limit(thresholds))
-    limit = worst.limit(thresholds)
+def _shard(scale: LogScale, figures: list[ShardFigures]) -> ErrorRow:
+    worst = max(figures, key=lambda f: f.error / f.limit)
+    limit = worst.limit
     problems = [f"{f.not_finite} values not finite" for f in figures if f.not_finite]
     problems += [f"{f.stray_slots} stray slots" for f in figures if f.stray_slots]
     return ErrorRow(
@@ -72,13 +71,13 @@ def _shard(verdict: GoldenVerdict, scale: LogScale, figures: list[ShardFigures])
         limit=limit,
         limit_position=scale.position(limit),
         worst=worst.error,
-        good=all(f.within(thresholds) for f in figures),
+        good=all(f.within for f in figures),
         note="; ".join(problems),
     )
 
 
 def _prompt(verdict: GoldenVerdict, scale: LogScale, number: int) -> ErrorRow:
-    figures, limit = verdict.stack[number], verdict.stack_thresholds.stack_error
+    figures, limit = verdict.stack[number], verdict.stack[number].limit
     words = f"{figures.agreeing} of {figures.greedy_tokens} greedy tokens equal"
     return ErrorRow(
         label=f"prompt {number + 1} ({figures.prompt_tokens} tokens)",
@@ -92,6 +91,6 @@ def _prompt(verdict: GoldenVerdict, scale: LogScale, number: int) -> ErrorRow:
         limit=limit,
         limit_position=scale.position(limit),
         worst=figures.error,
-        good=figures.within(verdict.stack_thresholds),
+        good=figures.within,
         note=f"{figures.not_finite} values not finite" if figures.not_finite else words,
     )

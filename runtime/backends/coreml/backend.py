@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from anespec.manifests.channel_layout import ChannelLayout, shape_at
 from anespec.manifests.schema import HIDDEN_OUT, BestHead, HeadShard, LayerShard, Manifest, Shard, TensorSpec
 from anespec.manifests.store import Artifact
+from anespec.runtime.backends.backend import Arithmetic
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.compiled import CompiledShard
 from anespec.runtime.backends.coreml.library import ComputeUnits, CoreMLLibrary, CoreMLTools, LoadedModel
@@ -203,6 +204,7 @@ class CoreMLBackend:
     probe_seconds: float = PROBE_TIMEOUT
 
     uses_threads = False
+    arithmetic = Arithmetic.ENGINE
     takes_spans = False
     """Core ML chooses its own number of threads, and its shards have a fixed number of slots."""
 

@@ -19,6 +19,7 @@ from anespec.manifests.schema import (
     TensorSpec,
 )
 from anespec.manifests.store import Artifact
+from anespec.runtime.backends.backend import Arithmetic
 from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
 from anespec.runtime.backends.portable.mil_package import (
@@ -301,6 +302,7 @@ class PortableBackend:
     runner: Callable[[], MakeRunner]
     holds_caches: bool
     uses_threads: bool = True
+    arithmetic: Arithmetic = Arithmetic.FLOAT
 
     takes_spans = True
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from anespec.manifests.schema import Manifest, Shard
 from anespec.manifests.store import Artifact
+from anespec.runtime.backends.backend import Arithmetic
 from anespec.runtime.backends.coreml import library
 from anespec.runtime.backends.coreml.compiled import KEY_DIGITS, CompiledShard
 from anespec.runtime.backends.coreml.load_probe import Outcome
@@ -160,6 +161,7 @@ class WorkerBackend:
     find: Callable[[], WorkerProgram | None] = built_worker
 
     uses_threads = False
+    arithmetic = Arithmetic.ENGINE
     takes_spans = False
     """Core ML chooses its own number of threads, and its shards have a fixed number of slots."""
 

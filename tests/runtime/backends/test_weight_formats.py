@@ -1,6 +1,7 @@
 """Every weight format in the tables of operations, and numbers of less than a byte."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.program import load_program
 from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 from anespec.system.errors import ArtifactError
+from anespec.validate.golden.figures import ACTIVATION_GROUPS
 from anespec.validate.golden.stored_weights import stored_weight
 
 Q8_0, Q4_0, Q4_1, F32 = (GGMLQuantizationType[name] for name in ("Q8_0", "Q4_0", "Q4_1", "F32"))
@@ -118,3 +120,44 @@ def test_palettes_of_an_unknown_shape_are_refused(tmp_path: Path, library: str) 
     object.__setattr__(program, "constants", dict_of)
     with pytest.raises(ArtifactError, match="palettes of an unsupported shape"):
         RUNNERS[library](program, 1)
+
+
+WIDTHS = (1, 2, 3, 4, 8, 16, 32, 64)
+STAYS_FLOAT = 1e-3
+"""The error of a product is below this, and above if its activations are rounded to int8."""
+
+
+@pytest.mark.parametrize("weight_format", WeightFormat)
+def test_a_product_runs_one_kernel_at_every_width(
+    weight_format: WeightFormat, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Where OpenVINO rounds activations to int8, a row alone has the bits that it has among others.
+
+    With more activations for a scale than a block of weights has numbers, it would compute floats instead,
+    and a row alone by another kernel than two. Which kernel a processor has is its own affair.
+    """
+    rng = np.random.default_rng(0)
+    source = ArraySource((0.05 * rng.normal(size=(256, 2048))).astype(np.float32), F32)
+    write_package(projection_of(source, weight_format), tmp_path / "p.mlpackage")
+    program = load_program(tmp_path / "p.mlpackage")
+    runner = OpenVINORunner(program, 1)
+    x = rng.normal(size=(1, 2048, max(WIDTHS), 1)).astype(np.float16)
+    found = {
+        width: runner.run({"x": np.ascontiguousarray(x[:, :, :width])})["out"][0, :, :, 0].astype(np.float32)
+        for width in WIDTHS
+    }
+    exact = stored_weight(program, "y").rows(np.arange(256)) @ x[0, :, :, 0].astype(np.float32)
+    errors = {
+        width: np.linalg.norm(rows - exact[:, :width]) / np.linalg.norm(exact[:, :width])
+        for width, rows in found.items()
+    }
+    rounds = {bool(error > STAYS_FLOAT) for error in errors.values()}
+    assert len(rounds) == 1, errors
+    assert max(errors.values()) < 0.015
+    (is_int8,) = rounds
+    assert weight_format in ACTIVATION_GROUPS or not is_int8
+    equal = {width for width, rows in found.items() if (rows == found[max(WIDTHS)][:, :width]).all()}
+    record_property("kernel", "int8" if is_int8 else "float")
+    record_property("equal widths", sorted(equal))
+    if is_int8:
+        assert equal == {*WIDTHS}

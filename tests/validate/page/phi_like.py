@@ -21,8 +21,9 @@ from anespec.manifests.residency import (
 from anespec.manifests.schema import Manifest, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessVerdict, Invariance, InvarianceVerdict, RunEnvironment
+from anespec.runtime.backends.backend import Arithmetic
 from anespec.validate.golden.figures import (
-    THRESHOLDS,
+    SLACK,
     GoldenVerdict,
     ShardFigures,
     StackFigures,
@@ -186,22 +187,23 @@ def golden_of(artifact: Artifact, backend: str = "openvino", worst: float = 0.1)
     figures = [
         ShardFigures(
             shard=shard.path, weights=WeightFormat.INT8_CHANNEL, layers=end - first, stimulus=stimulus,
-            tokens=20, cosine=0.9999, max_error=0.1, worst_token=3, not_finite=0, stray_slots=0,
+            tokens=20, cosine=0.9999, limit=0.085, max_error=0.1, worst_token=3, unsure=0, not_finite=0,
+            stray_slots=0,
             error=worst if number == 3 and stimulus == "random" else 0.011 + 0.003 * number,
         )
         for number, (shard, (first, end)) in enumerate(zip(artifact.manifest.shards, edges, strict=True))
         for stimulus in get_args(Stimulus)
     ]  # fmt: skip
     stack = StackFigures(
-        prompt_tokens=24, greedy_tokens=24, agreeing=23, leading=11, worst_margin=0.02, cosine=0.9995,
-        error=0.03, max_error=0.2, not_finite=0,
+        prompt_tokens=24, greedy_tokens=24, agreeing=23, leading=11, worst_margin=0.0, cosine=0.9995,
+        error=0.03, limit=0.2, max_error=0.2, unsure=0, not_finite=0,
     )  # fmt: skip
     weights = WeightFigures(
         shard=figures[0].shard, projection="projection", tensor="blk.0.ffn_down.weight",
         weights=WeightFormat.INT8_CHANNEL, claimed=0.008, error=0.008,
     )  # fmt: skip
     return GoldenVerdict(
-        circumstances=circumstances_on(artifact, backend), thresholds=dict(THRESHOLDS),
+        circumstances=circumstances_on(artifact, backend), slack=SLACK[Arithmetic.FLOAT],
         shards=tuple(figures), stack=(stack, stack), weights=(weights,),
     )  # fmt: skip
 

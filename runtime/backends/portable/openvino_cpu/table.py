@@ -5,7 +5,7 @@ Constant -> Convert -> [Subtract ->] Multiply -> [Reshape ->] Convert -> MatMul 
 compressed weights.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -31,7 +31,10 @@ from anespec.runtime.backends.portable.openvino_cpu.library import (
     rows,
     whole_numbers,
 )
+from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.spans import SlotAxis
+
+QUANTISED = "constexpr_blockwise_shift_scale"
 
 FP16_SMALLEST_NORMAL = 2.0**-14
 FP16_SPLITTER = 2.0**13 + 1
@@ -71,6 +74,15 @@ def _dequantise(a: Arguments[Value]) -> Value:
     """Lower the weight of a 1x1 convolution to (out, in), with blocks along the second axis."""
     data, offset = a.stored("data"), a.array("offset") if a.has("offset") else None
     return integers_times_scales(partial(whole_numbers, data), data.shape[:2], a.array("scale"), offset)
+
+
+def block_sizes(program: Program) -> Iterator[int]:
+    """Yield how many numbers of a row have one scale, for every matrix that stays int8 or int4."""
+    for operation in program.operations:
+        if operation.kind == QUANTISED and "offset" not in operation.inputs:
+            data, scale = (program.constants[operation.inputs[name][0]] for name in ("data", "scale"))
+            if not isinstance(data, str) and not isinstance(scale, str):
+                yield data.shape[1] // scale.shape[1]
 
 
 def integers_times_scales(
@@ -200,7 +212,7 @@ TABLE: Mapping[str, Lowering] = {
     "add": _binary(opset15.add),
     "cast": _cast,
     "concat": lambda a: out(opset15.concat([planar(v) for v in a.values("values")], a.integer("axis"))),
-    "constexpr_blockwise_shift_scale": _dequantise,
+    QUANTISED: _dequantise,
     "constexpr_lut_to_dense": _look_up,
     "conv": _conv,
     "equal": _comparison(opset15.equal),
