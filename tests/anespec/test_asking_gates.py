@@ -108,7 +108,7 @@ def test_verdicts_that_hold_are_shown_and_not_measured_again(
     assert shown.count("--again measures)") == 4, "the text is given, so that is true of quality, too"
 
 
-@pytest.mark.fast_only("--quality")
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_runs")
 @pytest.mark.parametrize(
     "changed",

@@ -53,7 +53,7 @@ def test_a_model_of_the_same_vocabulary_drafts(trained: Path, plain: list[int]) 
     assert found["passes"] < 58
 
 
-@pytest.mark.fast_only("intersect")
+@pytest.mark.slow
 @pytest.mark.parametrize("translate", ["context", "naive", "intersect"])
 def test_a_model_of_another_vocabulary_drafts(
     trained: Path, other: Path, plain: list[int], translate: str

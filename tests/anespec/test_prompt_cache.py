@@ -43,6 +43,7 @@ def loaded(loading: tuple[Path, anespec.LoadOptions]) -> Iterator[tuple[anespec.
         yield model, []
 
 
+@pytest.mark.slow
 def test_a_later_run_goes_on_from_the_file(loading: tuple[Path, anespec.LoadOptions], tmp_path: Path) -> None:
     file = tmp_path / "prompt.kv"
     with loaded(loading) as (model, notes):

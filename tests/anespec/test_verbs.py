@@ -111,6 +111,7 @@ def test_options_that_do_not_fit_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "openvino"))
 def test_validate_runs_both_gates_and_records_them(artifact: Path, backend: str) -> None:
     outcome = run("validate", artifact, "--backend", backend, "--quick", "--threads", 1, "--json")

@@ -93,6 +93,7 @@ def kinds(function: Function) -> list[str]:
     return [operation.kind for operation in function.operations]
 
 
+@pytest.mark.slow
 def test_the_functions_are_those_of_the_static_packages(ours: Path, theirs: Path) -> None:
     mine, its = read_package(ours).functions, read_package(theirs).functions
     assert set(mine) == set(its) == {"rows_4", "rows_64"}

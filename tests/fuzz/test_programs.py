@@ -11,7 +11,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return Shards(tmp_path_factory.mktemp("programs"))
 
 
-@pytest.mark.fast_only("torch")
+@pytest.mark.slow
 @pytest.mark.parametrize("library", MAKERS)
 def test_changed_programs_run_or_are_refused_by_name(shards: Shards, library: str) -> None:
     ends = [shards.pursue(MAKERS[library], seed) for seed in range(CASES[library])]

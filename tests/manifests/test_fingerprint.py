@@ -185,6 +185,7 @@ def field_of(facts: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     return reduce(getitem, parents, facts), field
 
 
+@pytest.mark.slow
 def test_fields_that_were_added_leave_earlier_fingerprints(artifacts: list[Artifact]) -> None:
     for artifact in artifacts:
         facts = artifact.manifest.model_dump(mode="json")
@@ -195,6 +196,7 @@ def test_fields_that_were_added_leave_earlier_fingerprints(artifacts: list[Artif
         assert manifest_fingerprint(artifact.manifest) == hashlib.sha256(earlier.encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_fields_that_were_added_are_bound_once_they_are_used(artifacts: list[Artifact]) -> None:
     used = {"tokens.embedding_norm": 1e-5, "tokens.position_tensor": "position_embd.weight"}
     assert used.keys() == ADDED.keys()

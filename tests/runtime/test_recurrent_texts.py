@@ -54,6 +54,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(MODELS, "granitehybrid openvino"))
 def test_drafts_widths_and_reused_prefixes_leave_texts_the_same(
     case: str, once: Once, tmp_path: Path

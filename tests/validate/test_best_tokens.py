@@ -70,6 +70,7 @@ def test_a_wrong_number_fails_the_exactness_gate(faulty: Artifact, backend: str)
     assert "different top or chosen logits" in failed_but_width(verdict)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", slow_but(BACKENDS, "torch"))
 def test_a_wrong_number_fails_the_golden_gate(faulty: Artifact, argmax: Artifact, backend: str) -> None:
     assert golden_of(argmax, EMBEDDED, backend, greedy_tokens=8).passed

@@ -113,6 +113,7 @@ def converted(name: str, folder: Path) -> tuple[Artifact, Path]:
     return Artifact(build(gguf, folder / "m.anespec", **options).path), gguf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(MODELS, "stablelm"))
 def test_a_model_with_other_parts_is_green(name: str, tmp_path: Path) -> None:
     verdict = golden_of(*converted(name, tmp_path))

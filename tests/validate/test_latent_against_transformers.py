@@ -115,6 +115,7 @@ def published(tensors: dict[str, Values]) -> dict[str, Values]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(MULTIPLIERS, "yarn of 0.707"))
 def test_reference_and_shards_compute_what_transformers_does(name: str, tmp_path: Path) -> None:
     """150 tokens reach beyond the 64 positions from which YaRN scales."""

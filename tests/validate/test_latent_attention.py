@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[str, Path, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.fast_only("openvino four sequences")
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(SHAPES, "openvino four sequences", "torch outside"))
 def test_every_form_and_shape_passes_the_gates(case: str, tmp_path: Path) -> None:
     backend, gguf, options = SHAPES[case]

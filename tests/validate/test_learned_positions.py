@@ -60,7 +60,7 @@ def test_the_rows_of_positions_are_right(tmp_path: Path) -> None:
     assert verdict.failures == ()
 
 
-@pytest.mark.fast_only("of the next position")
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [1, None], ids=["of the next position", "left out"])
 def test_wrong_rows_of_positions_are_red(
     shift: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

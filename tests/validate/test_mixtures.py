@@ -90,7 +90,7 @@ def one_expert_fewer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(layers, "_routing", lambda plan, facts: replace(found(plan, facts), used=facts.used - 1))
 
 
-@pytest.mark.fast_only("torch")
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", slow_but(["torch", "openvino", "mlx"], "torch", "openvino"))
 def test_experts_as_one_wide_mlp_pass_golden(backend: str, tmp_path: Path) -> None:
     artifact = converted("granitemoe", tmp_path, target=Target.MAC)

@@ -48,6 +48,7 @@ GATED: dict[str, tuple[Variant, str, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(GATED, "latent on openvino"))
 def test_plain_experts_pass_the_gates(name: str, tmp_path: Path) -> None:
     variant, backend, sequences = GATED[name]
@@ -56,7 +57,7 @@ def test_plain_experts_pass_the_gates(name: str, tmp_path: Path) -> None:
     require_gates(artifact, gguf, backend)
 
 
-@pytest.mark.fast_only("torch")
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_plain_experts_as_one_wide_mlp_pass_golden(backend: str, tmp_path: Path) -> None:
     gguf = LATENT.write(tmp_path / "m.gguf")

@@ -133,7 +133,7 @@ class Planted:
         return verifier
 
 
-@pytest.mark.fast_only("wrong2-compiled again: ")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "detail"),
     [

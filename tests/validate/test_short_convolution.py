@@ -49,7 +49,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.fast_only("torch outside")
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_but(SHAPES, "openvino two sequences", "torch outside"))
 def test_every_form_and_shape_passes_the_gates(case: str, tmp_path: Path) -> None:
     backend, options = SHAPES[case]

@@ -59,16 +59,17 @@ def closeness(
     made = [np.maximum(0, _errors(expected, rows, change).error - other) for rows in rounded]
     rounding = np.max(made, axis=0) if made else np.zeros(len(expected))
     limit = slack * np.maximum(rounding, max(float(np.median(rounding)), LEAST_ROUNDING))
-    sure = limit < UNSURE
+    unsure = int((limit >= UNSURE).sum())
     limit = limit + other
-    worst = int(np.where(sure, errors.error / limit, -1).argmax())
+    worst = int(np.where(limit < UNSURE, errors.error / limit, -1).argmax())
+    told = bool(limit[worst] < UNSURE)
     return Closeness(
         cosine=float(errors.cosine[worst]),
-        error=float(errors.error[worst]),
+        error=float(errors.error[worst]) if told else 0.0,
         limit=float(limit[worst]),
         max_error=float(errors.largest[worst]),
         worst=worst,
-        unsure=int((~sure).sum()),
+        unsure=unsure,
         not_finite=int(errors.not_finite.sum()),
     )
 

@@ -53,7 +53,8 @@ keys turns with a number's rounding, and more runs find which rows these are."""
 
 SLACK_OF_RECURRENT_MODELS = 2
 """The factor by which their limits are larger, since no number of runs finds every such row. Where
-activations become int8, the runs make the same numbers as the shard, and turn the same rows."""
+activations become int8, the runs make the same numbers as the shard and turn the same rows; then only doubts
+about experts grow by it."""
 
 FP16_MAX = float(np.finfo(np.float16).max)
 
@@ -113,9 +114,9 @@ def compare_computed(
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
     recurrent = bool(reference.facts.recurrences)
-    slack = SLACK[arithmetic]
-    if recurrent and arithmetic is not Arithmetic.INT8_ACTIVATIONS:
-        slack *= SLACK_OF_RECURRENT_MODELS
+    slack, more_doubt = SLACK[arithmetic], SLACK_OF_RECURRENT_MODELS if recurrent else 1
+    if arithmetic is not Arithmetic.INT8_ACTIVATIONS:
+        slack *= more_doubt
     bench = _Bench(pass_inputs, own, plans, tokens, manifest, slack)
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
@@ -153,14 +154,18 @@ def compare_computed(
             run.states, *its_outputs = split_rows(exact(its_rows), counts)
             outputs.append(its_outputs)
         expected, *rounded = outputs
-        doubts = [stretch.doubts for stretch in its_stretches[0][len(begun) :]]
+        doubts = [more_doubt * stretch.doubts for stretch in its_stretches[0][len(begun) :]]
         by_stimulus = list(zip(*rounded, strict=True))
         figures += bench.judge(shard, open_shard, inputs, expected, by_stimulus, progress, doubts)
         given = _rounded(expected[0], manifest.hidden_scale)
     all_logits = [np.empty((len(run.states), reference.facts.vocabulary), np.float32) for run in runs]
     texts = runs[0].texts
     begun_doubts = np.concatenate([stretch.doubts for stretch in texts]) if texts else np.zeros(0, np.float32)
-    shares = begun_doubts / np.maximum(np.linalg.norm(runs[0].states, axis=1), np.finfo(np.float32).tiny)
+    shares = (
+        more_doubt
+        * begun_doubts
+        / np.maximum(np.linalg.norm(runs[0].states, axis=1), np.finfo(np.float32).tiny)
+    )
     for head in manifest.head_shards:
         inputs = _inputs_like(given, rng)
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
@@ -200,7 +205,7 @@ class _Run:
             return rows
         groups = [ACTIVATION_GROUPS[each] for each in shard.formats if each in ACTIVATION_GROUPS]
         is_int8 = arithmetic is Arithmetic.INT8_ACTIVATIONS and groups
-        return Rounding(self.number or None, max(groups) if is_int8 else None).on(rows)
+        return Rounding(self.number or None, min(groups) if is_int8 else None).on(rows)
 
 
 def _require_whole(manifest: Manifest, reference: Reference) -> None:

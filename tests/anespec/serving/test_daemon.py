@@ -39,6 +39,7 @@ def daemon(measured: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield found
 
 
+@pytest.mark.slow
 def test_it_is_ready_when_it_says_so(daemon: Started) -> None:
     assert daemon.ready.startswith("Serving tiny at http://127.0.0.1:")
     assert daemon.get("/health").status_code == 200
@@ -46,6 +47,7 @@ def test_it_is_ready_when_it_says_so(daemon: Started) -> None:
     assert daemon.get("/v1/models").status_code == 401
 
 
+@pytest.mark.slow
 def test_ps_shows_it_and_nobody_else_may_read_that(daemon: Started) -> None:
     (record,) = daemon.command("ps", "--json").json["daemons"]
     assert (record["pid"], record["address"]) == (daemon.process.pid, daemon.url)
@@ -73,6 +75,7 @@ def test_without_a_file_left_for_connections_its_log_has_no_tracebacks(daemon: S
     assert "Traceback" not in daemon.log.read_text()[before:]
 
 
+@pytest.mark.slow
 def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None:
     folder = daemon.log.parent
     before = (folder / "serve.toml").read_text()
@@ -142,6 +145,7 @@ def watch_health(socket: Path, seen: list[tuple[int, int]]) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_stop_ends_it_and_it_leaves_nothing(measured: Path, tmp_path: Path) -> None:
     socket = tmp_path / "s.sock"
     seen: list[tuple[int, int]] = []

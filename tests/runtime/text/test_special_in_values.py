@@ -146,6 +146,7 @@ def test_no_template_makes_values_special(name: str, named: TokenizerOf) -> None
     assert served > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["phi-3", "qwen2", "granite"])
 def test_the_old_way_is_there_for_who_wants_it(name: str, named: TokenizerOf) -> None:
     tokenizer = with_own(named(name), CHATTY)

@@ -59,7 +59,7 @@ def whole(plan: ConversionPlan, indices: range) -> ShardWork:
 FORMS = (KVForm.SLICE_UPDATE, KVForm.PACKED, KVForm.OUTSIDE)
 
 
-@pytest.mark.fast_only("llama-at_position")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "form"),
     [
