@@ -65,3 +65,17 @@ def states(verifier: Verifier) -> list[np.ndarray]:
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two fp16 arrays are equal bit for bit."""
     return a.shape == b.shape and bool((a.view(np.uint16) == b.view(np.uint16)).all())
+
+
+def finds_a_difference(verifier: Verifier, tokens: Sequence[int]) -> bool:
+    """Whether some row of a text has other bits alone, in another lane or in a block that begins elsewhere.
+
+    Not for recurrent layers, whose passes cannot go back.
+    """
+    block, whole = verifier.shape.block, run_tokens(verifier, tokens)
+    for position in range(len(tokens) - block):
+        rows = rows_for(verifier, tokens[position : position + block], position)
+        found = [run(verifier, rows)[:1], *(run_in_lane(verifier, rows[0], lane) for lane in (0, block - 1))]
+        if not all(same_bits(each, whole[position : position + 1]) for each in found):
+            return True
+    return False

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from both_gates import quick_exactness
-from by_hand import run_tokens
+from by_hand import finds_a_difference, run_tokens
 from converting import build
 from planted import golden_of
 
@@ -100,8 +100,10 @@ def test_every_family_passes_the_gates(
     least = MIXTURE_DIVERGENCE if is_mixture else 0.0
     assert divergence(np.array(answers["first_logits"]), logits) < max(least, LARGEST_DIVERGENCE[weights])
     verdict = quick_exactness(verifier, artifact, backend, [answers["prompt_ids"]])
+    # Some processors add up a row's products by its lane; then the gate has to say so.
+    allowed = verdict.allows_speculation or finds_a_difference(verifier, answers["prompt_ids"])
     verifier.close()
-    assert verdict.allows_speculation, (backend, verdict.invariances)
+    assert allowed, (backend, verdict.invariances)
     assert all(v.cases for v in verdict.invariances if v.invariance is not Invariance.SPAN)
     golden = golden_of(artifact, gguf, backend, greedy_tokens=2)
     assert golden.passed, (backend, golden.failures)
