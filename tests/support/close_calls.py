@@ -22,14 +22,14 @@ def equal_while_sure(
     margins: Sequence[float] = (),
     close: float = CLOSE,
 ) -> int:
-    """Assert that ids are equal before the first close call of either engine; return how many these are.
+    """Assert that ids are equal before the first close call of both engines; return how many these are.
 
     `logits` [ids, vocabulary] are those that `found` were chosen from, and `margins` the other engine's, if
-    it has said them. An id that is chosen by less than `close` is not compared, nor is any after it.
+    it has said them. An id that both choose by less than `close` is not compared, nor is any after it.
     """
     mine = margins_of(logits[: len(found)])
-    theirs = [*margins, *[np.inf] * len(mine)]
-    sure = next((i for i, pair in enumerate(zip(mine, theirs, strict=False)) if min(pair) < close), len(mine))
+    theirs = [*margins, *mine[len(margins) :]]
+    sure = next((i for i, pair in enumerate(zip(mine, theirs, strict=False)) if max(pair) < close), len(mine))
     count = min(sure, len(expected))
     assert list(found[:count]) == list(expected[:count])
     return count

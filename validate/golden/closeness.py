@@ -20,8 +20,12 @@ ROWS_AT_ONCE = 32
 LEAST_ROUNDING = 2.0**-11
 """The least error that rounding is taken to make: that of one fp16."""
 
-DOUBT_GROWS = 8.0
+DOUBT_GROWS = 10.0
 """The factor by which a doubt about a row's experts may grow in later layers."""
+
+
+MOST_DOUBT = 1.3
+"""The largest limit of a doubted row. Rows that have nothing to do with each other differ by 1.4."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,10 @@ def closeness(
     rounding = np.max(made, axis=0) if made else np.zeros(len(expected))
     limit = slack * np.maximum(rounding, max(float(np.median(rounding)), LEAST_ROUNDING))
     unsure = int((limit >= UNSURE).sum())
-    limit = limit + other
-    worst = int(np.where(limit < UNSURE, errors.error / limit, -1).argmax())
-    told = bool(limit[worst] < UNSURE)
+    sure = limit < UNSURE
+    limit = np.minimum(limit + other, MOST_DOUBT)
+    worst = int(np.where(sure, errors.error / limit, -1).argmax())
+    told = bool(sure[worst])
     return Closeness(
         cosine=float(errors.cosine[worst]),
         error=float(errors.error[worst]) if told else 0.0,
