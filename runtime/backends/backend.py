@@ -26,6 +26,10 @@ class Arithmetic(StrEnum):
     """Sums are fp16, and functions are approximated, as on a Neural Engine."""
 
 
+ACTIVATIONS_PER_SCALE = 128
+"""The most channels of a row that are rounded to int8 with one scale; never more than a block of weights."""
+
+
 class Backend(Protocol):
     """A way to execute shards. Its constructor loads nothing."""
 

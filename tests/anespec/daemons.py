@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +59,3 @@ def started(folder: Path, *arguments: object, before: str = "", **variables: str
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
         process.stdout.close()
-
-
-def until_true(condition: object) -> None:
-    """Wait for what another process does."""
-    deadline = time.monotonic() + PATIENCE
-    assert callable(condition)
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

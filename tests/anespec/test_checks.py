@@ -15,9 +15,10 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import waiting
 from click.testing import CliRunner, Result
 from converting import build_once
-from daemons import started, until_true
+from daemons import started
 from gguf import GGUFReader
 from once import Once
 from patience import PATIENCE
@@ -74,10 +75,7 @@ def without_golden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def until(condition: Callable[[], bool], pause: float = 0.05) -> None:
     """Wait, and look seldom: a check gets only the time that nothing else wants."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(pause)
+    waiting.until(condition, pause=pause)
 
 
 def share_of(model: Model) -> float:
@@ -387,7 +385,7 @@ def test_a_daemon_shows_how_far_it_is_and_ends_it_with_itself(artifact: Path, tm
         assert daemon.get("/health").json()["checking"].endswith(" of 12")
         assert daemon.get("/v1/models").json()["data"][0]["checking"].endswith(" of 12")
         assert daemon.get("/stats").json()["models"]["own"]["checking"].endswith(" of 12")
-        until_true(lambda: "own (checking: " in daemon.command("ps").out)
+        until(lambda: "own (checking: " in daemon.command("ps").out)
         child = next(
             each
             for each in psutil.Process(daemon.process.pid).children(recursive=True)

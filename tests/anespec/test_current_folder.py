@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 from commands import CommandResult
-from daemons import until_true
 from installation import Installation, install
 from opened_files import opened_in, traced, traces_here
 from patience import PATIENCE
+from waiting import until
 
 from anespec.cli.main import VERBS
 
@@ -187,7 +187,7 @@ def test_no_daemon_touches_what_it_was_not_told(trapped: Trapped, artifact: Path
         body = {"prompt": "def area(", "max_tokens": 8}
         answer = httpx.post(f"{url}/completions", json=body, timeout=PATIENCE)
         stopped = trapped.run("stop")
-        until_true(lambda: daemon.poll() is not None)
+        until(lambda: daemon.poll() is not None)
     assert trapped.sprung() == []
     assert (answer.status_code, stopped.code, daemon.returncode) == (200, 0, 0)
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from commands import command_of, run
 from daemons import started
 from openai import OpenAI
 from patience import PATIENCE
+from waiting import until
 
 from anespec.embedded import model_path
 
@@ -65,10 +65,7 @@ def killed(*arguments: object, begun: Begun) -> bool:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + PATIENCE
-    while process.poll() is None and not begun():
-        assert time.monotonic() < deadline, "it neither begins nor ends"
-        time.sleep(0.002)
+    until(lambda: process.poll() is not None or begun(), lambda: "it neither begins nor ends", pause=0.002)
     was_running = process.poll() is None
     if was_running:
         os.killpg(process.pid, signal.SIGKILL)
@@ -129,9 +126,8 @@ def test_a_killed_daemon_keeps_what_it_learnt(trained: Path, tmp_path: Path) -> 
         client = OpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
         client.completions.create(model="embedded", prompt=PROMPT, max_tokens=32, temperature=0)
         shown = ("memory", "show", "--json", "--draft-memory", memory)
-        deadline = time.monotonic() + PATIENCE
-        while not (kept := run(*shown).json["memories"]):
-            assert time.monotonic() < deadline, "nothing is remembered"
+        until(lambda: run(*shown).json["memories"], lambda: "nothing is remembered")
+        kept = run(*shown).json["memories"]
         daemon.process.send_signal(signal.SIGKILL)
         daemon.process.wait()
     assert [each["requests"] for each in run(*shown).json["memories"]] == [each["requests"] for each in kept]

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 
 import pytest
 from commands import command_of
-from daemons import until_true
 from file_server import FileServer, downloading_from, place
 from patience import PATIENCE
+from waiting import until
 
 from anespec.models.fetched import ROOM_KEPT
 from anespec.models.remote import fetch, fetched
@@ -343,7 +343,7 @@ def test_an_end_that_is_asked_for_comes_at_once(
         try:
             assert asked.wait(PATIENCE)
             # Once it has the file's beginning, it waits for the rest.
-            until_true(lambda: "partial" in left(tmp_path))
+            until(lambda: "partial" in left(tmp_path))
             process.send_signal(number)
             _, said = process.communicate(timeout=PATIENCE)
         finally:

@@ -26,8 +26,8 @@ from anespec.runtime.backends.embedding import open_embedding
 from anespec.runtime.backends.pass_inputs import NO_INPUTS, PassInputs
 from anespec.runtime.backends.runner import Homes, Tensor
 from anespec.runtime.passes import Row
-from anespec.validate.golden.figures import SLACK, GoldenVerdict, golden_verdict
-from anespec.validate.golden.gate import compare_computed
+from anespec.validate.golden.figures import SLACK, GoldenVerdict, WeightFigures, golden_verdict
+from anespec.validate.golden.gate import ComputedFigures, compare_computed
 from anespec.validate.golden.reference import Reference
 from anespec.validate.golden.reference_layers import Layer, LayerReader
 from anespec.validate.golden.reference_parts import Norm
@@ -103,6 +103,12 @@ def golden_of(
         )
         verifier.close()
         stored = tuple(weights.figures())
+    return _verdict(artifact, backend, stored, computed)
+
+
+def _verdict(
+    artifact: Artifact, backend: str, stored: Sequence[WeightFigures], computed: ComputedFigures
+) -> GoldenVerdict:
     slack = SLACK[BACKENDS[backend].arithmetic]
     return golden_verdict(circumstances(artifact, backend, 1), slack, stored, computed.shards, computed.stack)
 
@@ -126,8 +132,7 @@ def golden_without_stack(
             arithmetic=BACKENDS[backend].arithmetic,
         )
         stored = tuple(weights.figures())
-    slack = SLACK[BACKENDS[backend].arithmetic]
-    return golden_verdict(circumstances(artifact, backend, 1), slack, stored, computed.shards, computed.stack)
+    return _verdict(artifact, backend, stored, computed)
 
 
 def is_red(

@@ -57,25 +57,26 @@ def closeness(
     rows have the same limit. `doubts` [rows] are norms of differences that other experts would make, which
     rounding may choose (see Stretch): they raise the limit.
     """
-    errors = _errors(expected, found, change)
-    other = np.zeros(len(expected)) if doubts is None else DOUBT_GROWS * doubts / errors.scale
+    pieces = [_compared(expected[some], found[some], change[some]) for some in _slices(len(expected))]
+    columns = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    difference, largest, cosine, scale, not_finite = columns
+    error = difference / scale
+    doubt = np.zeros(len(expected)) if doubts is None else DOUBT_GROWS * doubts / scale
     # Where rounding has chosen other experts, that is doubted, and no error of its own.
-    made = [np.maximum(0, _errors(expected, rows, change).error - other) for rows in rounded]
+    made = [np.maximum(0, _distances(expected, rows) / scale - doubt) for rows in rounded]
     rounding = np.max(made, axis=0) if made else np.zeros(len(expected))
     limit = slack * np.maximum(rounding, max(float(np.median(rounding)), LEAST_ROUNDING))
-    unsure = int((limit >= UNSURE).sum())
     sure = limit < UNSURE
-    limit = np.minimum(limit + other, MOST_DOUBT)
-    worst = int(np.where(sure, errors.error / limit, -1).argmax())
-    told = bool(sure[worst])
+    limit = np.minimum(limit + doubt, MOST_DOUBT)
+    worst = int(np.where(sure, error / limit, -1).argmax())
     return Closeness(
-        cosine=float(errors.cosine[worst]),
-        error=float(errors.error[worst]) if told else 0.0,
+        cosine=float(cosine[worst]),
+        error=float(error[worst]) if sure[worst] else 0.0,
         limit=float(limit[worst]),
-        max_error=float(errors.largest[worst]),
+        max_error=float(largest[worst]),
         worst=worst,
-        unsure=unsure,
-        not_finite=int(errors.not_finite.sum()),
+        unsure=int((~sure).sum()),
+        not_finite=int(not_finite.sum()),
     )
 
 
@@ -104,36 +105,29 @@ def centred(rows: Floats) -> Floats:
     return less_mean
 
 
-@dataclass(frozen=True)
-class _Errors:
-    """Each row's cosine, error, largest difference, number of values that are not finite, and scale.
-
-    The scale is what the norm of a row's difference is divided by.
-    """
-
-    cosine: NDArray[np.float64]
-    error: NDArray[np.float64]
-    largest: NDArray[np.float64]
-    not_finite: NDArray[np.float64]
-    scale: NDArray[np.float64]
+def _finite(rows: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    return np.where(np.isfinite(rows), rows, 0).astype(np.float64)
 
 
-def _errors(expected: Floats, found: NDArray[np.floating[Any]], change: Floats) -> _Errors:
-    some = [_some(expected[rows], found[rows], change[rows]) for rows in _slices(len(expected))]
-    return _Errors(*(np.concatenate(each) for each in zip(*some, strict=True)))
+def _distances(expected: Floats, rows: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the norm of each row's difference."""
+    parts = [_finite(rows[some]) - expected[some] for some in _slices(len(expected))]
+    return np.concatenate([np.linalg.norm(part, axis=1) for part in parts])
 
 
-def _some(
+def _compared(
     expected: Floats, found: NDArray[np.floating[Any]], change: Floats
 ) -> tuple[NDArray[np.float64], ...]:
-    finite = np.isfinite(found)
-    found = np.where(finite, found, 0).astype(np.float64)
-    wide = expected.astype(np.float64)
-    difference = np.linalg.norm(found - wide, axis=1)
-    size = np.linalg.norm(wide, axis=1)
+    """Return each row's difference, largest difference, cosine, scale, and values that are not finite.
+
+    A row's error is its difference divided by the scale.
+    """
+    known, wide = _finite(found), expected.astype(np.float64)
+    apart, size = known - wide, np.linalg.norm(wide, axis=1)
+    difference = np.linalg.norm(apart, axis=1)
     scale = np.linalg.norm(change.astype(np.float64), axis=1) + size * ROUNDING_FLOOR
+    product = np.maximum(size * np.linalg.norm(known, axis=1), np.finfo(np.float32).tiny)
+    cosine = np.where(difference == 0, 1.0, (known * wide).sum(axis=1) / product)
+    not_finite = (~np.isfinite(found)).sum(axis=1).astype(np.float64)
     scale = np.maximum(scale, np.finfo(np.float32).tiny)
-    product = np.maximum(size * np.linalg.norm(found, axis=1), np.finfo(np.float32).tiny)
-    cosine = np.where(difference == 0, 1.0, (found * wide).sum(axis=1) / product)
-    not_finite = (~finite).sum(axis=1).astype(np.float64)
-    return cosine, difference / scale, np.abs(found - wide).max(axis=1), not_finite, scale
+    return difference, np.abs(apart).max(axis=1), cosine, scale, not_finite

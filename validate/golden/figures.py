@@ -8,7 +8,7 @@ from pydantic import Field
 
 from anespec.manifests.schema import Count, Index, Record, WeightFormat
 from anespec.manifests.verdicts import RunEnvironment, Status, Verdict, VerdictFile
-from anespec.runtime.backends.backend import Arithmetic
+from anespec.runtime.backends.backend import ACTIVATIONS_PER_SCALE, Arithmetic
 from anespec.system.errors import GoldenGateError
 
 Stimulus = Literal["embeddings", "random", "extreme"]
@@ -22,11 +22,15 @@ SLACK: Mapping[Arithmetic, float] = MappingProxyType(
 )
 """How many times as far from the reference as its own rounded runs a healthy artifact may be.
 
-The table in docs/validate.md has what was measured for every family. The engine's was never measured: it adds
-in fp16, whose errors grow with the root of a sum's length, and one Mac's silu was off by up to 5.6 %."""
+docs/validate.md has what was measured. The engine's was never measured: it adds in fp16, whose errors grow
+with the root of a sum's length, and one Mac's silu was off by up to 5.6 %."""
 
 ACTIVATION_GROUPS: Mapping[WeightFormat, int] = MappingProxyType(
-    {WeightFormat.INT8_CHANNEL: 128, WeightFormat.INT8_BLOCK32: 32, WeightFormat.INT4_BLOCK32: 32}
+    {
+        WeightFormat.INT8_CHANNEL: ACTIVATIONS_PER_SCALE,
+        WeightFormat.INT8_BLOCK32: 32,
+        WeightFormat.INT4_BLOCK32: 32,
+    }
 )
 """The integer formats, and how many channels of a row have one scale where activations become int8."""
 

@@ -161,11 +161,8 @@ def compare_computed(
     all_logits = [np.empty((len(run.states), reference.facts.vocabulary), np.float32) for run in runs]
     texts = runs[0].texts
     begun_doubts = np.concatenate([stretch.doubts for stretch in texts]) if texts else np.zeros(0, np.float32)
-    shares = (
-        more_doubt
-        * begun_doubts
-        / np.maximum(np.linalg.norm(runs[0].states, axis=1), np.finfo(np.float32).tiny)
-    )
+    lengths = np.maximum(np.linalg.norm(runs[0].states, axis=1), np.finfo(np.float32).tiny)
+    shares = more_doubt * begun_doubts / lengths
     for head in manifest.head_shards:
         inputs = _inputs_like(given, rng)
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
@@ -253,12 +250,12 @@ class _Bench:
                 if number:
                     progress(f"shard {name} on {plan.stimulus}")
                 if isinstance(shard, LayerShard):
-                    its = wanted, rounded[number], doubts[number]
-                    figures.append(_layer_figures(shard, runner, self, plan, given, *its))
+                    unsure = rounded[number], doubts[number]
+                    figures.append(_layer_figures(shard, runner, self, plan, given, wanted, *unsure))
                 else:
                     fitting = fitting_passes(plan, self.manifest, shard)
-                    its_head = wanted, rounded[number]
-                    figures.append(_head_figures(shard, runner, self, fitting, given, *its_head))
+                    moved = rounded[number]
+                    figures.append(_head_figures(shard, runner, self, fitting, given, wanted, moved))
         finally:
             runner.close()
         return figures

@@ -6,7 +6,6 @@ far a correct shard may be from them, for this model and these rows (closeness.p
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
@@ -24,8 +23,9 @@ QUANTUM = np.float32(2.0**-24)
 DROPPED_BITS = 13
 """The bits of fp32's fraction that fp16 lacks."""
 
+KEPT_BITS = np.uint32(0xFFFFFFFF << DROPPED_BITS & 0xFFFFFFFF)
 
-@dataclass(frozen=True)
+
 class Rounding:
     """How results are rounded: to the nearest fp16, or, with a seed, up or down at random.
 
@@ -34,20 +34,19 @@ class Rounding:
     projection are first rounded to int8, with one scale for so many channels.
     """
 
-    seed: int | None = None
-    int8_group: int | None = None
-    _random: np.random.Generator = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, seed: int | None = None, int8_group: int | None = None) -> None:
         """Begin the random numbers of the seed."""
-        object.__setattr__(self, "_random", np.random.default_rng(self.seed))
+        self._random = None if seed is None else np.random.default_rng(seed)
+        self._int8_group = int8_group
 
     def on(self, values: Any) -> "Rounded":
-        """Return the values as fp16 has them. Numbers beyond fp16's range keep their size, since a graph is
-        scaled so that it has none."""
+        """Return the values as fp16 has them.
+
+        Numbers beyond fp16's range keep their size, since a graph is scaled so that it has none.
+        """
         found = np.array(values, np.float32)
         bits = found.view(np.uint32)
-        if self.seed is None:
+        if self._random is None:
             odd = (bits >> DROPPED_BITS) & 1
             more = np.uint32((1 << (DROPPED_BITS - 1)) - 1) + odd
             subnormal = np.rint(found / QUANTUM) * QUANTUM
@@ -56,18 +55,18 @@ class Rounding:
             subnormal = np.floor(found / QUANTUM + self._random.random(found.shape, np.float32)) * QUANTUM
         small = np.abs(found) < SMALLEST_NORMAL
         finite = np.isfinite(found)
-        rounded = ((bits + more) & np.uint32(0xFFFFFFFF << DROPPED_BITS & 0xFFFFFFFF)).view(np.float32)
+        rounded = ((bits + more) & KEPT_BITS).view(np.float32)
         result = np.where(small, subnormal, np.where(finite, rounded, found)).view(Rounded)
         result.rounding = self
         return result
 
     def activations(self, rows: Floats) -> Floats:
         """Return what a projection of the rows [..., channels] multiplies by its weights."""
-        if self.int8_group is None:
+        if self._int8_group is None:
             return rows
         channels = rows.shape[-1]
-        padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -channels % self.int8_group)])
-        groups = padded.reshape(*rows.shape[:-1], -1, self.int8_group)
+        padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -channels % self._int8_group)])
+        groups = padded.reshape(*rows.shape[:-1], -1, self._int8_group)
         scale = np.abs(groups).max(axis=-1, keepdims=True) / 127
         scale = np.where(scale > 0, scale, 1)
         whole: Floats = (np.rint(groups / scale) * scale).reshape(padded.shape)[..., :channels]

@@ -15,8 +15,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from commands import run
-from daemons import Started, started, until_true
+from daemons import Started, started
 from patience import PATIENCE
+from waiting import until
 
 from anespec.cli.main import cli
 from anespec.system.errors import StorageError, UsageError
@@ -70,7 +71,7 @@ def test_without_a_file_left_for_connections_its_log_has_no_tracebacks(daemon: S
             client = held.enter_context(socket.socket())
             client.setblocking(False)
             client.connect_ex((host, int(port)))
-        until_true(lambda: "no further connection can be accepted" in daemon.log.read_text()[before:])
+        until(lambda: "no further connection can be accepted" in daemon.log.read_text()[before:])
     assert daemon.get("/health").status_code == 200
     assert "Traceback" not in daemon.log.read_text()[before:]
 
@@ -82,13 +83,13 @@ def test_it_reads_models_and_keys_again(daemon: Started, measured: Path) -> None
     (folder / "serve.toml").write_text(before + f'second = "{measured}"\n')
     write_keys(folder / "keys", KEY, OTHER_KEY)
     os.kill(daemon.process.pid, signal.SIGHUP)
-    until_true(lambda: daemon.get("/v1/models", OTHER_SECRET).status_code == 200)
+    until(lambda: daemon.get("/v1/models", OTHER_SECRET).status_code == 200)
     assert daemon.models(OTHER_SECRET) == {"tiny": True, "second": False}
     (record,) = daemon.command("ps", "--json").json["daemons"]
     assert record["models"] == ["tiny", "second"]
     (folder / "serve.toml").write_text("what = \n")
     os.kill(daemon.process.pid, signal.SIGHUP)
-    until_true(lambda: "is not valid TOML" in daemon.log.read_text())
+    until(lambda: "is not valid TOML" in daemon.log.read_text())
     assert daemon.models(SECRET) == {"tiny": True, "second": False}
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import httpx
 import pytest
 from commands import run
-from daemons import Started, started, until_true
+from daemons import Started, started
 from patience import PATIENCE
+from waiting import until
 
 ONE, TWO, OTHER = "0123456789abcdef", "fedcba9876543210", "0f1e2d3c4b5a6978"
 
@@ -27,7 +28,7 @@ def ask(daemon: Started, key: str, **others: Any) -> dict[str, Any]:
 
 def passes(daemon: Started, key: str) -> int:
     """Decoding passes of one answer, once lookup no longer guesses in place of who remembers."""
-    until_true(lambda: "lookup" not in ask(daemon, OTHER, prompt="Once upon a time")["drafts"])
+    until(lambda: "lookup" not in ask(daemon, OTHER, prompt="Once upon a time")["drafts"])
     return int(ask(daemon, key, prompt="The little")["decode_passes"])
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from commands import command_of
-from daemons import started, until_true
+from daemons import started
 from patience import PATIENCE
+from waiting import until
 
 DRAWN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -58,7 +59,7 @@ def test_in_a_terminal_nothing_stays_of_progress_and_the_end_is_told(gguf: Path,
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     try:
-        until_true(lambda: b"/v1 for clients" in b"".join(parts))
+        until(lambda: b"/v1 for clients" in b"".join(parts))
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
     finally:
@@ -96,7 +97,7 @@ def test_the_log_says_when_the_gates_are_done_and_drafts_begin(artifact: Path, t
     shutil.copytree(artifact, fresh)
     shutil.rmtree(fresh / "gates", ignore_errors=True)
     with started(tmp_path, fresh, "--gates", "later") as daemon:
-        until_true(lambda: "the gates are done" in daemon.log.read_text())
+        until(lambda: "the gates are done" in daemon.log.read_text())
         assert "; drafts begin" in daemon.log.read_text()
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from daemons import until_true
 from patience import PATIENCE
+from waiting import until
 
 from anespec.cli.main import cli
 from anespec.runtime.server.options import ServeOptions
@@ -99,7 +99,7 @@ def test_what_a_killed_one_has_left_is_removed() -> None:
         assert running_daemons() == [record]
         os.kill(record.pid, signal.SIGKILL)
         # A zombie, until its parent looks, has ended too.
-        until_true(lambda: not running_daemons())
+        until(lambda: not running_daemons())
         assert list(folder().iterdir()) == []
 
 
@@ -160,7 +160,7 @@ def test_stop_waits_and_kills_what_does_not_end(monkeypatch: pytest.MonkeyPatch)
         forced = stop([gentle, deaf], now=False, report=lambda note, share: said.append(note))
         assert forced == [deaf]
         assert said[0].endswith("left")
-        until_true(lambda: deaf.process is None)
+        until(lambda: deaf.process is None)
 
 
 def test_stop_now_asks_twice_and_kills_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ llama.cpp's converter. `layers` may be lowered to what fits the memory.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,6 +208,13 @@ def granite_hybrid(layers: int = 40, attention: Sequence[int] = (5, 15, 25, 35))
     return RealSizes("granitehybrid", layers, d, 100_352, keys, layer)
 
 
+def _mixture_layer(d: int, attention: Iterable[tuple[str, Shape]], experts: int, width: int) -> Tensors:
+    yield "attn_norm.weight", (d,)
+    yield from attention
+    yield "ffn_norm.weight", (d,)
+    yield from _experts(d, experts, width)
+
+
 def olmoe() -> RealSizes:
     """Return the sizes of OLMoE-1B-7B."""
     d, heads, experts, width = 2048, 16, 64, 1024
@@ -225,11 +232,8 @@ def olmoe() -> RealSizes:
         }
 
     def layer(_: int) -> Tensors:
-        yield "attn_norm.weight", (d,)
-        yield from _attention(d, heads, heads, head_dim)
-        yield from _head_norms(d, d)
-        yield "ffn_norm.weight", (d,)
-        yield from _experts(d, experts, width)
+        attention = *_attention(d, heads, heads, head_dim), *_head_norms(d, d)
+        return _mixture_layer(d, attention, experts, width)
 
     return RealSizes("olmoe", 16, d, 50_304, keys, layer, tied=False)
 
@@ -253,11 +257,8 @@ def qwen3moe() -> RealSizes:
         }
 
     def layer(_: int) -> Tensors:
-        yield "attn_norm.weight", (d,)
-        yield from _attention(d, heads, kv_heads, head_dim)
-        yield from _head_norms(head_dim, head_dim)
-        yield "ffn_norm.weight", (d,)
-        yield from _experts(d, experts, width)
+        attention = *_attention(d, heads, kv_heads, head_dim), *_head_norms(head_dim, head_dim)
+        return _mixture_layer(d, attention, experts, width)
 
     return RealSizes("qwen3moe", 48, d, 151_936, keys, layer, tied=False)
 
@@ -281,10 +282,7 @@ def granite_moe(layers: int = 24) -> RealSizes:
         }
 
     def layer(_: int) -> Tensors:
-        yield "attn_norm.weight", (d,)
-        yield from _attention(d, heads, kv_heads, head_dim)
-        yield "ffn_norm.weight", (d,)
-        yield from _experts(d, experts, width)
+        return _mixture_layer(d, _attention(d, heads, kv_heads, head_dim), experts, width)
 
     return RealSizes("granitemoe", layers, d, 49_155, keys, layer)
 

@@ -60,7 +60,7 @@ def time_of(times: Iterable[PassTime], units: Units, rows: int | None = None) ->
 
 
 LARGEST_ERROR = 0.05
-"""The largest error of a sound comparison of a few random layers with torch. Healthy ones have a third."""
+"""The largest error of a sound comparison of a few random layers with torch."""
 
 
 def falls_back(record: TrialRecord, facts: DeviceFacts, rows: int | None = None) -> bool:
