@@ -10,9 +10,7 @@ from stepping import Clock
 from toy import ToyVerifier, everything, ids, sequential_text, toy_shape
 
 import anespec.runtime.draft_model.weighed as weighed
-from anespec.runtime.draft_model.continuing import Continuing
-from anespec.runtime.draft_model.source import NAME, DraftModelSource
-from anespec.runtime.draft_model.translation import SameIds
+from anespec.runtime.draft_model.source import NAME
 from anespec.runtime.draft_model.weighed import FIRST_TRIALS, Gain, WeighedSource
 from anespec.runtime.drafters import Draft, DraftCost, DraftSession, Outcome, TopKLogits
 from anespec.runtime.engine.engine import Engine
@@ -134,9 +132,7 @@ def test_a_gain_that_stops_is_noticed_and_tried_again_ever_more_rarely() -> None
 def test_an_engine_with_both_writes_the_same_text(seed: int) -> None:
     random = np.random.default_rng(seed)
     verifier = ToyVerifier(SHAPE)
-    model = DraftModelSource(
-        Continuing(ToyVerifier(SHAPE, repetitive=int(random.integers(0, 3)))), lambda: SameIds(12)
-    )
+    model = ReadySource(ToyVerifier(SHAPE, repetitive=int(random.integers(0, 3))))
     source = WeighedSource(ngrams(share_wrong=int(random.integers(1, 5))), model)
     engine = Engine(verifier, everything(SHAPE), source)
     prompt = random.integers(0, 12, 3).tolist()

@@ -104,8 +104,6 @@ def test_several_choices_are_numbered(client: OpenAI, model: Model) -> None:
 
 
 def test_a_prediction_is_drafted_from_and_changes_nothing(client: OpenAI, model: Model) -> None:
-    # Where the machine was busy when passes were timed, drafts may not pay, and then none is run.
-    model._running.take_up(model._running.proven, None)
     text = model.chat(MESSAGES, max_tokens=60, temperature=0.9, seed=5).text
     for content in (text, [{"type": "text", "text": text}]):
         found = client.chat.completions.create(
