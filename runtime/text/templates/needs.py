@@ -112,6 +112,9 @@ def _fitted_call(call: Facts, needs: TemplateNeeds) -> Facts:
 
 
 def _arguments(written: object, text: bool) -> object:
+    # A call without arguments, as some clients send it back.
+    if written is None or (isinstance(written, str) and written.strip() in ("", "null")):
+        written = "{}"
     if text:
         return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
     if not isinstance(written, str):

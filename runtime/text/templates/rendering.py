@@ -33,6 +33,10 @@ SECONDS_BETWEEN_LOOKS = 0.05
 ADVICE = "send a plain prompt instead of a conversation, or load the model with another --chat-template"
 
 
+class TemplateRefusalError(RequestError):
+    """A template raised an error for a conversation, or is not valid."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The limits of one rendering.
@@ -63,8 +67,9 @@ class TemplateProcesses:
         Jinja's `escape` escapes each key of `escaped_as` as if it were the key's value.
 
         Raises:
-            RequestError: the template is not valid, refuses these variables, does something forbidden or
-                exceeds a limit; or `names` cannot be written as JSON.
+            TemplateRefusalError: the template is not valid, refuses these variables or does something
+                forbidden.
+            RequestError: it exceeds a limit; or `names` cannot be written as JSON.
             AnespecError: no process can be started.
         """
         try:
@@ -114,7 +119,9 @@ def _text_of(answer: bytes, limits: Limits) -> str:
                 f"the model's chat template wrote more than {limits.characters} characters; {ADVICE}"
             )
     reason = printable(content.decode("utf-8", "replace"), LONGEST_REASON)
-    raise RequestError(f"the model's chat template cannot render this conversation: {reason}; {ADVICE}")
+    raise TemplateRefusalError(
+        f"the model's chat template cannot render this conversation: {reason}; {ADVICE}"
+    )
 
 
 def _took_too_long(limits: Limits) -> str:
@@ -257,8 +264,8 @@ def render_chat(
     those that the whole program shares. Safe for use from several threads.
 
     Raises:
-        RequestError: the template is not valid, refuses these messages, does something forbidden or exceeds a
-            limit of time, memory or characters.
+        TemplateRefusalError: the template is not valid, refuses these messages or does something forbidden.
+        RequestError: it exceeds a limit of time, memory or characters.
     """
     names = {
         "tools": None,

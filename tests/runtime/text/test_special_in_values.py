@@ -272,7 +272,7 @@ def test_a_template_takes_an_answers_reasoning_off_and_nobody_elses(
     tokenizer = with_own(named("embedded/thinking"), THINKS)
     asked = "<think>mine</think>?"
     messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
-    ids = encode_chat(tokenizer, messages, CONTEXT).ids
+    ids = encode_chat(tokenizer, messages, CONTEXT, variables={"continue_final_message": False}).ids
     assert tokenizer.decode(ids, skip_special=False) == f"[user]{asked}[assistant]{left}"
     assert not set(ids) & set(structure(tokenizer).values())
 
