@@ -83,7 +83,8 @@ class SamplingParameters(Options):
 
     `temperature` 0 takes the likeliest token, the lowest id on ties. These values are off: `top_k` 0, `top_p`
     1, `min_p` 0, `typical_p` 1 (Meister et al. 2022, arXiv:2202.00666), `repetition_penalty` 1, and 0 for the
-    other penalties. `repetition_penalty` counts prompt and output (Keskar et al. 2019, arXiv:1909.05858);
+    other penalties. `repetition_penalty` counts prompt and output (Keskar et al. 2019, arXiv:1909.05858), or
+    their last `repetition_window` tokens, as llama.cpp does;
     `presence_penalty` and `frequency_penalty` count the output alone, as OpenAI's API describes them.
     `logit_bias` is (token, bias) pairs, or a mapping. With `logprobs` None no logprobs are reported, with 0
     those of the output tokens, with n also those of the n likeliest tokens.
@@ -129,6 +130,12 @@ class SamplingParameters(Options):
         ge=0.01,
         le=100.0,
         description="Divide the logits of tokens seen before, prompt included; 1: off.",
+    )
+    repetition_window: Annotated[int, Flag(names=("--repetition-window", "--repeat-last-n"))] = Field(
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="The number of last tokens that the repetition penalty looks at; 0: all.",
     )
     presence_penalty: float = Field(
         default=0.0, ge=-2.0, le=2.0, description="Lower the logits of tokens in the output, once; 0: off."

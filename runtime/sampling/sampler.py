@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,12 +29,15 @@ class Adjustments:
         self._parameters = parameters
         biases = dict(parameters.logit_bias)
         seen = prompt if parameters.repetition_penalty != 1.0 else ()
+        window = parameters.repetition_window
+        seen = seen[-window:] if window else seen
         tokens = dict.fromkeys([*biases, *map(int, seen)])
         self._places = {token: place for place, token in enumerate(tokens)}
         self._ids = np.array(list(tokens), dtype=np.int64)
         self._bias, self._counts = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=np.int64)
         self._bias[: len(biases)] = list(biases.values())
         self._seen = np.isin(self._ids, np.array(seen, dtype=np.int64))
+        self._window = deque(map(int, seen)) if window and parameters.repetition_penalty != 1.0 else None
 
     @property
     def ids(self) -> TokenIds:
@@ -46,6 +50,11 @@ class Adjustments:
             place = self._place(token)
             self._seen[place] = True
             self._counts[place] += 1
+        if self._window is not None:
+            self._window.append(token)
+            if len(self._window) > self._parameters.repetition_window:
+                left = self._window.popleft()
+                self._seen[self._places[left]] = left in self._window
 
     def adjusted(self, logits: Float64) -> Float64:
         """Return the adjusted logits of `ids`, given the logits that the model computed."""
@@ -67,6 +76,7 @@ class Adjustments:
         copy._places = self._places.copy()
         copy._ids, copy._bias = self._ids.copy(), self._bias.copy()
         copy._seen, copy._counts = self._seen.copy(), self._counts.copy()
+        copy._window = None if self._window is None else self._window.copy()
         return copy
 
     def _place(self, token: int) -> int:

@@ -15,7 +15,7 @@ from anespec.runtime.sampling import Sampler, SamplingParameters
 from anespec.runtime.sampling.filters import filtered
 from anespec.runtime.sampling.ranking import LogitRow, Pages
 from anespec.runtime.sampling.row_logits import row_logits
-from anespec.runtime.sampling.sampler import uniform
+from anespec.runtime.sampling.sampler import Adjustments, uniform
 from anespec.system.errors import AnespecError
 
 
@@ -26,7 +26,8 @@ def by_definition(
     values = {token: float(logit) for token, logit in enumerate(logits)}
     for token, bias in parameters.logit_bias:
         values[token] += bias
-    for token in {*prompt, *output}:
+    # A window of 0 is the whole text.
+    for token in {*[*prompt, *output][-parameters.repetition_window :]}:
         penalty = parameters.repetition_penalty
         values[token] = values[token] / penalty if values[token] > 0 else values[token] * penalty
     for token, count in Counter(output).items():
@@ -91,6 +92,7 @@ def sampled_shares(sampler: Sampler, logits: NDArray[np.float16], count: int) ->
         SamplingParameters(temperature=1.0, typical_p=0.6, seed=2),
         SamplingParameters(temperature=0.8, top_k=20, top_p=0.9, min_p=0.05, seed=7),
         SamplingParameters(temperature=1.0, repetition_penalty=1.5, seed=8),
+        SamplingParameters(temperature=1.0, repetition_penalty=1.5, repetition_window=5, seed=8),
         SamplingParameters(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.7, seed=9),
         SamplingParameters(temperature=1.0, logit_bias=((3, 5.0), (4, -100.0)), top_k=5, seed=10),
     ],
@@ -110,6 +112,34 @@ def test_tokens_follow_the_processed_distribution(parameters: SamplingParameters
         expected[token] = chance
     assert not shares[expected == 0].any()
     assert (np.abs(shares - expected) < 5 * np.sqrt(expected / draws) + 2e-3).all()
+
+
+@given(
+    text=st.lists(st.integers(0, 5), max_size=12),
+    begin=st.integers(0, 12),
+    window=st.integers(0, 14),
+    forked=st.integers(0, 12),
+)
+def test_a_window_of_repetitions_moves_with_the_text(
+    text: list[int], begin: int, window: int, forked: int
+) -> None:
+    """Whatever is prompt and what output, and in copies, as drafts' rows have them."""
+    parameters = SamplingParameters(repetition_penalty=2.0, repetition_window=window, frequency_penalty=0.5)
+    prompt, output = text[:begin], text[begin:]
+    adjustments = Adjustments(parameters, prompt)
+    for number, token in enumerate(output):
+        if number == forked:
+            other, adjustments = adjustments, adjustments.fork()
+            other.accept(0)
+        adjustments.accept(token)
+    logits = np.arange(1.0, 7.0)
+    found = dict(enumerate(logits.tolist()))
+    found |= dict(
+        zip(adjustments.ids.tolist(), adjustments.adjusted(logits[adjustments.ids]).tolist(), strict=True)
+    )
+    for token, logit in enumerate(logits.tolist()):
+        penalized = logit / 2 if token in text[-window:] else logit
+        assert found[token] == penalized - 0.5 * output.count(token)
 
 
 @settings(max_examples=200, deadline=None)
