@@ -69,7 +69,8 @@ class Conversation:
         held_to = constrained(self.grammar, calls, template, prompt.tail, model.tokenizer)
         form = calls.form if calls is not None else None
         sure = calls is not None and calls.sure and (calls.required or self.grammar is None)
-        reading = Reading(model.tokenizer, prompt.tail, form, sure, prompt.is_spaced)
+        single = calls is not None and not calls.parallel
+        reading = Reading(model.tokenizer, prompt.tail, form, sure, prompt.is_spaced, single)
         chosen = options.with_changes(show_special=reading.markers, grammar=held_to).ending_at(prompt.ends)
         return Begun(model.run(prompt.ids, chosen, caller), reading, left_out)
 

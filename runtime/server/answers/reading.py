@@ -19,8 +19,8 @@ class Reading:
     """The settings for reading the answers to a prompt.
 
     `tail` is the end of the prompt. `calls` is the format of tool calls, None if there are none. `sure`: a
-    grammar ensures that any text that begins like a call is one. `is_spaced`: see ChatPrompt.
-
+    grammar ensures that any text that begins like a call is one. `single`: there may be only one call.
+    `is_spaced`: see ChatPrompt.
     """
 
     tokenizer: Tokenizer
@@ -28,6 +28,7 @@ class Reading:
     calls: ToolForm | None = None
     sure: bool = False
     is_spaced: bool = False
+    single: bool = False
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -36,7 +37,9 @@ class Reading:
 
     def reader(self) -> "AnswerReader":
         """Return a reader for one answer."""
-        calls = CallReader(self.calls, sure=self.sure) if self.calls is not None else None
+        calls = None
+        if self.calls is not None:
+            calls = CallReader(self.calls, sure=self.sure, single=self.single)
         return AnswerReader(self.tail, calls, self.is_spaced)
 
     def reasoning_tokens(self, summary: Summary) -> int:

@@ -6,8 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+)
 from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_wrap_validator_function
 from starlette.requests import ClientDisconnect, Request
 
 from anespec.runtime.server.http.errors import ApiError
@@ -25,13 +32,30 @@ _TYPE = re.compile(r"str|int|float|bool|\w+\[.*\]")
 
 _LISTS = ("list", "tuple", "set", "frozenset", "dict")
 
+_TAKE_NULL = ("nullable", "any", "function-wrap")
+"""The types of schemas that take null as it is, or were adapted already."""
 
-def _fail_fast(schema: Any) -> None:
+
+def _adapt(schema: Any) -> None:
+    """Change a schema so that lists stop at their first invalid element, and null means an absent field."""
     for part in schema.values() if isinstance(schema, dict) else schema:
         if isinstance(part, dict | list):
-            _fail_fast(part)
-    if isinstance(schema, dict) and schema.get("type") in _LISTS:
+            _adapt(part)
+    if not isinstance(schema, dict):
+        return
+    if schema.get("type") in _LISTS:
         schema["fail_fast"] = True
+    if schema.get("type") == "default" and schema["schema"].get("type") not in _TAKE_NULL:
+        schema["schema"] = no_info_wrap_validator_function(_default_for_null(schema), schema["schema"])
+
+
+def _default_for_null(field: dict[str, Any]) -> Callable[[Any, ValidatorFunctionWrapHandler], Any]:
+    make = field.get("default_factory") or (lambda: field["default"])
+
+    def read(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        return make() if value is None else handler(value)
+
+    return read
 
 
 class BodyRoom:
@@ -73,18 +97,22 @@ class BodyRoom:
 
 
 class Body(BaseModel):
-    """The base class of all request bodies. Unknown fields are ignored, since clients send many."""
+    """The base class of all request bodies.
+
+    Unknown fields are ignored, since clients send many. Null means that an optional field is absent.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the schema of a BaseModel, changed to stop at the first invalid element of a list.
+        """Return the schema of a BaseModel, adapted.
 
-        Otherwise millions of invalid elements would each get an error, which takes gigabytes.
+        Without a stop at the first, millions of invalid elements would each get an error, which takes
+        gigabytes.
         """
         schema = handler(source)
-        _fail_fast(schema)
+        _adapt(schema)
         return schema
 
 

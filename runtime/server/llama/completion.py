@@ -5,17 +5,16 @@ Fields and defaults are those of llama-server:
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 from starlette.responses import Response
 
 from anespec.runtime.engine.completion import Chunk, Summary
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
+from anespec.runtime.sampling.parameters import SamplingParameters
 from anespec.runtime.server.answers.answering import Prepared, answer
 from anespec.runtime.server.answers.conversing import settled
 from anespec.runtime.server.http.bodies import Body
@@ -23,8 +22,7 @@ from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.http.streams import EVENTS, event
 from anespec.runtime.server.models import Leased, ServingModel
-from anespec.runtime.server.openai.sampling_fields import SamplingFields
-from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.sampling_fields import ConstrainedFields
 from anespec.runtime.server.openai.usage import Timings, finish_reason, timings_of
 from anespec.runtime.text.special_tokens import InfillIds
 from anespec.runtime.text.tokenizer import Tokenizer, require_fitting
@@ -125,25 +123,11 @@ _FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
 """llama-server's defaults, used if neither the request nor the model sets a value."""
 
 
-class LlamaFields(SamplingFields):
+class LlamaFields(ConstrainedFields):
     """The options of a continuation. A negative `n_predict` or `seed` means none, as in llama-server."""
 
     model: str | None = None
-    n_predict: int = -1
-    grammar: str | None = None
-    json_schema: dict[str, Any] | None = None
-
-    @property
-    def held_to(self) -> Grammar | None:
-        """Return the grammar of the output. Raises ApiError if it is too large, or given twice."""
-        if self.grammar and self.json_schema is not None:
-            raise ApiError(400, "grammar and json_schema cannot both hold; leave one out", param="grammar")
-        if self.grammar:
-            return Grammar(kind=GrammarKind.GBNF, text=self.grammar)
-        if self.json_schema is None:
-            return None
-        require_modest(self.json_schema, "json_schema")
-        return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(self.json_schema))
+    n_predict: int = Field(default=-1, validation_alias=AliasChoices("n_predict", "max_tokens"))
 
     @property
     def chosen(self) -> GenerationOptions:
@@ -151,7 +135,7 @@ class LlamaFields(SamplingFields):
         if self.n_predict == 0:
             raise ApiError(400, "n_predict is 0; ask for at least one token", param="n_predict")
         longest = self.n_predict if self.n_predict > 0 else None
-        return self.without_seed.options(max_tokens=longest, grammar=self.held_to, choices=1)
+        return self.without_seed.options(max_tokens=longest, grammar=self.wanted_grammar)
 
     @property
     def without_seed(self) -> Self:
@@ -239,8 +223,7 @@ async def _continued(call: Call[FieldsT], prompt: Callable[[ServingModel], Seque
     try:
         return await answer(call, body.model, prepare, bool(body.stream))
     except GrammarError as error:
-        field = "grammar" if body.grammar else "json_schema"
-        raise replace(api_error(error), param=field) from None
+        raise replace(api_error(error), param=body.grammar_field) from None
 
 
 class _Writer:

@@ -1,15 +1,15 @@
 """Define the common fields of Ollama's requests for text, and convert them to options."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
-from anespec.runtime.server.http.bodies import Body
+from anespec.runtime.server.meaning import MeantBody
 from anespec.runtime.server.models import Models
-from anespec.runtime.server.openai.sampling_fields import StopStrings, rivals
+from anespec.runtime.server.openai.sampling_fields import StopStrings, TopK, repetition, rivals
 from anespec.runtime.server.openai.schema_limits import require_modest
 
 # Names of models in Ollama's format.
@@ -36,20 +36,24 @@ FILTERS = SamplingParameters(top_k=40, top_p=0.9)
 """Ollama's defaults, used if neither the request nor the model sets a value."""
 
 
-class OllamaOptions(Body):
+class OllamaOptions(MeantBody):
     """Sampling options with Ollama's names; the model supplies missing ones.
 
-    By default there is no repeat penalty: Ollama's covers the last 64 tokens, ours all tokens. Options for
-    the machine or the context, such as `num_ctx`, are ignored: an artifact's context is set at conversion.
+    By default there is no repeat penalty, and one covers all tokens unless `repeat_last_n` is set. Options
+    for the machine or the context, such as `num_ctx`, are ignored: an artifact's context is set at
+    conversion.
     """
+
+    place: ClassVar[str] = "options."
 
     num_predict: Whole | None = None
     temperature: float | None = Field(default=None, ge=0, le=100)
-    top_k: Whole | None = Field(default=None, ge=0, le=2**31 - 1)
+    top_k: Annotated[TopK, BeforeValidator(_whole)] = None
     top_p: float | None = Field(default=None, ge=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     typical_p: float | None = Field(default=None, ge=0, le=1)
     seed: Whole | None = Field(default=None, ge=-(2**63), le=2**64 - 1)
+    repeat_last_n: Whole | None = Field(default=None, ge=-1, le=2**31 - 1)
     repeat_penalty: float | None = Field(default=None, ge=0.01, le=100)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -67,14 +71,14 @@ class OllamaOptions(Body):
             "stop": tuple(self.stop) if self.stop else None,
             "typical_p": self.typical_p,
             "min_p": self.min_p,
-            "repetition_penalty": self.repeat_penalty,
+            **repetition(self.repeat_penalty, self.repeat_last_n),
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
         }
         return GenerationOptions(**{name: value for name, value in chosen.items() if value is not None})
 
 
-class OllamaBody(Body):
+class OllamaBody(MeantBody):
     """The common fields of requests. `keep_alive` has no effect: models are unloaded when others need the
     memory."""
 

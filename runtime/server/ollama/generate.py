@@ -1,7 +1,6 @@
 """Serve `/api/generate`: answer a prompt, or continue it unchanged."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from starlette.responses import Response
 
@@ -18,13 +17,6 @@ from anespec.runtime.server.ollama.fields import OllamaBody
 from anespec.runtime.server.ollama.writer import load, reply
 from anespec.runtime.server.openai.tool_fields import ToolUse
 
-_REFUSED = {
-    "suffix": "suffix is not supported; put it into a raw prompt in the model's format",
-    "template": "template is not supported; send a raw prompt",
-    "context": "context is not supported; send the conversation to /api/chat",
-    "images": "this model reads only text",
-}
-
 
 class GenerateBody(OllamaBody):
     """A prompt and an optional `system` prompt. With `raw` the prompt is continued without a template."""
@@ -32,16 +24,9 @@ class GenerateBody(OllamaBody):
     prompt: str = ""
     system: str | None = None
     raw: bool = False
-    suffix: str | None = None
-    template: str | None = None
-    context: list[int] | None = None
-    images: list[Any] | None = None
 
     def require_servable(self) -> None:
-        """Raise ApiError if the request has a field that is not supported."""
-        for name, reason in _REFUSED.items():
-            if getattr(self, name):
-                raise ApiError(400, reason, param=name)
+        """Raise ApiError if the request's fields exclude one another."""
         if self.raw and self.system:
             raise ApiError(
                 400, "system has no place in a raw prompt; write it into the prompt", param="system"

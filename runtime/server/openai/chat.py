@@ -7,7 +7,6 @@ from pydantic import Field
 from starlette.responses import Response
 
 from anespec.runtime.options import LONGEST_REFERENCE
-from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.answers.answering import Prepared, answer
 from anespec.runtime.server.answers.conversing import Conversation, settled
 from anespec.runtime.server.http.bodies import Body
@@ -24,9 +23,9 @@ from anespec.runtime.server.openai.chat_messages import (
     text_of,
 )
 from anespec.runtime.server.openai.sampling_fields import (
+    Choices,
+    ConstrainedFields,
     MostTokens,
-    ResponseFormat,
-    SamplingFields,
     effort_variables,
     rivals,
 )
@@ -40,6 +39,10 @@ MOST_VARIABLES = 64
 MOST_DOCUMENTS = 1024
 
 
+_VARIABLES = ("documents", "verbosity", "enable_thinking", "continue_final_message", "add_generation_prompt")
+"""The fields that are variables of the template (see encode_chat)."""
+
+
 class Prediction(Body):
     """A text that the answer may repeat."""
 
@@ -47,7 +50,7 @@ class Prediction(Body):
     content: str | list[ContentPart]
 
 
-class ChatBody(SamplingFields):
+class ChatBody(ConstrainedFields):
     """A request.
 
     With a `truncation` of `auto`, the first turns are left out if they leave too little of the context for an
@@ -63,17 +66,17 @@ class ChatBody(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     prediction: Prediction | None = None
-    response_format: ResponseFormat | None = None
-    grammar: str | None = None
+    n: Choices = None
     tools: list[ToolBody] | None = Field(default=None, max_length=MOST_TOOLS)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     documents: list[dict[str, Any]] | None = Field(default=None, max_length=MOST_DOCUMENTS)
-    functions: Any = None
-    function_call: Any = None
     reasoning_effort: str | None = Field(default=None, max_length=32)
+    verbosity: str | None = Field(default=None, max_length=32)
+    enable_thinking: bool | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=MOST_VARIABLES)
-    modalities: list[str] | None = None
     fallback_template: Literal["plain"] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     anespec: bool = False
@@ -81,44 +84,15 @@ class ChatBody(SamplingFields):
     @property
     def tool_use(self) -> ToolUse:
         """Return the tools and the choice among them. Raises ApiError if the choice is not possible."""
-        for name in ("functions", "function_call"):
-            if getattr(self, name) is not None:
-                raise ApiError(
-                    400,
-                    f"{name} is not supported any more; send tools and tool_choice",
-                    "unsupported_value",
-                    name,
-                )
         return tool_use(self.tools or (), self.tool_choice, self.parallel_tool_calls is not False)
-
-    @property
-    def wanted_grammar(self) -> Grammar | None:
-        """Return the grammar of the answer. Raises ApiError if it is too large, or given twice."""
-        form = self.response_format.grammar if self.response_format is not None else None
-        if not self.grammar:
-            return form
-        if form is not None:
-            raise ApiError(
-                400, "grammar and response_format cannot both hold; leave one out", "invalid_value", "grammar"
-            )
-        return Grammar(kind=GrammarKind.GBNF, text=self.grammar)
-
-    @property
-    def grammar_field(self) -> str:
-        """Return the name of the field that the grammar comes from, for errors."""
-        if self.grammar:
-            return "grammar"
-        return "response_format" if self.response_format is not None else "tools"
 
     @property
     def variables(self) -> dict[str, object]:
         """Return the template's variables except the tools. Raises ApiError if they are too large."""
         require_modest(self.chat_template_kwargs, "chat_template_kwargs")
         require_modest(self.documents, "documents")
-        found = {**effort_variables(self.reasoning_effort), **(self.chat_template_kwargs or {})}
-        if self.documents is not None:
-            found["documents"] = self.documents
-        return found
+        said = {name: getattr(self, name) for name in _VARIABLES if getattr(self, name) is not None}
+        return {**effort_variables(self.reasoning_effort), **said, **(self.chat_template_kwargs or {})}
 
     @property
     def most_tokens(self) -> int | None:
@@ -145,16 +119,10 @@ class ChatBody(SamplingFields):
             )
         return text
 
-    def require_text(self) -> None:
-        """Raise ApiError if the request asks for something other than text."""
-        if any(modality != "text" for modality in self.modalities or ()):
-            raise ApiError(400, "this model writes only text", "unsupported_value", "modalities")
-
 
 async def chat(call: Call[ChatBody]) -> Response:
     """Answer a conversation."""
     body = call.body
-    body.require_text()
     conversation = Conversation(
         template_messages(body.messages),
         body.variables,
@@ -164,7 +132,9 @@ async def chat(call: Call[ChatBody]) -> Response:
         fallback=body.fallback_template,
     )
     logprobs = body.wanted_logprobs
-    options = body.options(max_tokens=body.most_tokens, logprobs=logprobs, reference=body.reference)
+    options = body.options(
+        max_tokens=body.most_tokens, logprobs=logprobs, reference=body.reference, choices=body.n
+    )
     wanted = Wanted(
         logprobs=logprobs is not None,
         usage=body.includes_usage,
@@ -178,7 +148,7 @@ async def chat(call: Call[ChatBody]) -> Response:
     try:
         return await answer(call, body.model, prepare, bool(body.stream), runs=options.choices)
     except GrammarError as error:
-        raise replace(api_error(error), param=body.grammar_field) from None
+        raise replace(api_error(error), param=body.grammar_field or "tools") from None
 
 
 ENDPOINT = Endpoint(

@@ -30,6 +30,10 @@ _KINDS: Mapping[str, str] = {
 }
 
 
+_MAY_BE_EMPTY = ("assistant", "tool")
+"""The roles of messages without content: an answer of reasoning alone, a tool that returned nothing."""
+
+
 class ContentPart(Body):
     """A part of a message's content; only texts are supported."""
 
@@ -91,6 +95,8 @@ def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]
         fact["content"] = text_of(message.content, f"{place}.content")
         if fact["content"] is None and message.refusal is not None:
             fact["content"] = message.refusal
+        if fact["content"] is None and message.role in _MAY_BE_EMPTY and not message.tool_calls:
+            fact["content"] = ""
         if fact["content"] is None and not message.tool_calls:
             raise ApiError(400, f"{place} has no content", "invalid_value", f"{place}.content")
         if message.name is not None:

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -14,15 +15,16 @@ from anespec.runtime.options import LONGEST_REFERENCE, MOST_CHOICES
 from anespec.runtime.server.answers.answering import Prepared, answer
 from anespec.runtime.server.answers.conversing import settled
 from anespec.runtime.server.http.endpoint import Call, Endpoint
-from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.http.streams import DONE, EVENTS, event
 from anespec.runtime.server.models import Leased
-from anespec.runtime.server.openai.sampling_fields import MostTokens, SamplingFields
+from anespec.runtime.server.openai.sampling_fields import Choices, ConstrainedFields, MostTokens
 from anespec.runtime.server.openai.usage import Timings, Usage, finish_reason, timings_of, usage_of
 from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.system.errors import GrammarError
 
 
-class CompletionBody(SamplingFields):
+class CompletionBody(ConstrainedFields):
     """A request: a prompt, or several, as texts or as token ids."""
 
     model: str | None = None
@@ -35,7 +37,7 @@ class CompletionBody(SamplingFields):
     max_tokens: MostTokens = 16
     logprobs: int | None = Field(default=None, ge=0, le=20)
     echo: bool = False
-    suffix: str | None = None
+    n: Choices = None
     best_of: int | None = None
     reference: str = Field(default="", max_length=LONGEST_REFERENCE)
 
@@ -81,10 +83,6 @@ class CompletionAnswer(BaseModel):
 async def complete(call: Call[CompletionBody]) -> Response:
     """Continue the prompts."""
     body = call.body
-    if body.suffix:
-        raise ApiError(
-            400, "suffix is not supported; put it into the prompt in the model's format", param="suffix"
-        )
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of other than n is not supported; leave it out", param="best_of")
     if body.echo and body.logprobs is not None:
@@ -100,7 +98,13 @@ async def complete(call: Call[CompletionBody]) -> Response:
 
     def prepare(leased: Leased) -> Prepared:
         model = leased.model
-        said = body.options(max_tokens=body.max_tokens, logprobs=body.logprobs, reference=body.reference)
+        said = body.options(
+            max_tokens=body.max_tokens,
+            logprobs=body.logprobs,
+            reference=body.reference,
+            choices=body.n,
+            grammar=body.wanted_grammar,
+        )
         options = settled(said, model)
         runs: list[TextStream] = []
         echoes: list[str] = []
@@ -113,7 +117,10 @@ async def complete(call: Call[CompletionBody]) -> Response:
             runs, _Writer(leased.id, model.tokenizer, echoes, body.logprobs is not None, body.includes_usage)
         )
 
-    return await answer(call, body.model, prepare, bool(body.stream), runs=len(prompts) * choices)
+    try:
+        return await answer(call, body.model, prepare, bool(body.stream), runs=len(prompts) * choices)
+    except GrammarError as error:
+        raise replace(api_error(error), param=body.grammar_field) from None
 
 
 class _Writer:

@@ -3,12 +3,13 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from anespec.runtime.options import MOST_CHOICES, MOST_STOPS, GenerationOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.server.meaning import MeantBody
 from anespec.runtime.server.openai.schema_limits import require_modest
 
 
@@ -87,6 +88,14 @@ def rivals(logprobs: bool | None, top_logprobs: int | None) -> int | None:
     return None
 
 
+def repetition(penalty: float | None, last: int | None) -> dict[str, Any]:
+    """Return the options for a penalty over the `last` tokens: as in llama.cpp, 0 is none, and -1 is all."""
+    return {
+        "repetition_penalty": 1.0 if last == 0 else penalty,
+        "repetition_window": None if last is None else max(0, last),
+    }
+
+
 def effort_variables(effort: str | None) -> dict[str, object]:
     """Return the template's variables for the reasoning effort; `none` turns reasoning off."""
     if effort is None:
@@ -100,7 +109,20 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
-class SamplingFields(Body):
+def _off_below_zero(value: Any) -> Any:
+    return 0 if isinstance(value, int) and value < 0 else value
+
+
+TopK = Annotated[
+    int | None, Field(ge=0, le=2**31 - 1), BeforeValidator(_off_below_zero, json_schema_input_type=int | None)
+]
+"""The number of likeliest tokens to sample from; 0 and, as in llama-server and vLLM, -1 mean all."""
+
+Choices = Annotated[int | None, Field(ge=1, le=MOST_CHOICES)]
+"""The number of answers to one prompt."""
+
+
+class SamplingFields(MeantBody):
     """Sampling options: OpenAI's fields, and further ones of llama-server.
 
     The model supplies fields that are missing or null (ServingModel.settled).
@@ -108,18 +130,23 @@ class SamplingFields(Body):
 
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, ge=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    top_k: TopK = None
     min_p: float | None = Field(default=None, ge=0, le=1)
     typical_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**64 - 1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repeat_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    repeat_penalty: float | None = Field(
+        default=None,
+        ge=0.01,
+        le=100,
+        validation_alias=AliasChoices("repeat_penalty", "repetition_penalty"),
+    )
+    repeat_last_n: int | None = Field(default=None, ge=-1, le=2**31 - 1)
     logit_bias: (
         dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None
     ) = Field(default=None, max_length=MOST_BIASES)
     stop: StopStrings = None
-    n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False
@@ -145,12 +172,49 @@ class SamplingFields(Body):
             "typical_p": self.typical_p,
             "presence_penalty": self.presence_penalty,
             "frequency_penalty": self.frequency_penalty,
-            "repetition_penalty": self.repeat_penalty,
+            **repetition(self.repeat_penalty, self.repeat_last_n),
             "logit_bias": self.logit_bias,
             "stop": tuple(self.stop) if self.stop else None,
-            "choices": self.n,
             "seed": None if self.seed is None else self.seed % 2**64,
             "temperature": self.temperature,
         }
         given = {name: value for name, value in (chosen | changes).items() if value is not None}
         return GenerationOptions(ignore_eos=self.ignore_eos, speculate=self.speculate, **given)
+
+
+class ConstrainedFields(SamplingFields):
+    """Sampling options, and the form of the answer in OpenAI's way or in one of llama-server's."""
+
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+
+    @property
+    def grammar_field(self) -> str | None:
+        """Return the name of the field that the answer's grammar comes from; None if there is none.
+
+        Raises:
+            ApiError: there are several.
+        """
+        asked = {
+            "response_format": self.response_format is not None and self.response_format.type != "text",
+            "grammar": bool(self.grammar),
+            "json_schema": self.json_schema is not None,
+        }
+        names = [name for name, is_asked in asked.items() if is_asked]
+        if len(names) > 1:
+            raise ApiError(
+                400, f"{' and '.join(names)} cannot hold together; leave one out", "invalid_value", names[1]
+            )
+        return names[0] if names else None
+
+    @property
+    def wanted_grammar(self) -> Grammar | None:
+        """Return the grammar of the answer. Raises ApiError if it is too large, or given twice."""
+        match self.grammar_field:
+            case "grammar":
+                return Grammar(kind=GrammarKind.GBNF, text=str(self.grammar))
+            case "json_schema":
+                require_modest(self.json_schema, "json_schema")
+                return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(self.json_schema))
+        return None if self.response_format is None else self.response_format.grammar

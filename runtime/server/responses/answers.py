@@ -155,7 +155,7 @@ class ResponseAnswer(BaseModel):
     tool_choice: str | dict[str, Any]
     tools: list[ToolAnswer]
     top_p: float
-    truncation: Literal["disabled"]
+    truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     timings: Timings | None = None
 

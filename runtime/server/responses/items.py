@@ -7,7 +7,6 @@ from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import (
     CalledFunction,
-    Content,
     ContentPart,
     MessageBody,
     ToolCallBody,
@@ -75,7 +74,7 @@ class _Reader:
                 self._open().calls.append(call)
             case "function_call_output":
                 self.close()
-                text = _text(item.output, f"{place}.output")
+                text = _needed(text_of(item.output, f"{place}.output"), f"{place}.output")
                 id = _needed(item.call_id, f"{place}.call_id")
                 self.messages.append(MessageBody(role="tool", content=text, tool_call_id=id))
             case "item_reference":
@@ -92,15 +91,16 @@ class _Reader:
                 )
 
     def _message(self, item: InputItem, place: str) -> None:
-        text = _text(item.content, f"{place}.content")
+        text = text_of(item.content, f"{place}.content")
         match item.role:
             case "assistant":
                 if self._turn is not None and (self._turn.text is not None or self._turn.calls):
                     self.close()
-                self._open().text = text
+                self._open().text = text or ""
             case "system" | "developer" | "user" as role:
                 self.close()
-                self.messages.append(MessageBody(role=role, content=text))
+                content = _needed(text, f"{place}.content")
+                self.messages.append(MessageBody(role=role, content=content))
             case _:
                 raise ApiError(
                     400, f"the role must be one of {', '.join(_ROLES)}", "invalid_value", f"{place}.role"
@@ -142,13 +142,6 @@ def _reasoning(item: InputItem, place: str) -> str:
     if isinstance(item.content, str):
         raise ApiError(400, f"{place}.content must be a list of parts", "invalid_value", f"{place}.content")
     return "\n".join(part.text or "" for part in item.content or item.summary or ())
-
-
-def _text(content: Content | None, place: str) -> str:
-    text = text_of(content, place)
-    if text is None:
-        raise ApiError(400, f"{place} is missing", "invalid_value", place)
-    return text
 
 
 def _needed(value: str | None, place: str) -> str:

@@ -147,6 +147,7 @@ class TextBody(Body):
     """The requested kind of text."""
 
     format: TextFormat | None = None
+    verbosity: str | None = Field(default=None, max_length=32)
 
 
 class ReasoningBody(Body):
@@ -177,14 +178,12 @@ class ResponsesBody(SamplingFields):
     include: list[str] | None = None
     top_logprobs: int | None = None
     store: bool | None = None
-    background: bool | None = None
-    previous_response_id: str | None = None
-    conversation: Any = None
     prompt: Any = None
+    truncation: Literal["auto", "disabled"] = "disabled"
 
     def require_servable(self) -> None:
         """Raise ApiError if the request has a field that is not supported."""
-        for name in ("store", "previous_response_id", "conversation", "background", "prompt"):
+        for name in ("store", "prompt"):
             if getattr(self, name):
                 raise ApiError(400, f"{name} is not supported: {STATELESS}", "unsupported_value", name)
         if self.top_logprobs or LOGPROBS in (self.include or ()):
@@ -212,7 +211,11 @@ class ResponsesBody(SamplingFields):
     @property
     def variables(self) -> dict[str, object]:
         """Return the chat template's variables in addition to the messages."""
-        return effort_variables(self.reasoning.effort if self.reasoning is not None else None)
+        said = self.text.verbosity if self.text is not None else None
+        return {
+            **effort_variables(self.reasoning.effort if self.reasoning is not None else None),
+            **({} if said is None else {"verbosity": said}),
+        }
 
     @property
     def format(self) -> TextFormat:
@@ -256,7 +259,7 @@ def begun(body: ResponsesBody, model: str, unsaid: bool, options: GenerationOpti
             for tool in body.tools or ()
         ],
         top_p=options.top_p,
-        truncation="disabled",
+        truncation=body.truncation,
         usage=None,
     )
 
@@ -281,8 +284,14 @@ async def respond(call: Call[ResponsesBody]) -> Response:
 async def _respond(call: Call[ResponsesBody], unsaid: bool) -> Response:
     body = call.body
     body.require_servable()
-    conversation = Conversation(_messages(body), body.variables, body.tool_use(unsaid), body.format.grammar)
-    options = body.options(max_tokens=body.max_output_tokens, choices=1)
+    conversation = Conversation(
+        _messages(body),
+        body.variables,
+        body.tool_use(unsaid),
+        body.format.grammar,
+        trims=body.truncation == "auto",
+    )
+    options = body.options(max_tokens=body.max_output_tokens)
 
     def prepare(leased: Leased) -> Prepared:
         chosen = settled(options, leased.model)

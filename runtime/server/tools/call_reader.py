@@ -16,12 +16,14 @@ class CallReader:
     The result does not depend on how the answer was split into pieces. White space next to a call belongs to
     the call. A call is reported when it is complete, since an incomplete one may turn out to be text. If a
     grammar makes `sure` that it is a call, its pieces are reported at once, and a call cut off by the end of
-    the answer stays a call with incomplete arguments.
+    the answer stays a call with incomplete arguments. Calls after the first are left out if there may be only
+    a `single` one.
     """
 
-    def __init__(self, form: ToolForm, *, sure: bool = False) -> None:
+    def __init__(self, form: ToolForm, *, sure: bool = False, single: bool = False) -> None:
         self._form = form
         self._sure = sure
+        self._single = single
         self._begins = re.compile("|".join(map(re.escape, form.begins)))
         self._held = ""
         self._attempt: _Attempt | None = None
@@ -102,8 +104,10 @@ class CallReader:
 
     def _report(self, attempt: "_Attempt") -> Iterator[AnswerPart]:
         for found in attempt.found:
+            self._calls += isinstance(found, Begun)
+            if self._single and self._calls > 1:
+                continue
             if isinstance(found, Begun):
-                self._calls += 1
                 yield ToolCallStart(self._calls - 1, self._form.new_id(), found.name)
             elif found.text:
                 yield ToolArgumentsDelta(self._calls - 1, found.text)

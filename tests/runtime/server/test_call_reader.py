@@ -134,6 +134,19 @@ CALLS = [
 
 @pytest.mark.parametrize("sure", [False, True])
 @pytest.mark.parametrize(("form", "text", "arguments"), CALLS)
+def test_of_several_calls_only_a_single_one_is_told(
+    form: str, text: str, arguments: list[str], sure: bool
+) -> None:
+    """Where there may be only one: the others are no text either, and what was said stays."""
+    reader = CallReader(FORMS[form], sure=sure, single=True)
+    parts = [*(part for letter in text for part in reader.push(letter)), *reader.end()]
+    found = [(kind, more) for kind, _, more in told(parts)]
+    assert [json.loads(more) for kind, more in found if kind == "called"] == [json.loads(arguments[0])]
+    assert [kind for kind, _ in found] == ["called"]
+
+
+@pytest.mark.parametrize("sure", [False, True])
+@pytest.mark.parametrize(("form", "text", "arguments"), CALLS)
 def test_calls_are_found(form: str, text: str, arguments: list[str], sure: bool) -> None:
     expected = [("called", "f", found) for found in arguments]
     assert read(FORMS[form], [text], sure) == expected

@@ -1,38 +1,31 @@
-"""Clients write null for what they leave to the server: a field that may be null is taken as left out."""
+"""Null in an optional field means that the field is absent, in the requests of every API."""
 
-from typing import Any
+import json
+from collections.abc import Iterator
 
 import pytest
+from bodies import body_types, required_of
 
 from anespec.runtime.server.http.bodies import Body
-from anespec.runtime.server.llama.completion import InfillBody, LlamaBody
-from anespec.runtime.server.ollama.chat import OllamaChatBody
-from anespec.runtime.server.openai.chat import ChatBody
-from anespec.runtime.server.openai.completions import CompletionBody
-from anespec.runtime.server.responses.respond import ResponsesBody
-
-MESSAGES = [{"role": "user", "content": "x"}]
-LEAST: list[tuple[type[Body], dict[str, Any]]] = [
-    (ChatBody, {"messages": MESSAGES}),
-    (CompletionBody, {"prompt": "x"}),
-    (ResponsesBody, {"model": "m", "input": "x"}),
-    (OllamaChatBody, {"model": "m", "messages": MESSAGES}),
-    (LlamaBody, {"prompt": "x"}),
-    (InfillBody, {"input_prefix": "x", "input_suffix": "y"}),
-]
 
 
-@pytest.mark.parametrize(("kind", "least"), LEAST, ids=lambda each: getattr(each, "__name__", ""))
-def test_null_is_as_if_left_out(kind: type[Body], least: dict[str, Any]) -> None:
-    schema = kind.model_json_schema()
-    nullable = [
-        name
-        for name, field in schema["properties"].items()
-        if {"type": "null"} in field.get("anyOf", []) and name not in least
-    ]
-    without = kind.model_validate(least)
-    assert nullable
-    for name in nullable:
-        with_null = kind.model_validate(least | {name: None})
-        # Where a number is the default, null is no limit.
-        assert with_null == without or getattr(without, name) is not None, name
+def _optional() -> Iterator[tuple[type[Body], str, str]]:
+    for kind in sorted(body_types(), key=lambda kind: kind.__qualname__):
+        for name, field in kind.model_fields.items():
+            if not field.is_required():
+                yield kind, name, field.alias or name
+
+
+def test_the_parts_of_bodies_are_found() -> None:
+    names = {kind.__name__ for kind in body_types()}
+    assert {"ChatBody", "MessageBody", "CalledFunction", "InputItem", "OllamaOptions", "ExtraFile"} <= names
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key"), [pytest.param(*each, id=f"{each[0].__name__}.{each[2]}") for each in _optional()]
+)
+def test_null_is_absent(kind: type[Body], name: str, key: str) -> None:
+    """The field alone decides: with null it has its default, whatever the required fields are."""
+    adapter = kind.__pydantic_validator__
+    found = adapter.validate_json(json.dumps({**required_of(kind), key: None}))
+    assert getattr(found, name) == kind.model_fields[name].get_default(call_default_factory=True)
