@@ -307,7 +307,8 @@ class ServedArtifact:
         reference = self.tokenizer.encode(options.reference, add_special=False) if options.reference else ()
         return [
             Request(
-                prompt=prompt_ids,
+                prompt=prompt_ids[:1] if options.scores_prompt else prompt_ids,
+                given=prompt_ids[1:] if options.scores_prompt else (),
                 max_tokens=options.max_tokens,
                 sampling=sampling.model_copy(update={"seed": choice_seed(sampling.seed, number)}),
                 end_ids=end_ids,

@@ -320,7 +320,8 @@ class LoadOptions(BackendOptions):
 class GenerationOptions(SamplingParameters):
     """The options of continuing one prompt. The defaults are greedy.
 
-    `max_tokens` of None, or -1, means up to the end of the context. Choice number i is sampled with
+    `max_tokens` of None, or -1, means up to the end of the context; with 0 the prompt is computed and nothing
+    else. With `scores_prompt` the prompt's tokens get logprobs, too. Choice number i is sampled with
     `seed` + i.
     """
 
@@ -328,7 +329,7 @@ class GenerationOptions(SamplingParameters):
         int | None, BeforeValidator(_read_limit), Flag(names=("-n", "--max-tokens"), metavar="N")
     ] = Field(
         default=128,
-        ge=1,
+        ge=0,
         description="The most tokens of output; -1 goes on until the model ends or the context is full.",
     )
     stop: Annotated[
@@ -351,6 +352,9 @@ class GenerationOptions(SamplingParameters):
         default=(),
         max_length=MOST_STOPS,
         description="Special tokens that are written out in the text; others are left out of it.",
+    )
+    scores_prompt: Annotated[bool, Flag(shown=False)] = Field(
+        default=False, description="Report the logprobs of the prompt's tokens, too."
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="The number of continuations.")
 

@@ -56,15 +56,16 @@ def commit_rows(
             result.finish = FinishReason.STOP
         while result.finish is None:
             row = result.rows[follows]
-            is_forced = bool(sequence.forced)
+            is_given, is_forced = sequence.sampler.is_given, bool(sequence.forced)
             sampled = _next(sequence, row)
-            if sampled.token in sequence.request.end_ids:
+            if sampled.token in sequence.request.end_ids and not is_given:
                 result.finish = FinishReason.STOP
                 break
             has_row = follows < len(ran) and ran[follows] == sampled.token
             is_draft = has_row and follows >= len(forced_rows)
             _append(sequence, sampled.token, is_forced)
             kind = RowKind.DRAFT if is_draft else RowKind.FORCED if is_forced else RowKind.CARRY
+            kind = RowKind.PROMPT if is_given else kind
             source = draft.source if is_draft else None
             result.tokens.append(OutputToken(sampled.token, kind, source, sampled.logprob, sampled.top))
             if has_row:
@@ -84,7 +85,7 @@ def commit_rows(
 
 
 def look_ahead(sequence: ActiveSequence) -> None:
-    """Set the sequence's forced tokens: the next ones, if its grammar allows no others, within its limit.
+    """Set the sequence's forced tokens: the next ones, if no others may follow, within its limit.
 
     Raises AnespecError as `Sampler.sample` does.
     """

@@ -33,13 +33,17 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a completion. `text` ends before a stop string; `tokens` include the string's tokens."""
+    """The result of a completion. `text` ends before a stop string; `tokens` include the string's tokens.
+
+    `given` are the prompt's tokens but the first, with their logprobs, if those were wanted.
+    """
 
     prompt_ids: tuple[int, ...]
     tokens: tuple[OutputToken, ...]
     text: str
     finish: FinishReason
     statistics: RequestStats
+    given: tuple[OutputToken, ...] = ()
 
     @property
     def output_ids(self) -> tuple[int, ...]:
@@ -67,6 +71,7 @@ class TextAssembly:
         self._stops = StopStrings(stops)
         self._prompt = tuple(prompt)
         self._tokens: list[OutputToken] = []
+        self._given: list[OutputToken] = []
         self._text: list[str] = []
         self.summary: Summary | None = None
 
@@ -80,6 +85,10 @@ class TextAssembly:
         for token in event.tokens:
             if self.summary is not None:
                 return chunks
+            if token.kind is RowKind.PROMPT:
+                self._given.append(token)
+                chunks.append(Chunk("", token))
+                continue
             self._tokens.append(token)
             shown, stopped = self._stops.push(self._decoder.push(token.id))
             chunks.append(self._chunk(shown, token))
@@ -102,7 +111,9 @@ class TextAssembly:
         return Chunk(text, token)
 
     def _end(self, finish: FinishReason, statistics: RequestStats) -> None:
-        self.summary = Summary(self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics)
+        self.summary = Summary(
+            self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics, tuple(self._given)
+        )
 
 
 class TextStream:
@@ -131,7 +142,7 @@ class TextStream:
         self._service = service
         self._request = request
         self._sibling = sibling
-        self._assembly = TextAssembly(tokenizer, request.prompt, stops, shown)
+        self._assembly = TextAssembly(tokenizer, (*request.prompt, *request.given), stops, shown)
         self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
         self._given_up = False

@@ -42,12 +42,13 @@ from anespec.system.errors import AnespecError, RequestError
 def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: float) -> None:
     """Add a sequence's rows in a pass that ended at `now`, and their committed tokens, to its statistics."""
     sequence, stats = part.sequence, part.sequence.stats
-    if was_prefill:
+    output = sum(token.kind is not RowKind.PROMPT for token in result.tokens)
+    if was_prefill or output < len(result.tokens):
         stats.prompt_passes += 1
     else:
         stats.decode_passes += 1
-        stats.decoded_tokens += len(result.tokens) + (result.finish is FinishReason.STOP)
-    stats.output_tokens += len(result.tokens)
+        stats.decoded_tokens += output + (result.finish is FinishReason.STOP)
+    stats.output_tokens += output
     stats.forced_tokens += sum(token.kind is RowKind.FORCED for token in result.tokens)
     stats.count_draft(part.draft.source, len(part.draft.tokens), result.accepted)
     stats.remembered_tokens += result.accepted if part.draft.remembered else 0
@@ -55,7 +56,7 @@ def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: fl
         stats.decode_seconds = now - sequence.since
         return
     stats.prefill_seconds = now - sequence.since
-    if result.tokens:
+    if output:
         sequence.has_begun, sequence.since = True, now
 
 
@@ -199,7 +200,9 @@ class Engine:
         else:
             vocabulary = self._shape.vocabulary
             prompt = checked_prompt(request, self._shape.context, vocabulary)
-            sampler = Sampler(request.sampling, prompt, vocabulary, request.grammar_tokens, request.tenant)
+            sampler = Sampler(
+                request.sampling, prompt, vocabulary, request.grammar_tokens, request.tenant, request.given
+            )
         return WaitingRequest(next(self._numbers), request, prompt, sampler, self.clock())
 
     def enqueue(self, waiting: WaitingRequest) -> None:
@@ -310,6 +313,9 @@ class Engine:
         except AnespecError as error:
             self._end_now(sequence.number, FinishReason.FAILED, str(error))
             return
+        if sequence.is_over:
+            self._end_now(sequence.number, sequence.finish_at_limit)
+            return
         self._speculation.begin(sequence)
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
@@ -371,6 +377,8 @@ class Engine:
             self._speculation.observe(
                 sequence, len(part.draft.tokens), result.accepted, result.ids, TopKLogits(result.rows)
             )
+        if sequence.is_over and result.finish is None:
+            result.finish = sequence.finish_at_limit
         if result.tokens or result.finish is not None:
             self._deliver(sequence, result)
         if result.finish is FinishReason.FAILED:

@@ -53,10 +53,12 @@ class FinishReason(StrEnum):
 class Request:
     """One prompt to continue.
 
-    `max_tokens` of None means up to the end of the context. A token in `end_ids` ends the sequence and
-    is not part of its output; leave the set empty to ignore end tokens. Neither the prefixes of a `tenant`'s
-    requests nor what draft sources learn from them is used for another tenant. Draft sources may copy from
-    the tokens of `reference`; without `speculate` nothing is drafted.
+    The tokens `given` follow the prompt as its further part; they are returned with their logprobs. The
+    output has at most `max_tokens` tokens: None means up to the end of the context, 0 that the prompt is
+    computed and nothing else. A token in `end_ids` ends the sequence and is not part of its output; leave the
+    set empty to ignore end tokens. Neither the prefixes of a `tenant`'s requests nor what draft sources learn
+    from them is used for another tenant. Draft sources may copy from the tokens of `reference`; without
+    `speculate` nothing is drafted.
 
     Waiting requests of higher `priority` come first; among equal ones tenants take turns. After `seconds` of
     waiting and running the request ends with the tokens that it has. A grammar needs `grammar_tokens`, of
@@ -73,10 +75,11 @@ class Request:
     priority: int = 0
     seconds: float | None = None
     grammar_tokens: "GrammarTokens | None" = None
+    given: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if self.max_tokens is not None and self.max_tokens < 0:
+            raise RequestError(f"max_tokens is {self.max_tokens}; it must be at least 0")
         if self.seconds is not None and not self.seconds > 0:
             raise RequestError(f"seconds is {self.seconds}; it must be more than 0")
 
@@ -85,9 +88,9 @@ class Request:
 class OutputToken:
     """A committed token.
 
-    `kind` is DRAFT if a draft of `source` had guessed it, FORCED if it is the only token that the grammar
-    allows, CARRY if it was sampled and no row had run for it. `logprob` and `top` come from the row before,
-    if the request wants them.
+    `kind` is PROMPT if the request gave it, DRAFT if a draft of `source` had guessed it, FORCED if it is the
+    only token that the grammar allows, CARRY if it was sampled and no row had run for it. `logprob` and `top`
+    come from the row before, if the request wants them.
     """
 
     id: int
@@ -109,18 +112,19 @@ class Event:
 
 
 def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]:
-    """Return the prompt's tokens.
+    """Return the prompt's tokens, without those that are given behind it.
 
     Raises:
         RequestError: there are none, more than the context holds, or one that is not in the vocabulary.
     """
-    if len(request.prompt) > context:
+    length = len(request.prompt) + len(request.given)
+    if length > context:
         raise PromptTooLongError(
-            f"the prompt has {len(request.prompt)} tokens but the context only {context}; "
+            f"the prompt has {length} tokens but the context only {context}; "
             f"shorten the prompt, or give the model a longer context ({LONGER_CONTEXT})"
         )
     try:
-        prompt = [index(token) for token in request.prompt]
+        prompt = [index(token) for token in (*request.prompt, *request.given)]
     except TypeError:
         raise RequestError("the prompt has an item that is not a token id; give integers") from None
     if not prompt:
@@ -131,4 +135,4 @@ def checked_prompt(request: Request, context: int, vocabulary: int) -> list[int]
             f"the prompt has token {shown(unknown)}, but the vocabulary has {vocabulary} tokens; "
             "use this model's tokenizer"
         )
-    return prompt
+    return prompt[: len(request.prompt)]

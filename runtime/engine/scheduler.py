@@ -270,7 +270,8 @@ class Scheduler:
             waiting.paused.region = admission.region
             waiting.paused.reset(admission.reused)
             return waiting.paused
-        room = self._shape.context - len(prompt)
+        length = len(prompt) + len(request.given)
+        room = self._shape.context - length
         wanted = room + 1 if request.max_tokens is None else request.max_tokens
         now = self._clock()
         return ActiveSequence(
@@ -278,13 +279,13 @@ class Scheduler:
             request=request,
             sampler=waiting.sampler,
             stats=RequestCounts(
-                prompt_tokens=len(prompt),
+                prompt_tokens=length,
                 reused_tokens=admission.reused,
                 copied_slots=admission.copied_slots,
                 queue_seconds=now - waiting.since,
             ),
             region=admission.region,
-            limit=len(prompt) + min(room, wanted),
+            limit=length + min(room, wanted),
             finish_at_limit=FinishReason.LENGTH if wanted <= room else FinishReason.CONTEXT,
             tokens=list(prompt),
             computed=admission.reused,

@@ -73,6 +73,11 @@ class ActiveSequence:
         return self.computed < self.prefill_end
 
     @property
+    def is_over(self) -> bool:
+        """Whether it has all its tokens, and the rows before the last one are computed."""
+        return len(self.tokens) == self.limit and self.computed >= self.limit - 1
+
+    @property
     def demand(self) -> RowDemand:
         """The rows that are certain to be needed. The row of the last token before `limit` is not needed."""
         known = min(len(self.tokens) + len(self.forced), self.limit - 1)

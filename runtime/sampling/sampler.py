@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.random import Philox
 
+from anespec.runtime.kv.prefixes import common_prefix
 from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, LogitsRequest, RowLogits, all_logits
 from anespec.runtime.sampling.filters import filtered, pick
 from anespec.runtime.sampling.parameters import SamplingParameters
@@ -20,6 +21,10 @@ from anespec.system.formatting import shown
 
 if TYPE_CHECKING:
     from anespec.runtime.sampling.grammars import GrammarTokens
+
+
+MOST_GIVEN = 1024
+"""The most given tokens that are looked at together: more than any pass has rows."""
 
 
 class Adjustments:
@@ -138,8 +143,12 @@ class Sampler:
         vocabulary: int,
         grammar_tokens: "GrammarTokens | None" = None,
         tenant: str = "",
+        given: Sequence[int] = (),
     ) -> None:
         """Prepare the grammar, unless `grammar_tokens` has prepared it before for the same tenant.
+
+        The tokens that are `given` follow the prompt whatever the logits are. They belong to the prompt for
+        penalties and grammar, but get logprobs as the output does.
 
         Raises:
             RequestError: a bias names a token outside of the vocabulary, or the grammar is not valid.
@@ -152,7 +161,9 @@ class Sampler:
                 "use this model's token ids"
             )
         self._parameters = parameters
-        self._prompt = prompt
+        self._prompt = [*prompt, *given] if given else prompt
+        self._given = given
+        self._taken = 0
         self._vocabulary = vocabulary
         self._adjusts = parameters.has_penalties or bool(parameters.logit_bias)
         self._grammar = None
@@ -178,20 +189,33 @@ class Sampler:
         return BEST_LOGIT
 
     def forced(self) -> tuple[int, ...]:
-        """Return the tokens that a grammar forces next: commit them without sampling, each with `accept`.
+        """Return the next tokens that are given, or that a grammar forces, as many as are looked at together.
 
-        `sample` also returns the first of them, whatever the row's logits are.
+        Commit them without sampling, each with `accept`. `sample` also returns the first of them, whatever
+        the row's logits are.
         """
+        if self.is_given:
+            return tuple(self._given[self._taken : self._taken + MOST_GIVEN])
         return () if self._grammar is None else self._grammar.forced()
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the next token is given."""
+        return self._taken < len(self._given)
 
     @property
     def finished(self) -> bool:
         """Whether a grammar allows only an end token next."""
-        return self._grammar is not None and self._grammar.finished
+        return not self.is_given and self._grammar is not None and self._grammar.finished
 
     def allows_prefix(self, tokens: Sequence[int]) -> int:
-        """Return how many of the first `tokens` a grammar allows next; the state does not change."""
-        return len(tokens) if self._grammar is None else self._grammar.allows_prefix(tokens)
+        """Return how many of the first `tokens` may come next; the state does not change."""
+        given = self._given[self._taken : self._taken + len(tokens)]
+        same = common_prefix(tokens, given)
+        if same < len(given):
+            return same
+        rest = tokens[same:]
+        return same + (len(rest) if self._grammar is None else self._grammar.allows_prefix(rest))
 
     @property
     def need_forced(self) -> LogitsRequest | None:
@@ -236,7 +260,10 @@ class Sampler:
         return logprobs.sampled(logits, self._choose(ranked, position))
 
     def accept(self, token: int) -> None:
-        """Add `token` to the output."""
+        """Add `token` to the output, or pass over it if it is given."""
+        if self.is_given:
+            self._taken += 1
+            return
         if self._parameters.has_penalties:
             self._adjustments.accept(token)
         if self._grammar is not None:
