@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import (
+    MOST_CALLS,
     CalledFunction,
     Content,
     ContentPart,
@@ -72,7 +73,15 @@ class _Reader:
             case "function_call":
                 function = CalledFunction(name=_needed(item.name, f"{place}.name"), arguments=item.arguments)
                 call = ToolCallBody(id=_needed(item.call_id, f"{place}.call_id"), function=function)
-                self._open().calls.append(call)
+                calls = self._open().calls
+                if len(calls) == MOST_CALLS:
+                    raise ApiError(
+                        400,
+                        f"{place} is one of more than {MOST_CALLS} calls in a turn",
+                        "invalid_value",
+                        place,
+                    )
+                calls.append(call)
             case "function_call_output":
                 self.close()
                 text = _text(item.output, f"{place}.output")
