@@ -33,13 +33,17 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of a completion. `text` ends before a stop string; `tokens` include the string's tokens."""
+    """The result of a completion. `text` ends before a stop string; `tokens` include the string's tokens.
+
+    `stop` is the stop string that ended it, None if none did.
+    """
 
     prompt_ids: tuple[int, ...]
     tokens: tuple[OutputToken, ...]
     text: str
     finish: FinishReason
     statistics: RequestStats
+    stop: str | None = None
 
     @property
     def output_ids(self) -> tuple[int, ...]:
@@ -102,7 +106,8 @@ class TextAssembly:
         return Chunk(text, token)
 
     def _end(self, finish: FinishReason, statistics: RequestStats) -> None:
-        self.summary = Summary(self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics)
+        text, tokens = "".join(self._text), tuple(self._tokens)
+        self.summary = Summary(self._prompt, tokens, text, finish, statistics, self._stops.found)
 
 
 class TextStream:
@@ -135,6 +140,11 @@ class TextStream:
         self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
         self._given_up = False
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The ids of the prompt's tokens."""
+        return tuple(self._request.prompt)
 
     def prepare(self) -> None:
         """Check the request now, so that `start` does not check it; raises RequestError as `start` does."""
