@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from anespec.runtime.server.anthropic.fields import MessagesBody, PromptBody
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.llama.completion import InfillBody, LlamaBody
 from anespec.runtime.server.ollama.chat import OllamaChatBody
@@ -16,6 +17,8 @@ LEAST: list[tuple[type[Body], dict[str, Any]]] = [
     (ChatBody, {"messages": MESSAGES}),
     (CompletionBody, {"prompt": "x"}),
     (ResponsesBody, {"model": "m", "input": "x"}),
+    (MessagesBody, {"messages": MESSAGES, "max_tokens": 1}),
+    (PromptBody, {"messages": MESSAGES}),
     (OllamaChatBody, {"model": "m", "messages": MESSAGES}),
     (LlamaBody, {"prompt": "x"}),
     (InfillBody, {"input_prefix": "x", "input_suffix": "y"}),
