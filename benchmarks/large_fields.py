@@ -229,6 +229,11 @@ def _others(tokens: int) -> Sequence[LargeRequest]:
                 ],
             },
         ),
+        _request(
+            "/v1/messages: 4,096 blocks",
+            "/v1/messages",
+            {"messages": [{**item, "content": [{"type": "text", "text": "a"}] * 4096}], "max_tokens": tokens},
+        ),
         _request("/api/chat: 4,096 messages", "/api/chat", {"messages": [item] * 4096, **ollama}),
         _request("/api/chat: format", "/api/chat", {"messages": [item], "format": _schema(6000), **ollama}),
         _request("/api/generate: prompt", "/api/generate", {"prompt": text, **ollama}),

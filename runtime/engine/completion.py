@@ -35,7 +35,8 @@ class Chunk:
 class Summary:
     """The result of a completion. `text` ends before a stop string; `tokens` include the string's tokens.
 
-    `given` are the prompt's tokens but the first, with their logprobs, if those were wanted.
+    `stop` is the stop string that ended it, None if none did. `given` are the prompt's tokens but the first,
+    with their logprobs, if those were wanted.
     """
 
     prompt_ids: tuple[int, ...]
@@ -43,6 +44,7 @@ class Summary:
     text: str
     finish: FinishReason
     statistics: RequestStats
+    stop: str | None = None
     given: tuple[OutputToken, ...] = ()
 
     @property
@@ -111,9 +113,8 @@ class TextAssembly:
         return Chunk(text, token)
 
     def _end(self, finish: FinishReason, statistics: RequestStats) -> None:
-        self.summary = Summary(
-            self._prompt, tuple(self._tokens), "".join(self._text), finish, statistics, tuple(self._given)
-        )
+        text, tokens, given = "".join(self._text), tuple(self._tokens), tuple(self._given)
+        self.summary = Summary(self._prompt, tokens, text, finish, statistics, self._stops.found, given)
 
 
 class TextStream:
@@ -146,6 +147,11 @@ class TextStream:
         self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
         self._given_up = False
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The ids of the prompt's tokens."""
+        return (*self._request.prompt, *self._request.given)
 
     def prepare(self) -> None:
         """Check the request now, so that `start` does not check it; raises RequestError as `start` does."""

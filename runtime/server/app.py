@@ -19,6 +19,7 @@ from anespec.runtime.server.http.bodies import BodyRoom, read_body
 from anespec.runtime.server.http.endpoint import Call, Endpoint, openai_error
 from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.http.guards import DISCONNECT_EVENT, Guard
+from anespec.runtime.server.http.keys import authorization_of
 from anespec.runtime.server.http.listening import Hosts
 from anespec.runtime.server.http.request_log import CLIENT_GONE, record_of
 from anespec.system.errors import AnespecError
@@ -148,7 +149,7 @@ class _Serving:
                 "loading",
                 headers={"retry-after": "2"},
             )
-        caller = Principal() if endpoint.is_open else daemon.keys.caller(request.headers.get("authorization"))
+        caller = Principal() if endpoint.is_open else daemon.keys.caller(authorization_of(request.headers))
         record = record_of(request.scope)
         record.key, record.tenant = caller.name, caller.tenant
         caller = replace(caller, seconds=daemon.options.request_seconds)

@@ -1,6 +1,7 @@
 """List all endpoints of the daemon."""
 
 from anespec.runtime.server import health, openapi
+from anespec.runtime.server.anthropic import messages
 from anespec.runtime.server.http.endpoint import Endpoint
 from anespec.runtime.server.llama import completion, endpoints
 from anespec.runtime.server.ollama import chat as ollama_chat
@@ -15,6 +16,7 @@ _SERVING: tuple[Endpoint, ...] = (
     completions.ENDPOINT,
     chat.ENDPOINT,
     *respond.ENDPOINTS,
+    *messages.ENDPOINTS,
     ollama_chat.ENDPOINT,
     generate.ENDPOINT,
     *listing.ENDPOINTS,

@@ -57,7 +57,10 @@ def description(endpoints: Sequence[Endpoint], version: str, needs_key: bool) ->
         "paths": paths,
         "components": {
             "schemas": schemas["$defs"],
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
     }
 
@@ -80,7 +83,7 @@ def _operation(endpoint: Endpoint, references: _References, needs_key: bool) -> 
         own = {"application/json": {"schema": references[ErrorAnswer]}}
         found["responses"]["403"] = {"description": "Pages of that origin may not call.", "content": own}
     if needs_key and not endpoint.is_open:
-        found["security"] = [{"key": []}]
+        found["security"] = [{"key": []}, {"x-api-key": []}]
     parameters = [(name, "path") for name in _PLACE.findall(endpoint.path)]
     parameters += [(name, "query") for name in endpoint.query]
     if parameters:

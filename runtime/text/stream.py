@@ -74,20 +74,22 @@ class StopStrings:
             raise RequestError("a stop string is empty; leave it out, or give at least one character")
         self._stops = tuple(stops)
         self._held = ""
-        self._stopped = False
+        self.found: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Add text; return the text that can be shown now, and whether a stop string was found.
 
         Text that may be the beginning of a stop string is held back. After a stop string the text is empty.
         """
-        if self._stopped:
+        if self.found is not None:
             return "", True
         text = self._held + text
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if found:
-            self._stopped, self._held = True, ""
-            return text[: min(found)[1]], True
+            _, start, self.found = min(found)
+            self._held = ""
+            return text[:start], True
         shown = len(text) - self._undecided(text)
         self._held = text[shown:]
         return text[:shown], False

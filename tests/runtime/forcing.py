@@ -23,8 +23,9 @@ class ForcingSampler(Sampler):
         vocabulary: int,
         grammar_tokens: GrammarTokens | None = None,
         tenant: str = "",
+        given: Sequence[int] = (),
     ) -> None:
-        super().__init__(parameters, prompt, vocabulary, grammar_tokens, tenant)
+        super().__init__(parameters, prompt, vocabulary, grammar_tokens, tenant, given)
         self.pending = list(FIRST)
         self.sampled = 0
         self.is_over = False

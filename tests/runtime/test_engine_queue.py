@@ -174,8 +174,8 @@ def test_an_impossible_prompt_is_refused_and_harms_nobody(prompt: list[int], wor
 
 def test_other_impossible_requests_are_refused() -> None:
     engine = plain_engine(ToyVerifier(toy_shape()))
-    with pytest.raises(RequestError, match="max_tokens is 0"):
-        Request([1], 0)
+    with pytest.raises(RequestError, match="max_tokens is -1"):
+        Request([1], -1)
     with pytest.raises(RequestError, match="names token 99"):
         engine.submit(Request([1], 5, SamplingParameters(logit_bias=((99, 1.0),))))
     assert not engine.busy

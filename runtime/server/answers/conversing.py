@@ -60,10 +60,6 @@ class Conversation:
             ApiError, RequestError: the model cannot answer the conversation.
         """
         template = model.chat_template or ""
-        if self.tools.functions and not takes_tools(template):
-            raise ApiError(
-                400, "this model's chat template does not support tools", "unsupported_value", "tools"
-            )
         prompt, left_out = self._prompt(model)
         calls = self.tools.constraint(template, model.tokenizer)
         held_to = constrained(self.grammar, calls, template, prompt.tail, model.tokenizer)
@@ -74,8 +70,16 @@ class Conversation:
         chosen = options.with_changes(show_special=reading.markers, grammar=held_to).ending_at(prompt.ends)
         return Begun(model.run(prompt.ids, chosen, caller), reading, left_out)
 
+    def prompt(self, model: ServingModel) -> ChatPrompt:
+        """Return the prompt of the runs; raises as `begin` does, and takes time, too."""
+        return self._prompt(model)[0]
+
     def _prompt(self, model: ServingModel) -> tuple[ChatPrompt, int]:
         """Return the prompt, and the number of messages left out; raises as `begin` does."""
+        if self.tools.functions and not takes_tools(model.chat_template or ""):
+            raise ApiError(
+                400, "this model's chat template does not support tools", "unsupported_value", "tools"
+            )
         variables = {**self.variables, "tools": self.tools.described or None}
         if not self.trims:
             return model.chat_prompt(self.messages, variables, self.fallback), 0

@@ -51,6 +51,13 @@ class ApiError(Exception):
         """Return OpenAI's `type` of the error."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
 
+    @property
+    def sentence(self) -> str:
+        """Return the message, with the invalid field unless the message names it."""
+        if self.param is None or self.param in self.message:
+            return self.message
+        return f"{self.param}: {self.message}"
+
     def answer(self) -> ErrorAnswer:
         """Return OpenAI's error object."""
         return ErrorAnswer(

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anespec.runtime.server.http.endpoint import openai_error
 from anespec.runtime.server.http.errors import ApiError
-from anespec.runtime.server.http.keys import KeyRing
+from anespec.runtime.server.http.keys import KeyRing, authorization_of
 from anespec.runtime.server.http.listening import Hosts
 from anespec.runtime.server.http.request_log import RECORD, RequestRecord
 from anespec.runtime.server.http.shares import PreparationTime
@@ -36,11 +36,11 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """The allowed request ids of clients, which are written to logs and headers."""
 
 PREFLIGHT_SECONDS = 600
-ASKED_HEADERS = frozenset({"authorization", "content-type", "x-request-id"})
-_ASKED_PREFIX = "x-stainless-"
-"""The prefix of headers that OpenAI's client for browsers sends with each request."""
+ASKED_HEADERS = frozenset({"authorization", "content-type", "x-api-key", "x-request-id"})
+_ASKED_PREFIXES = "(x-stainless|anthropic)-"
+"""The prefixes of headers that the clients of OpenAI and Anthropic for browsers send with each request."""
 
-SHOWN_HEADERS = "x-request-id, retry-after"
+SHOWN_HEADERS = "request-id, retry-after, x-request-id"
 
 OWN_SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site for the daemon's own page, and for an address that a user typed."""
@@ -105,7 +105,8 @@ class Guard:
                 await self._count(record.tenant, message, scope["state"].get(DISCONNECT_EVENT))
             if message["type"] == "http.response.start":
                 found = MutableHeaders(scope=message)
-                found["x-request-id"] = record.request_id
+                # OpenAI's clients read the first, Anthropic's the second.
+                found["x-request-id"] = found["request-id"] = record.request_id
                 record.status = message["status"]
                 for name, value in SECURITY_HEADERS.items():
                     found.setdefault(name, value)
@@ -159,7 +160,7 @@ class Guard:
         take = state.get(CONNECTION_COUNTER)
         if take is None:
             return None
-        tenant = self._keys.tenant(headers.get("authorization"))
+        tenant = self._keys.tenant(authorization_of(headers))
         if tenant is None and not state[KEY_NEEDED]:
             return None
         if tenant is not None and take(tenant):
@@ -274,7 +275,7 @@ def _is_preflight(scope: Scope, headers: Headers) -> bool:
 def _allowed(headers: Headers) -> Response:
     """Return the answer to a browser's preflight request for a page of another origin."""
     asked = {name.strip().lower() for name in headers.get("access-control-request-headers", "").split(",")}
-    allowed = ASKED_HEADERS | {name for name in asked if re.fullmatch(rf"{_ASKED_PREFIX}[a-z-]+", name)}
+    allowed = ASKED_HEADERS | {name for name in asked if re.fullmatch(rf"{_ASKED_PREFIXES}[a-z-]+", name)}
     return Response(
         status_code=204,
         headers={

@@ -5,7 +5,7 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -45,6 +45,15 @@ class Key:
         available to the next key of that name.
         """
         return f"{self.name} {hashlib.sha256(b'tenant' + self.digest).hexdigest()[:8]}"
+
+
+def authorization_of(headers: Mapping[str, str]) -> str | None:
+    """Return a request's Authorization header, or what it would be with the key in `x-api-key`.
+
+    Anthropic's clients send the latter; Authorization takes precedence.
+    """
+    key = headers.get("x-api-key")
+    return headers.get("authorization", None if key is None else f"Bearer {key}")
 
 
 class KeyRing:
@@ -128,7 +137,7 @@ class KeyRing:
             # The key that was sent is never repeated, not even in logs.
             raise ApiError(
                 401,
-                "this server needs an API key: send Authorization: Bearer KEY",
+                "this server needs an API key: send Authorization: Bearer KEY, or x-api-key: KEY",
                 "invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )

@@ -3,15 +3,12 @@
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
 
-import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from anespec.runtime.server.answers.leasing import lease
+from anespec.runtime.server.answers.working import answer_work
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError
@@ -54,9 +51,6 @@ class DetokenizeBody(Body):
     model: str | None = None
 
 
-TextT = TypeVar("TextT", bound=TokenizeBody | DetokenizeBody)
-
-
 class DetokenizeAnswer(BaseModel):
     """The text of the tokens."""
 
@@ -94,19 +88,7 @@ async def tokenize(call: Call[TokenizeBody]) -> Response:
         }
         return b'{"tokens":[' + b",".join([written[id] for id in ids]) + b"]}"
 
-    return await _worked(call, work)
-
-
-async def _worked(call: Call[TextT], work: Callable[[Leased], bytes]) -> Response:
-    """Run `work` in a thread and send its JSON, whose bytes count against the caller's limit."""
-    call.share.pause()
-    async with lease(call, call.body.model) as leased, AsyncExitStack() as preparing:
-        turn = call.daemon.preparations.thread(call.caller, call.size)
-        await call.share.wait_for(preparing.enter_async_context(turn))
-        await call.share.turn()
-        content = await asyncio.to_thread(work, leased)
-        call.take(len(content))
-        return Response(content, media_type="application/json")
+    return await answer_work(call, body.model, work)
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -123,7 +105,7 @@ async def detokenize(call: Call[DetokenizeBody]) -> Response:
         text = leased.model.tokenizer.decode(call.body.tokens, skip_special=False, continues=True)
         return as_json(DetokenizeAnswer(content=text)).encode()
 
-    return await _worked(call, work)
+    return await answer_work(call, call.body.model, work)
 
 
 async def props(call: Call[None]) -> Response:

@@ -24,15 +24,8 @@ class OllamaError(BaseModel):
 def ollama_error(error: ApiError) -> Response:
     """Return the response for an error."""
     return JSONResponse(
-        OllamaError(error=error_text(error)).model_dump(), error.status, headers=dict(error.headers)
+        OllamaError(error=error.sentence).model_dump(), error.status, headers=dict(error.headers)
     )
-
-
-def error_text(error: ApiError) -> str:
-    """Return the error's message, with the invalid field unless the message names it."""
-    if error.param is None or error.param in error.message:
-        return error.message
-    return f"{error.param}: {error.message}"
 
 
 class OllamaFunction(BaseModel):

@@ -28,7 +28,6 @@ from anespec.runtime.server.ollama.answers import (
     OllamaError,
     OllamaFunction,
     Piece,
-    error_text,
 )
 from anespec.runtime.server.ollama.fields import FILTERS, OllamaBody, known_as
 from anespec.runtime.server.openai.chat_answer import logprobs_of
@@ -94,7 +93,7 @@ class LineWriter:
 
     def failed(self, error: ApiError) -> Iterable[bytes]:
         """Return a line with the error."""
-        yield line(OllamaError(error=error_text(error)))
+        yield line(OllamaError(error=error.sentence))
 
     def whole(self, summaries: Sequence[Summary]) -> ChatLine | GenerateLine:
         """Return the whole answer."""

@@ -18,6 +18,8 @@ MOST_CALLS = 256
 MOST_CHARACTERS = 1 << 22
 """The most characters of all messages together, about a million tokens."""
 
+SYSTEM_ROLES = ("system", "developer")
+
 _KINDS: Mapping[str, str] = {
     "image_url": "an image",
     "input_image": "an image",
@@ -27,6 +29,9 @@ _KINDS: Mapping[str, str] = {
     "video_url": "a video",
     "file": "a file",
     "input_file": "a file",
+    "container_upload": "a file",
+    "document": "a document",
+    "search_result": "a search result",
 }
 
 
@@ -121,16 +126,28 @@ def template_messages(messages: Sequence[MessageBody]) -> list[dict[str, object]
     return found
 
 
+def after_instructions(instructions: str | None, messages: Sequence[MessageBody]) -> list[MessageBody]:
+    """Return the messages, whose contents are texts, with `instructions` first.
+
+    Leading system messages are joined to one, since most templates accept only one.
+    """
+    count = next((at for at, found in enumerate(messages) if found.role not in SYSTEM_ROLES), len(messages))
+    said = [text for text in (instructions, *(found.content for found in messages[:count])) if text]
+    system = [MessageBody(role="system", content="\n\n".join(map(str, said)))] if said else []
+    return [*system, *messages[count:]]
+
+
 def text_of(content: Content | None, place: str) -> str | None:
     """Return the text of a content. Raises ApiError, naming its `place`, for a part that is not text."""
     if content is None or isinstance(content, str):
         return content
     if len(content) > MOST_PARTS:
         raise ApiError(400, f"{place} has more than {MOST_PARTS} parts; join some", "invalid_value", place)
-    return "\n".join(_part_text(part, f"{place}.{number}") for number, part in enumerate(content))
+    return "\n".join(part_text(part, f"{place}.{number}") for number, part in enumerate(content))
 
 
-def _part_text(part: ContentPart, place: str) -> str:
+def part_text(part: ContentPart, place: str) -> str:
+    """Return the text of a part; raises as `text_of` does."""
     text = part.refusal if part.type == "refusal" else part.text
     if part.type in ("text", "input_text", "output_text", "refusal") and text is not None:
         return text

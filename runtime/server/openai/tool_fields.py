@@ -16,8 +16,8 @@ from anespec.runtime.text.templates.needs import template_needs
 from anespec.runtime.text.tokenizer import Tokenizer
 
 MOST_TOOLS = 128
-NAME = r"^[A-Za-z0-9_.-]{1,64}$"
-"""The allowed characters of a function's name."""
+NAME = r"^[A-Za-z0-9_.-]{1,128}$"
+"""The allowed characters of a function's name, as many as Anthropic's API allows: twice OpenAI's."""
 
 
 class FunctionBody(Body):

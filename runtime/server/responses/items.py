@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import (
+    MOST_CALLS,
+    SYSTEM_ROLES,
     CalledFunction,
     ContentPart,
     MessageBody,
     ToolCallBody,
+    after_instructions,
     text_of,
 )
 
 MOST_ITEMS = 4096
 STATELESS = "responses are not stored here; send the whole conversation as input"
-_SYSTEM = ("system", "developer")
-_ROLES = (*_SYSTEM, "user", "assistant")
+_ROLES = (*SYSTEM_ROLES, "user", "assistant")
 
 
 class InputItem(Body):
@@ -71,7 +73,15 @@ class _Reader:
             case "function_call":
                 function = CalledFunction(name=_needed(item.name, f"{place}.name"), arguments=item.arguments)
                 call = ToolCallBody(id=_needed(item.call_id, f"{place}.call_id"), function=function)
-                self._open().calls.append(call)
+                calls = self._open().calls
+                if len(calls) == MOST_CALLS:
+                    raise ApiError(
+                        400,
+                        f"{place} is one of more than {MOST_CALLS} calls in a turn",
+                        "invalid_value",
+                        place,
+                    )
+                calls.append(call)
             case "function_call_output":
                 self.close()
                 text = _needed(text_of(item.output, f"{place}.output"), f"{place}.output")
@@ -121,8 +131,6 @@ class _Reader:
 def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[MessageBody]:
     """Return a conversation's messages, with `instructions` first.
 
-    Leading system messages are joined to one, since most templates accept only one.
-
     Raises:
         ApiError: an item is invalid or not supported.
     """
@@ -130,11 +138,7 @@ def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[Me
     for number, item in enumerate(items):
         reader.read(item, f"input.{number}")
     reader.close()
-    messages = reader.messages
-    count = next((at for at, found in enumerate(messages) if found.role not in _SYSTEM), len(messages))
-    said = [text for text in (instructions, *(found.content for found in messages[:count])) if text]
-    system = [MessageBody(role="system", content="\n\n".join(map(str, said)))] if said else []
-    return [*system, *messages[count:]]
+    return after_instructions(instructions, reader.messages)
 
 
 def _reasoning(item: InputItem, place: str) -> str:

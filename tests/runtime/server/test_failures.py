@@ -24,6 +24,7 @@ REQUESTS = {
     "/v1/completions": {"prompt": "Once"},
     "/v1/chat/completions": MESSAGES,
     "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"max_tokens": 9, **MESSAGES},
     "/api/generate": {"model": "chatty", "prompt": "Once"},
     "/api/chat": {"model": "chatty", **MESSAGES},
     "/completion": {"prompt": "Once"},

@@ -43,6 +43,21 @@ def response(text: str) -> dict[str, Any]:
     return {"input": text, "instructions": text, "max_output_tokens": 1}
 
 
+def message(text: str) -> dict[str, Any]:
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {text: text}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": text}
+    return {
+        "system": text,
+        "messages": [
+            {"role": "user", "content": text},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": text}, call]},
+            {"role": "user", "content": [result, {"type": "text", "text": text}]},
+        ],
+        "tools": [{"name": "f", "description": text, "input_schema": {}}],
+        "max_tokens": 1,
+    }
+
+
 def ollama_chat(text: str) -> dict[str, Any]:
     messages = [{"role": role, "content": text} for role in ("user", "assistant", "tool")]
     return {"messages": messages, "stream": False, "options": {"num_predict": 1}}
@@ -76,6 +91,7 @@ def special_in_prompts(model: Model, path: str, bodies: Sequence[dict[str, Any]]
     [
         ("/v1/chat/completions", chat),
         ("/v1/responses", response),
+        ("/v1/messages", message),
         ("/api/chat", ollama_chat),
         ("/api/generate", ollama),
     ],

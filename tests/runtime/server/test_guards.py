@@ -233,14 +233,16 @@ def test_an_origin_that_may_call_is_told_so(guarded: Running) -> None:
     asks = {
         "origin": "https://page.example",
         "access-control-request-method": "POST",
-        "access-control-request-headers": "content-type, X-Stainless-OS, x-other",
+        "access-control-request-headers": "content-type, X-Stainless-OS, anthropic-version, x-other",
     }
     answer = guarded.client.options("/v1/chat/completions", headers=asks)
     assert answer.status_code == 204
     assert answer.headers["access-control-allow-origin"] == "https://page.example"
     assert "POST" in answer.headers["access-control-allow-methods"]
     allowed = answer.headers["access-control-allow-headers"].split(", ")
-    assert {"authorization", "content-type", "x-stainless-os"} <= set(allowed)
+    assert {"authorization", "content-type", "x-stainless-os", "x-api-key", "anthropic-version"} <= set(
+        allowed
+    )
     assert "x-other" not in allowed
     assert int(answer.headers["access-control-max-age"]) > 0
     # The key is asked for with the request itself, and a refusal can be read by the page.

@@ -18,7 +18,15 @@ def _optional() -> Iterator[tuple[type[Body], str, str]]:
 
 def test_the_parts_of_bodies_are_found() -> None:
     names = {kind.__name__ for kind in body_types()}
-    assert {"ChatBody", "MessageBody", "CalledFunction", "InputItem", "OllamaOptions", "ExtraFile"} <= names
+    assert {
+        "ChatBody",
+        "MessageBody",
+        "CalledFunction",
+        "InputItem",
+        "OllamaOptions",
+        "ExtraFile",
+        "MessagesBody",
+    } <= names
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,10 @@ for _ in range(40):
             {"input": [{"type": "function_call_output", "call_id": "1", "output": [IMAGE]}]},
             "input.0.output.0",
         ),
+        (
+            {"input": [USER, *[{"type": "function_call", "name": "f", "call_id": "1"}] * 257]},
+            "input.257",
+        ),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0"),
         ({"input": [{"type": "computer_call"}]}, "input.0.type"),
         ({"input": TEXT, "model": "gpt-5"}, "model"),

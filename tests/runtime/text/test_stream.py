@@ -95,6 +95,8 @@ def test_stop_strings_equal_a_search_of_the_whole(chunks: list[str], stops: list
         shown += text
         assert stopped == cut("".join(chunks[: number + 1]), stops)[1]
         assert expected.startswith(shown)
+    assert (stream.found is not None) is found
+    assert stream.found is None or "".join(chunks).startswith(shown + stream.found)
     shown += stream.flush()
     assert (shown, stopped) == (expected, found)
     if len(stops) == 1 and found:
