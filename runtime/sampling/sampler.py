@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.random import Philox
 
-from anespec.runtime.kv.prefixes import common_prefix
 from anespec.runtime.passes import ALL_LOGITS, BEST_LOGIT, Logits, LogitsRequest, RowLogits, all_logits
 from anespec.runtime.sampling.filters import filtered, pick
 from anespec.runtime.sampling.parameters import SamplingParameters
@@ -211,11 +210,11 @@ class Sampler:
     def allows_prefix(self, tokens: Sequence[int]) -> int:
         """Return how many of the first `tokens` may come next; the state does not change."""
         given = self._given[self._taken : self._taken + len(tokens)]
-        same = common_prefix(tokens, given)
-        if same < len(given):
-            return same
-        rest = tokens[same:]
-        return same + (len(rest) if self._grammar is None else self._grammar.allows_prefix(rest))
+        for place, (token, other) in enumerate(zip(tokens, given, strict=False)):
+            if token != other:
+                return place
+        rest = tokens[len(given) :]
+        return len(given) + (len(rest) if self._grammar is None else self._grammar.allows_prefix(rest))
 
     @property
     def need_forced(self) -> LogitsRequest | None:
