@@ -124,7 +124,8 @@ _FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
 
 
 class LlamaFields(ConstrainedFields):
-    """The options of a continuation. A negative `n_predict` or `seed` means none, as in llama-server."""
+    """The options of a continuation. A negative `n_predict` or `seed` means none, as in llama-server; with
+    0 the prompt is computed, and nothing follows."""
 
     model: str | None = None
     n_predict: int = Field(default=-1, validation_alias=AliasChoices("n_predict", "max_tokens"))
@@ -132,9 +133,7 @@ class LlamaFields(ConstrainedFields):
     @property
     def chosen(self) -> GenerationOptions:
         """Return the fields as options. Raises ApiError or RequestError if they are invalid."""
-        if self.n_predict == 0:
-            raise ApiError(400, "n_predict is 0; ask for at least one token", param="n_predict")
-        longest = self.n_predict if self.n_predict > 0 else None
+        longest = self.n_predict if self.n_predict >= 0 else None
         return self.without_seed.options(max_tokens=longest, grammar=self.wanted_grammar)
 
     @property

@@ -18,14 +18,17 @@ from anespec.runtime.server.http.endpoint import Call, Endpoint
 from anespec.runtime.server.http.errors import ApiError, api_error
 from anespec.runtime.server.http.streams import DONE, EVENTS, event
 from anespec.runtime.server.models import Leased
-from anespec.runtime.server.openai.sampling_fields import Choices, ConstrainedFields, MostTokens
+from anespec.runtime.server.openai.sampling_fields import Choices, ConstrainedFields, MostOrNoTokens
 from anespec.runtime.server.openai.usage import Timings, Usage, finish_reason, timings_of, usage_of
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import GrammarError
 
 
 class CompletionBody(ConstrainedFields):
-    """A request: a prompt, or several, as texts or as token ids."""
+    """A request: a prompt, or several, as texts or as token ids.
+
+    With `echo` the answer begins with the prompt, and with `logprobs`, too, with those of its tokens.
+    """
 
     model: str | None = None
     prompt: (
@@ -34,7 +37,7 @@ class CompletionBody(ConstrainedFields):
         | Annotated[list[str], Field(max_length=MOST_CHOICES)]
         | Annotated[list[list[int]], Field(max_length=MOST_CHOICES)]
     )
-    max_tokens: MostTokens = 16
+    max_tokens: MostOrNoTokens = 16
     logprobs: int | None = Field(default=None, ge=0, le=20)
     echo: bool = False
     n: Choices = None
@@ -51,11 +54,14 @@ class CompletionBody(ConstrainedFields):
 
 
 class Logprobs(BaseModel):
-    """The logprobs of the tokens in this API's format; offsets are in characters."""
+    """The logprobs of the tokens in this API's format; offsets are in characters.
+
+    The first token of a prompt has none, since nothing precedes it.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -85,11 +91,6 @@ async def complete(call: Call[CompletionBody]) -> Response:
     body = call.body
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of other than n is not supported; leave it out", param="best_of")
-    if body.echo and body.logprobs is not None:
-        raise ApiError(
-            400, "logprobs of the prompt are not computed; leave out echo or logprobs", param="echo"
-        )
-
     prompts, choices = body.prompts(), body.n or 1
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(
@@ -104,6 +105,7 @@ async def complete(call: Call[CompletionBody]) -> Response:
             reference=body.reference,
             choices=body.n,
             grammar=body.wanted_grammar,
+            scores_prompt=body.echo and body.logprobs is not None,
         )
         options = settled(said, model)
         runs: list[TextStream] = []
@@ -114,7 +116,16 @@ async def complete(call: Call[CompletionBody]) -> Response:
             echo = prompt if isinstance(prompt, str) else model.tokenizer.decode(ids)
             echoes += [echo if body.echo else ""] * choices
         return Prepared(
-            runs, _Writer(leased.id, model.tokenizer, echoes, body.logprobs is not None, body.includes_usage)
+            runs,
+            _Writer(
+                leased.id,
+                model.tokenizer,
+                echoes,
+                # An empty prompt is refused when its run starts.
+                [next(iter(run.prompt_ids), 0) for run in runs] if options.scores_prompt else [],
+                body.logprobs is not None,
+                body.includes_usage,
+            ),
         )
 
     try:
@@ -125,23 +136,31 @@ async def complete(call: Call[CompletionBody]) -> Response:
 
 class _Writer:
     def __init__(
-        self, model: str, tokenizer: Tokenizer, echoes: Sequence[str], logprobs: bool, include_usage: bool
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        echoes: Sequence[str],
+        firsts: Sequence[int],
+        logprobs: bool,
+        include_usage: bool,
     ) -> None:
+        """`firsts` are the first tokens of the prompts, if these get logprobs."""
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
         self._tokenizer = tokenizer
         self._echoes = echoes
+        self._firsts = firsts
         self._logprobs = logprobs
         self._include_usage = include_usage
-        self._offsets = [len(echo) for echo in echoes]
+        self._offsets = [0 if firsts else len(echo) for echo in echoes]
 
     def begin(self) -> Iterable[bytes]:
         for number, echo in enumerate(self._echoes):
-            if echo:
-                yield event(
-                    self._part(CompletionChoice(index=number, text=echo, logprobs=None, finish_reason=None))
-                )
+            logprobs = self._logprobs_of((), number, self._first(number)) if self._firsts else None
+            if echo or logprobs is not None:
+                choice = CompletionChoice(index=number, text=echo, logprobs=logprobs, finish_reason=None)
+                yield event(self._part(choice))
 
     def chunk(self, run: int, chunk: Chunk) -> Iterable[bytes]:
         logprobs = None
@@ -176,7 +195,11 @@ class _Writer:
             CompletionChoice(
                 index=number,
                 text=self._echoes[number] + summary.text,
-                logprobs=self._logprobs_of(summary.tokens, number) if self._logprobs else None,
+                logprobs=(
+                    self._logprobs_of((*summary.given, *summary.tokens), number, self._first(number))
+                    if self._logprobs
+                    else None
+                ),
                 finish_reason=finish_reason(summary),
             )
             for number, summary in enumerate(summaries)
@@ -194,16 +217,32 @@ class _Writer:
             choices=list(choices),
         )
 
-    def _logprobs_of(self, tokens: Sequence[OutputToken], run: int) -> Logprobs:
+    def _first(self, run: int) -> int | None:
+        """Return the first token of a run's prompt, None if the prompt gets no logprobs."""
+        return self._firsts[run] if self._firsts else None
+
+    def _logprobs_of(self, tokens: Sequence[OutputToken], run: int, first: int | None = None) -> Logprobs:
+        """Return the logprobs of tokens in a row, and before them the prompt's `first` token."""
         found = Logprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        if first is not None:
+            self._add(found, run, first, None, None)
         for token in tokens:
-            text = self._text(token.id)
-            found.tokens.append(text)
-            found.token_logprobs.append(token.logprob)
-            found.top_logprobs.append({self._text(top.token): top.logprob for top in token.top})
-            found.text_offset.append(self._offsets[run])
-            self._offsets[run] += len(text)
+            top: dict[str, float] = {}
+            for each in token.top:
+                # Tokens of parts of characters have the same text; the likeliest comes first.
+                top.setdefault(self._text(each.token), each.logprob)
+            self._add(found, run, token.id, token.logprob, top)
         return found
+
+    def _add(
+        self, found: Logprobs, run: int, id: int, logprob: float | None, top: dict[str, float] | None
+    ) -> None:
+        found.tokens.append(self._text(id))
+        found.token_logprobs.append(logprob)
+        found.top_logprobs.append(top)
+        found.text_offset.append(self._offsets[run])
+        # A special token is not part of the text.
+        self._offsets[run] += len(self._tokenizer.decode([id], continues=True))
 
     def _text(self, token: int) -> str:
         return self._tokenizer.decode([token], skip_special=False, continues=True)

@@ -75,6 +75,12 @@ MostTokens = Annotated[int | None, Field(ge=1), BeforeValidator(_no_limit, json_
 """The most tokens of an answer; llama.cpp's clients send -1 for no limit."""
 
 
+MostOrNoTokens = Annotated[
+    int | None, Field(ge=0), BeforeValidator(_no_limit, json_schema_input_type=int | None)
+]
+"""The same for the continuation of a prompt; with 0 the prompt is computed, and nothing follows."""
+
+
 def rivals(logprobs: bool | None, top_logprobs: int | None) -> int | None:
     """Return how many alternatives' logprobs are requested; None if no logprobs are requested at all.
 

@@ -70,9 +70,21 @@ def test_a_completion_matches_its_grammar(served: Running) -> None:
         ({"grammar": "root ::= ("}, "grammar"),
         ({"json_schema": {"type": "strange"}}, "json_schema"),
         ({"json_schema": {}, "grammar": "x"}, "grammar"),
-        ({"n_predict": 0}, "n_predict"),
+        ({"n_predict": "0"}, "n_predict"),
     ):
         assert ask(**fields)["error"]["param"] == param
+
+
+def test_a_prompt_alone_is_computed(served: Running) -> None:
+    """Editors warm the cache so."""
+    asked = {"prompt": "Once upon a time, there was", "n_predict": 0}
+    for body in (asked, {**asked, "stream": True}):
+        answer = served.client.post("/completion", json=body)
+        assert answer.status_code == 200
+        last = answer.json() if "stream" not in body else json.loads(answer.text.strip().split("data: ")[-1])
+        assert (last["content"], last["tokens"], last["tokens_predicted"]) == ("", [], 0)
+        assert (last["stop"], last["stop_type"]) == (True, "limit")
+        assert last["tokens_evaluated"] > 4
 
 
 MESSAGES = [{"role": "user", "content": "a"}]
@@ -93,6 +105,8 @@ def test_a_gap_is_filled(model: Model) -> None:
         with found.client.stream("POST", "/infill", json={**fields, "stream": True}) as streamed:
             lines = [json.loads(line[6:]) for line in streamed.iter_lines() if line.startswith("data: ")]
         assert "".join(line["content"] for line in lines) == expected.text
+        warmed = found.client.post("/infill", json={**fields, "n_predict": 0})
+        assert (warmed.status_code, warmed.json()["content"]) == (200, "")
 
 
 def test_what_fills_no_gap_says_so(served: Running) -> None:
