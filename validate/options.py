@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from anespec.runtime.options import BackendOptions
 from anespec.system.errors import UsageError
 from anespec.system.options import Flag
+from anespec.validate.exactness.effort import Form
 
 RESIDENCY, GOLDEN, EXACTNESS, QUALITY = GATES = ("residency", "golden", "exactness", "quality")
 MOST_TOKENS = 1_000_000
@@ -67,6 +68,11 @@ class ValidateOptions(BackendOptions):
             description="Quality fails if the perplexity grew by more than this, in percent.",
         )
     )
+
+    @property
+    def form(self) -> Form:
+        """The form of the exactness gate."""
+        return "quick" if self.quick else "full"
 
     @model_validator(mode="after")
     def _require_sense(self) -> Self:

@@ -128,7 +128,7 @@ class ProvenService:
         is_later = self._options.when_gates is WhenGates.LATER
         if verdict is None:
             later = "in the background, and gets faster then" if beside else "afterwards, for the next start"
-            then = f"it is checked {later}" if is_later else "`anespec validate` checks it"
+            then = f"it is checked {later}" if is_later else "`--gates now` checks it first"
             watch.note(
                 f"{why_exactness_is_unknown(artifact, here)}, so it runs without drafts (guessed tokens)"
                 f"{' and one request at a time' if shape.sequences > 1 else ''}: slower, with the same text; "

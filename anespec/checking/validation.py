@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from anespec.checking.asked_gates import (
     residency_gate,
 )
 from anespec.manifests.verdicts import Status
-from anespec.models.cache import is_gguf, resolve_artifact
+from anespec.models.cache import is_gguf, resolve_artifact, sequences_to_run
 from anespec.models.remote import fetched
 from anespec.system.errors import AnespecError, ArtifactError, StorageError
 from anespec.system.progress import SILENT, ProgressCallbacks
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from anespec.manifests.store import Damage
     from anespec.runtime.backends.coreml.start_times import Starts
     from anespec.validate.options import ValidateOptions
+
+
+ALONE = "exactness (one sequence)"
+"""The exactness gate once more for a cached model, which `generate` and `chat` open for one sequence."""
 
 
 @dataclass(frozen=True)
@@ -152,20 +156,20 @@ def run_validation(
     asking = _asking(asked, options)
     damage = find_damage(artifact)
     results = []
-    for name in options.chosen if not damage else ():
+    for name in asking if not damage else ():
         result = _ask(name, asking[name], options.again, watch)
         on_result(result)
         results.append(result)
     if damage:
         said = damage_sentence(artifact, damage)
         unasked = ArtifactError("the artifact is damaged")
-        results = [GateResult(name, None, False, 0.0, unasked) for name in options.chosen]
+        results = [GateResult(name, None, False, 0.0, unasked) for name in asking]
     else:
         # --gate selects single gates; only a run of all gates has additional content.
         if not options.gates:
             results += _on_record(asked, options, on_result)
             _measure_extras(asked, options.again, watch)
-        answers = [result.answer for result in results if result.answer is not None]
+        answers = [result.answer for result in results if result.answer and result.name != ALONE]
         found = KnownVerdicts.found((answer.verdict for answer in answers), options.require_residency)
         said = summary(artifact, asked.here, found)
     report, unwritten = None, None
@@ -193,16 +197,21 @@ def _on_record(
 
 
 def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[], Gate[Any]]]:
-    """Return the functions that run the gates, by name."""
+    """Return the functions that run the chosen gates, by name."""
+    from anespec.manifests.store import Artifact
     from anespec.validate.options import EXACTNESS, GOLDEN, QUALITY, RESIDENCY
 
+    artifact, form = asked.artifact, options.form
     asking: dict[str, Callable[[], Gate[Any]]] = {
         RESIDENCY: lambda: residency_gate(
             asked, options.require_residency, options.replay_plan, options.record_plan
         ),
         GOLDEN: lambda: golden_gate(asked),
-        EXACTNESS: lambda: exactness_gate(asked, "quick" if options.quick else "full"),
+        EXACTNESS: lambda: exactness_gate(asked, form),
     }
+    if (few := sequences_to_run(artifact.root, None)) is not None:
+        alone = replace(asked, artifact=Artifact(artifact.root, artifact.hashes, few))
+        asking[ALONE] = lambda: exactness_gate(alone, form)
     if options.quality is not None:
         from anespec.validate.quality.gate import SampleText
         from anespec.validate.quality.verdict import QualityTask
@@ -213,7 +222,8 @@ def _asking(asked: Question, options: "ValidateOptions") -> dict[str, Callable[[
         # Read the text first: the other gates may take an hour, and an unreadable text ends the run.
         text = SampleText.read(task.text)
         asking[QUALITY] = lambda: quality_gate(asked, task, text)
-    return asking
+    wanted = {*options.chosen, *([ALONE] if EXACTNESS in options.chosen else [])}
+    return {name: ask for name, ask in asking.items() if name in wanted}
 
 
 def _ask(name: str, make: Callable[[], Gate[Any]], again: bool, watch: ProgressCallbacks) -> GateResult:

@@ -3,17 +3,22 @@
 from pathlib import Path
 
 import pytest
+from commands import run
 from converting import build
 from tiny_model import TinyModel, write_gguf
 
 import anespec
+from anespec.checking.asked_gates import Question
+from anespec.checking.validation import ALONE, _asking
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.models.cache import ModelCache, resolve_artifact, sequences_to_run
 from anespec.system.errors import UsageError
+from anespec.system.progress import ProgressCallbacks
 from anespec.validate.golden.figures import GoldenFile
+from anespec.validate.options import ValidateOptions
 
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
@@ -46,6 +51,10 @@ def test_one_of_the_cache_runs_as_many_sequences_as_are_wanted(
     assert sequences_to_run(output, 2, 4) == 2
     assert sequences_to_run(artifact, None) is None
     assert resolve_artifact(output, sequences=2) == output
+    asked = Question(Artifact(output), "torch", 1, None)
+    assert [*_asking(asked, ValidateOptions(gates=("exactness",)))] == ["exactness", ALONE]
+    assert [*_asking(asked, ValidateOptions(gates=("golden",)))] == ["golden"]
+    assert ALONE not in _asking(Question(Artifact(artifact), "torch", 1, None), ValidateOptions())
     with pytest.raises(UsageError, match="4 sequences at a time, not 8"):
         resolve_artifact(output, sequences=8)
     assert gguf.is_file()
@@ -79,6 +88,26 @@ def test_a_verb_opens_one_of_the_cache_for_as_many_as_it_needs(
     assert [verdict.circumstances.sequences for verdict in exactness] == [1, None]
     with pytest.raises(UsageError, match="a context of 128 tokens, not 256"):
         anespec.load("llama", context=256)
+
+
+@pytest.mark.slow
+def test_what_validate_proves_of_a_file_is_what_other_verbs_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    gguf = tmp_path / "tiny.gguf"
+    write_gguf(gguf, TinyModel(context=256))
+    checked = run("validate", gguf, "--gate", "exactness", "--quick", "--threads", 1, "--json")
+    assert checked.code == 0, checked.err
+    assert [gate["name"] for gate in checked.json["gates"]] == ["exactness", ALONE]  # type: ignore[index]
+    assert {gate["standing"] for gate in checked.json["gates"]} == {"pass"}  # type: ignore[index]
+    for sequences in (None, 4):
+        notes: list[str] = []
+        watch = ProgressCallbacks(note=notes.append)
+        with anespec.load(gguf, threads=1, sequences=sequences, gates="never", watch=watch) as model:
+            assert model.speculates
+            assert model.sequences == (sequences or 1)
+        assert not [note for note in notes if "checked" in note]
 
 
 @pytest.mark.slow

@@ -204,7 +204,7 @@ def test_never_asks_nothing_and_says_who_does(artifact: Path) -> None:
     ) as model:
         assert model.checking is None
         assert model.generate(PROMPT, max_tokens=20).statistics.proposed == 0
-    assert "`anespec validate` checks it" in notes[0]
+    assert "`--gates now` checks it first" in notes[0]
     assert not (artifact / "gates").exists()
 
 
@@ -279,7 +279,7 @@ def test_generate_keeps_nobody_waiting_who_does_not_watch(
     monkeypatch.delenv("ANESPEC_GATES")
     result = invoke_generate(artifact)
     assert result.exception is None, result.output  # type: ignore[attr-defined]
-    assert "`anespec validate` checks it" in result.stderr  # type: ignore[attr-defined]
+    assert "`--gates now` checks it first" in result.stderr  # type: ignore[attr-defined]
     assert not (artifact / "gates").exists()
 
 
