@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 class FileFacts:
     """The contents of a GGUF's header, whether or not the model can be converted.
 
-    `quantisation` has the bytes of tensors by ggml type, the largest first; `vocabulary` is in tokens.
+    `parts` is the number of files. `quantisation` has the bytes of tensors by ggml type, the largest first;
+    `vocabulary` is in tokens.
     """
 
     file: str
+    parts: int
     bytes: int
     architecture: str | None
     name: str | None
@@ -44,6 +46,7 @@ class FileFacts:
         tokens = file.metadata.get("tokenizer.ggml.tokens")
         return cls(
             file=str(file.path),
+            parts=len(file.paths),
             bytes=file.nbytes,
             architecture=_text(file, "general.architecture"),
             name=_text(file, "general.name"),

@@ -55,8 +55,9 @@ from anespec.convert.source.ropes import (
     read_temperature,
 )
 from anespec.gguf.container import GGUFFile
+from anespec.gguf.parts import lasting_path
 from anespec.manifests.schema import Hyperparameters, SourceFile
-from anespec.manifests.store import file_sha256
+from anespec.manifests.store import model_sha256
 from anespec.system.errors import GGUFError, RequestError, UnsupportedModelError
 from anespec.system.formatting import printable
 
@@ -134,9 +135,8 @@ class SourceModel:
         return read_temperature(self.file, self.facts, context)
 
     def _check_tensors(self) -> None:
-        expected = set()
-        for name, (shape, optional) in self._expected_shapes():
-            expected.add(name)
+        expected = dict(self._expected_shapes())
+        for name, (shape, optional) in expected.items():
             if optional and name not in self.file.tensors:
                 continue
             found = self.file.info(name).shape
@@ -397,7 +397,7 @@ class SourceModel:
         Raises:
             RequestError: the path is not UTF-8, so a manifest cannot hold it.
         """
-        path = str(self.file.path.resolve())
+        path = str(lasting_path(self.file.path))
         try:
             path.encode()
         except UnicodeEncodeError:
@@ -406,7 +406,7 @@ class SourceModel:
             name=self.file.path.name,
             read_from=path,
             bytes=self.file.nbytes,
-            sha256=file_sha256(self.file.path),
+            sha256=model_sha256(self.file.path),
             architecture=self.facts.family.architecture,
             quantisation=self.quantisation,
         )
