@@ -265,6 +265,8 @@ def _show(facts: dict[str, Any]) -> None:
         )
         if facts["beyond_training"]:
             table.add_row("note", "the context is longer than the model was trained for", style="yellow")
+    for correction in facts["corrections"]:
+        table.add_row("corrected", correction, style="yellow")
     for problem in facts["unsupported"]:
         table.add_row("unsupported", problem, style="red")
     out().print(table)

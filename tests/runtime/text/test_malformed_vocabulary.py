@@ -42,9 +42,10 @@ def test_the_vocabularies_that_the_cases_break(written: Written) -> None:
     assert (bpe.bos_id, bpe.eos_id, bpe.end_ids) == (None, None, {4})
 
 
-def test_without_kinds_every_token_is_normal(written: Written) -> None:
+def test_without_kinds_every_token_is_normal_but_those_that_end_a_text(written: Written) -> None:
     without = {key: value for key, value in BPE.items() if not key.endswith("token_type")}
-    assert read(written(without)).token_bytes(4) == b"<|endoftext|>"
+    tokenizer = read(written(without))
+    assert (tokenizer.token_bytes(3), tokenizer.token_bytes(4), tokenizer.end_ids) == (b"abb", b"", {4})
 
 
 def test_an_empty_token_gets_a_name(written: Written) -> None:
