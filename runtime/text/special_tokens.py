@@ -53,6 +53,14 @@ _MARKER = re.compile("<[|\uff5c].+[|\uff5c]>", re.DOTALL)
 _OLD_INFILL_KEYS = MappingProxyType({"pre": "prefix", "suf": "suffix", "mid": "middle"})
 END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
+_ID_KEYS = (
+    *("bos", "unknown"),
+    *END_KEYS,
+    *(f"fim_{part}" for part in ("pre", "suf", "mid")),
+    *_OLD_INFILL_KEYS.values(),
+)
+"""The keys of ids that are read, without the prefix and `_token_id`."""
+
 SENTENCEPIECE_IDS = MappingProxyType({"unknown": 0, "bos": 1, "eos": 2})
 """The ids of files with a SentencePiece vocabulary that do not name them."""
 
@@ -114,7 +122,7 @@ def with_control_tokens(file: GGUFFile, vocabulary: Vocabulary) -> Vocabulary:
     return replace(vocabulary, kinds=tuple(kinds))
 
 
-def corrections(said: Vocabulary, used: Vocabulary) -> tuple[str, ...]:
+def corrections(file: GGUFFile, said: Vocabulary, used: Vocabulary) -> tuple[str, ...]:
     """Return a sentence for each thing that a file says wrongly of its special tokens, and how it is taken.
 
     `said` is the vocabulary as the file has it, `used` the one of `with_control_tokens`.
@@ -124,14 +132,21 @@ def corrections(said: Vocabulary, used: Vocabulary) -> tuple[str, ...]:
         for text, before, after in zip(said.tokens, said.kinds, used.kinds, strict=True)
         if before is not after and before is not TokenKind.USER_DEFINED
     ]
-    return (f"control tokens that the file types as other ones: {named(retyped)}",) if retyped else ()
+    keys = [f"tokenizer.ggml.{key}_token_id" for key in _ID_KEYS]
+    outside = [key for key in keys if key in file.metadata and read_token_id(file, key, len(said)) is None]
+    kinds = [f"control tokens that the file types as other ones: {named(retyped)}"] if retyped else []
+    ids = [
+        f"{key} is {file.metadata[key]}, outside the vocabulary of {len(said)} tokens; it is taken as absent"
+        for key in outside
+    ]
+    return (*kinds, *ids)
 
 
 def read_special_ids(file: GGUFFile, vocabulary: Vocabulary) -> SpecialIds:
     """Return the special ids of `file`; by default SENTENCEPIECE_IDS for `llama` files.
 
     Raises:
-        GGUFError: a named id is outside the vocabulary.
+        GGUFError: a named id is not an integer.
     """
     ids = _declared_ids(file, len(vocabulary))
     ends = {
@@ -162,7 +177,7 @@ def read_infill_ids(file: GGUFFile, vocabulary: Vocabulary) -> InfillIds | None:
     """Return the ids for filling a gap, by the file's metadata or by texts; None if the model has none.
 
     Raises:
-        GGUFError: a named id is outside the vocabulary.
+        GGUFError: a named id is not an integer.
     """
     found = {part: _infill_id(file, vocabulary, part) for part in INFILL_TEXTS}
     prefix, suffix, middle = found["pre"], found["suf"], found["mid"]
@@ -182,7 +197,7 @@ def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool,
     """Return whether an encoded text begins with BOS, and whether it ends with EOS.
 
     Raises:
-        GGUFError: one is to be added, but the file does not name its token.
+        GGUFError: one is to be added, but the file does not name its token, or none of the vocabulary.
     """
     adds = (
         file.flag("tokenizer.ggml.add_bos_token", bos_default),
@@ -190,9 +205,11 @@ def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool,
     )
     for name, add, id in zip(("bos", "eos"), adds, (ids.bos, ids.eos), strict=True):
         if add and id is None:
+            named_id = f"tokenizer.ggml.{name}_token_id" in file.metadata
+            said = "outside the vocabulary" if named_id else "missing"
             raise GGUFError(
                 f"{file.path}: texts must begin or end with {name.upper()}, but "
-                f"'tokenizer.ggml.{name}_token_id' is missing; write the file again with a current converter"
+                f"'tokenizer.ggml.{name}_token_id' is {said}; write the file again with a current converter"
             )
     return adds
 

@@ -150,7 +150,7 @@ class Tokenizer:
             byte_level=model == "gpt2",
             chat_template=file.text(template) if template in file.metadata else None,
             infill_ids=read_infill_ids(file, vocabulary),
-            corrections=corrections(said, vocabulary),
+            corrections=corrections(file, said, vocabulary),
         )
 
     def with_chat_template(self, template: str, ends: tuple[str, ...] = (), is_spaced: bool = False) -> Self:

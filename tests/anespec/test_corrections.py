@@ -58,6 +58,24 @@ def test_inspect_names_tokens_of_the_wrong_type(tmp_path: Path) -> None:
     assert json.loads(right)["corrections"] == []
 
 
+def test_inspect_names_ids_outside_the_vocabulary(tmp_path: Path) -> None:
+    """The embedded model's texts begin with BOS, whose id is needed; that of EOS is not."""
+
+    def with_id(name: str) -> dict[str, Any]:
+        key = f"tokenizer.ggml.{name}_token_id"
+        path = variant(tmp_path / f"{name}.gguf", lambda each, old: 10**6 if each == key else old)
+        found: dict[str, Any] = json.loads(CliRunner().invoke(inspect, [str(path), "--json"]).output)
+        return found
+
+    found = with_id("eos")
+    assert found["convertible"]
+    said = "tokenizer.ggml.eos_token_id is 1000000, outside the vocabulary of"
+    assert [text.startswith(said) for text in found["corrections"]] == [True]
+    found = with_id("bos")
+    assert not found["convertible"]
+    assert "'tokenizer.ggml.bos_token_id' is outside the vocabulary" in found["unsupported"][0]
+
+
 @pytest.mark.slow
 def test_an_answer_ends_with_such_a_token(tmp_path: Path) -> None:
     prompt, notes = "def area(", list[str]()
