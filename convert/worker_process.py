@@ -13,6 +13,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anespec.manifests.store import model_bytes
 from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment, signal_name
 from anespec.system.errors import AnespecError
 from anespec.system.machine import processors
@@ -88,7 +89,7 @@ def early_process(gguf: Path, jobs: int | None) -> Iterator[WorkerProcess | None
     """
     process: WorkerProcess | None = None
     with contextlib.suppress(OSError):
-        if jobs != 1 and processors() > 1 and gguf.stat().st_size >= EARLY_START_BYTES:
+        if jobs != 1 and processors() > 1 and model_bytes(gguf) >= EARLY_START_BYTES:
             process = WorkerProcess()
     try:
         yield process

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from anespec.gguf.parts import part_paths
 from anespec.manifests.notes import GATES_FOLDER, LARGEST_JSON, Notes
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
@@ -243,6 +244,22 @@ def file_sha256(path: Path) -> str:
     with path.open("rb", buffering=0) as stream:
         _digest_file(digest, stream)
     return digest.hexdigest()
+
+
+def model_sha256(gguf: Path, file_hash: Callable[[Path], str] = file_sha256) -> str:
+    """Return the SHA-256 of a GGUF; of one in parts, that of the hashes of all parts. Each is by `file_hash`.
+
+    Raises:
+        GGUFError: the file is not the first part, or has too many.
+        OSError: a file cannot be read.
+    """
+    first, *others = map(file_hash, part_paths(gguf))
+    return hashlib.sha256("\n".join([first, *others]).encode()).hexdigest() if others else first
+
+
+def model_bytes(gguf: Path) -> int:
+    """Return the bytes of a GGUF, of all its parts; raises like `model_sha256`."""
+    return sum(path.stat().st_size for path in part_paths(gguf))
 
 
 def package_files(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from anespec.manifests.verdicts import ExactnessVerdict, Invariance, RunEnvironm
 from anespec.runtime.passes import VerifierShape
 from anespec.runtime.proven import Proven
 from anespec.validate.costs import CostVerdict, kept_costs
-from anespec.validate.gates import source_places
+from anespec.validate.gates import has_size, source_places
 from anespec.validate.golden.figures import require_golden
 from anespec.validate.kept import kept_exactness, kept_residency, recorded_golden
 from anespec.validate.opening import Opening
@@ -89,7 +89,7 @@ def may_ask_golden(artifact: Artifact, here: RunEnvironment) -> bool:
     if recorded_golden(artifact, here) is not None:
         return False
     size = artifact.manifest.source.bytes
-    return any(path.is_file() and path.stat().st_size == size for path in source_places(artifact))
+    return any(path.is_file() and has_size(path, size) for path in source_places(artifact))
 
 
 def require_no_golden_failure(artifact: Artifact, here: RunEnvironment) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Manifest, Shard
-from anespec.manifests.store import Artifact
+from anespec.manifests.store import Artifact, model_bytes, model_sha256
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment
 from anespec.runtime.backends import chosen_backend, circumstances, open_shard, open_verifier
 from anespec.runtime.backends.embedding import open_embedding
@@ -48,9 +48,9 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
     for path in [given] if given else source_places(artifact):
         if (
             path.is_file()
-            and path.stat().st_size == source.bytes
+            and has_size(path, source.bytes)
             and _has_sizes(path, artifact.manifest)
-            and artifact.hashes.file(path) == source.sha256
+            and model_sha256(path, artifact.hashes.file) == source.sha256
         ):
             return path
     where = (
@@ -60,6 +60,14 @@ def find_source(artifact: Artifact, given: Path | None = None) -> Path:
         f"{artifact.root}: the gates compare with {source.name}, which is not {where}; "
         "give the GGUF that was converted, with --gguf PATH"
     )
+
+
+def has_size(path: Path, size: int) -> bool:
+    """Return whether a GGUF, with all its parts, has `size` bytes."""
+    try:
+        return model_bytes(path) == size
+    except (GGUFError, OSError):
+        return False
 
 
 def _has_sizes(path: Path, manifest: Manifest) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from anespec.convert.source.matrix import block_kind
 from anespec.convert.source.model import Matrix, SourceModel
 from anespec.convert.weights.encoding import stored_bytes
 from anespec.convert.weights.formats import GROUP_ROWS, choose
@@ -102,7 +103,8 @@ class _Sample:
             [
                 piece.added
                 for matrix in self.matrices
-                for piece in stored_pieces(matrix, choose(weights, matrix.shape[1], matrix.kind, target))
+                for choice in [choose(weights, matrix.shape[1], matrix.block_kind, target)]
+                for piece in stored_pieces(matrix, choice)
             ]
         )
         scale = self.weights / sum(math.prod(matrix.shape) for matrix in self.matrices)
@@ -149,7 +151,7 @@ def _estimate(
     weights: WeightFormat,
 ) -> FormatEstimate:
     tensors, target = manifest.tensors, manifest.target
-    kinds = [model.file.info(tensor.tensor).kind for tensor in tensors]
+    kinds = [block_kind(model.file, tensor.tensor) for tensor in tensors]
     choices = [
         choose(weights, tensor.columns, kind, target) for tensor, kind in zip(tensors, kinds, strict=True)
     ]

@@ -1,260 +1,108 @@
-"""The GGUF container: metadata and a tensor table over a memory-mapped file.
-
-Written for untrusted input: every count, length and offset is checked against the file's size
-before anything is allocated or read, so a small hostile file costs little and raises `GGUFError`.
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3, little endian).
-Block layouts and dequantisation come from the `gguf` package.
-"""
+"""A model's GGUF, in one file or in parts: metadata, and tensors that are dequantised when they are read."""
 
 import math
-import mmap
-import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.gguf import MAGIC
 from anespec.gguf.dequantise import dequantised
-from anespec.system.errors import GGUFError, StorageError
+from anespec.gguf.mapped_file import MappedFile, MetadataValue, TensorInfo, unfit
+from anespec.gguf.parts import JOIN, PartName, require_parts
+from anespec.system.errors import GGUFError
 from anespec.system.formatting import quoted
 
-SUPPORTED_VERSIONS = (2, 3)
-MAX_TENSOR_RANK = 4
-MAX_KEY_BYTES = 65535
-MAX_TENSOR_NAME_BYTES = 64
-DEFAULT_ALIGNMENT = 32
-MAX_ALIGNMENT = 1 << 20
+SPLIT_NUMBER, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
+"""Keys of a part: its number from 0, how many parts there are, and the tensors of all together."""
 
-Scalar = int | float | bool | str
-MetadataValue = Scalar | list[int] | list[float] | list[bool] | list[str] | NDArray[np.generic]
-
-_SCALARS: Mapping[int, str] = {
-    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
-    10: "<Q", 11: "<q", 12: "<d",
-}  # fmt: skip
-_STRING, _ARRAY = 8, 9
-NUMPY_TYPES: Mapping[int, str] = {
-    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "|b1",
-    10: "<u8", 11: "<i8", 12: "<f8",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An entry of the tensor table.
-
-    `shape` is in numpy order (rows first): a projection is (out, in). `offset` is in bytes from the start of
-    the file.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    kind: GGMLQuantizationType
-    offset: int
-    nbytes: int
-
-    @property
-    def elements(self) -> int:
-        """Return the number of elements in the tensor."""
-        return math.prod(self.shape)
-
-
-class _Cursor:
-    """A reader of little-endian values; its errors name what was read when the buffer ended."""
-
-    def __init__(self, buffer: memoryview, path: Path) -> None:
-        self.buffer = buffer
-        self.path = path
-        self.offset = 0
-
-    def take(self, size: int, what: str) -> memoryview:
-        if size < 0 or self.offset + size > len(self.buffer):
-            raise GGUFError(
-                f"{self.path}: the file ends inside {what} (byte {self.offset} of "
-                f"{len(self.buffer)}); it is truncated or corrupt: download it again"
-            )
-        piece = self.buffer[self.offset : self.offset + size]
-        self.offset += size
-        return piece
-
-    def scalar(self, code: str, what: str) -> int | float | bool:
-        value: int | float | bool = struct.unpack(code, self.take(struct.calcsize(code), what))[0]
-        return value
-
-    def count(self, what: str, item_bytes: int) -> int:
-        """Read a 64-bit count; its items of at least `item_bytes` each must fit in the rest of the file."""
-        value = int(self.scalar("<Q", what))
-        if value * item_bytes > len(self.buffer) - self.offset:
-            raise GGUFError(
-                f"{self.path}: {what} is {value}, more than the rest of the file can hold; "
-                "it is truncated or corrupt: download it again"
-            )
-        return value
-
-    def string(self, what: str, limit: int | None = None) -> str:
-        size = self.count(f"the length of {what}", 1)
-        if limit is not None and size > limit:
-            raise GGUFError(f"{self.path}: {what} is {size} bytes long; the limit is {limit}")
-        try:
-            return str(self.take(size, what), "utf-8")
-        except UnicodeDecodeError as error:
-            raise GGUFError(f"{self.path}: {what} is not valid UTF-8 ({error.reason})") from None
+OWN_KEYS = {SPLIT_NUMBER, "general.alignment"}
+"""Keys that each part has for itself."""
 
 
 class GGUFFile:
-    """An open GGUF file.
+    """An open GGUF: one file, or all parts of a model, of which the first has the metadata.
 
     Metadata strings are decoded at once; numeric arrays and tensors stay views of the mapping.
     Use it as a context manager, or call `close`; views taken from it keep the mapping alive.
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Map `path` and parse its header.
+        """Map the files and parse their headers; of a model in parts, `path` is the first.
 
         Raises:
-            StorageError: the file cannot be opened.
-            GGUFError: the file is not GGUF, is truncated, or its tables are inconsistent.
+            StorageError: a file cannot be opened.
+            GGUFError: a file is not GGUF, is truncated, or its tables are inconsistent; parts are missing, or
+                do not belong together.
         """
         self.path = Path(path)
-        try:
-            if self.path.is_fifo():
-                raise StorageError(f"{self.path}: is a pipe; save its output to a file first")
-            with self.path.open("rb") as file:
-                self.nbytes = file.seek(0, 2)
-                self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.nbytes else None
-        except IsADirectoryError:
-            raise StorageError(f"{self.path}: is a folder, not a GGUF file") from None
-        except FileNotFoundError:
-            raise StorageError(f"{self.path}: no such file") from None
-        except OSError as error:
-            raise StorageError(f"{self.path}: cannot be read ({error.strerror})") from error
-        cursor = _Cursor(memoryview(self._mapping or b""), self.path)
-        magic = bytes(cursor.buffer[:4])
-        if magic != MAGIC:
-            raise GGUFError(f"{self.path}: not a GGUF file (it starts with {magic!r}, not {MAGIC!r})")
-        cursor.offset = 4
-        self.version = int(cursor.scalar("<I", "the version"))
-        if self.version not in SUPPORTED_VERSIONS:
-            swapped = int.from_bytes(self.version.to_bytes(4, "little"), "big")
-            why = (
-                "it is big endian: convert it to little endian first"
-                if swapped in SUPPORTED_VERSIONS
-                else "convert it again with a current llama.cpp"
-            )
-            raise GGUFError(f"{self.path}: GGUF version {self.version} is not supported; {why}")
-        tensor_count = cursor.count("the number of tensors", 24)
-        key_count = cursor.count("the number of metadata keys", 13)
-        self.metadata: dict[str, MetadataValue] = self._read_metadata(cursor, key_count)
-        self.tensors: dict[str, TensorInfo] = self._read_tensors(cursor, tensor_count)
+        self.paths = require_parts(self.path)
+        with ExitStack() as opened:
+            self._files: list[MappedFile] = []
+            for number, each in enumerate(self.paths):
+                file = MappedFile(each)
+                opened.callback(file.close)
+                self._files.append(file)
+                self._require_part(file, number)
+            self.metadata: dict[str, MetadataValue] = self._files[0].metadata
+            self._holders: dict[str, MappedFile] = self._tensor_holders()
+            opened.pop_all()
+        self.tensors: dict[str, TensorInfo] = {
+            name: file.tensors[name] for name, file in self._holders.items()
+        }
+        self.nbytes = sum(file.nbytes for file in self._files)
 
-    def _read_metadata(self, cursor: _Cursor, count: int) -> dict[str, MetadataValue]:
-        metadata: dict[str, MetadataValue] = {}
-        for index in range(count):
-            key = cursor.string(f"metadata key {index}", MAX_KEY_BYTES)
-            if key in metadata:
+    def _require_part(self, file: MappedFile, number: int) -> None:
+        """Check that a file is the part of this model that its name says."""
+        count = len(self.paths)
+        said = file.metadata.get(SPLIT_COUNT, 0)
+        if count == 1:
+            if isinstance(said, int) and said > 1:
+                part = PartName(self.path.stem, 1, said)
                 raise GGUFError(
-                    f"{self.path}: the metadata key {quoted(key)} appears twice, so its value is ambiguous; "
-                    "write the file again with a current converter"
+                    f"{file.path}: is one of {said} parts, but has not the name of one; name them "
+                    f"{part.numbered(1)} and so on, or {JOIN}"
                 )
-            metadata[key] = self._read_value(cursor, f"the value of {quoted(key)}")
-        return metadata
-
-    def _read_value(self, cursor: _Cursor, what: str) -> MetadataValue:
-        kind = int(cursor.scalar("<I", what))
-        if kind == _STRING:
-            return cursor.string(what)
-        if kind in _SCALARS:
-            return cursor.scalar(_SCALARS[kind], what)
-        if kind != _ARRAY:
-            raise GGUFError(f"{self.path}: {what} has the unknown type {kind}")
-        item = int(cursor.scalar("<I", what))
-        if item == _STRING:
-            count = cursor.count(f"the item count of {what}", 8)
-            return [cursor.string(what) for _ in range(count)]
-        if item not in NUMPY_TYPES:
-            raise GGUFError(f"{self.path}: {what} is an array of the unsupported type {item}")
-        dtype = np.dtype(NUMPY_TYPES[item])
-        count = cursor.count(f"the item count of {what}", dtype.itemsize)
-        return np.frombuffer(cursor.take(count * dtype.itemsize, what), dtype=dtype)
-
-    def _read_tensors(self, cursor: _Cursor, count: int) -> dict[str, TensorInfo]:
-        alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if (
-            isinstance(alignment, bool)
-            or not isinstance(alignment, int)
-            or not 0 < alignment <= MAX_ALIGNMENT
-            or alignment & (alignment - 1)
-        ):
-            raise self._unfit("general.alignment", "a power of two", alignment)
-        rows: list[tuple[str, tuple[int, ...], GGMLQuantizationType, int]] = []
-        for index in range(count):
-            name = cursor.string(f"the name of tensor {index}", MAX_TENSOR_NAME_BYTES)
-            if not name.isprintable():
-                raise GGUFError(f"{self.path}: tensor {index} is named {name!r}, which cannot be printed")
-            rank = int(cursor.scalar("<I", f"the rank of tensor {name!r}"))
-            if not 1 <= rank <= MAX_TENSOR_RANK:
-                raise GGUFError(f"{self.path}: tensor {name!r} has rank {rank}, not 1 to 4")
-            shape = tuple(int(cursor.scalar("<Q", f"the shape of {name!r}")) for _ in range(rank))
-            code = int(cursor.scalar("<I", f"the type of {name!r}"))
-            offset = int(cursor.scalar("<Q", f"the offset of {name!r}"))
-            try:
-                kind = GGMLQuantizationType(code)
-            except ValueError:
-                raise GGUFError(
-                    f"{self.path}: tensor {name!r} has the unknown ggml type {code}; "
-                    "a newer gguf package may know it"
-                ) from None
-            rows.append((name, shape[::-1], kind, offset))
-        start = -(-cursor.offset // alignment) * alignment
-        tensors: dict[str, TensorInfo] = {}
-        for name, shape, kind, offset in rows:
-            if name in tensors:
-                raise GGUFError(f"{self.path}: the tensor {name!r} appears twice")
-            block, block_bytes = GGML_QUANT_SIZES[kind]
-            if min(shape) < 1 or shape[-1] % block:
-                raise GGUFError(
-                    f"{self.path}: tensor {name!r} has shape {shape}, which {kind.name} "
-                    f"(blocks of {block}) cannot hold"
-                )
-            nbytes = math.prod(shape) // block * block_bytes
-            if offset % alignment or start + offset + nbytes > self.nbytes:
-                raise GGUFError(
-                    f"{self.path}: tensor {name!r} ends at byte {start + offset + nbytes}, past the end "
-                    f"of the file ({self.nbytes}) or out of alignment; it is truncated or corrupt: "
-                    "download it again"
-                )
-            tensors[name] = TensorInfo(name, shape, kind, start + offset, nbytes)
-        self._refuse_overlaps(tensors)
-        end = max((info.offset + info.nbytes for info in tensors.values()), default=cursor.offset)
-        self._refuse_leftovers(-(-end // alignment) * alignment)
-        return tensors
-
-    def _refuse_overlaps(self, tensors: Mapping[str, TensorInfo]) -> None:
-        in_order = sorted(tensors.values(), key=lambda info: info.offset)
-        for before, after in pairwise(in_order):
-            if before.offset + before.nbytes > after.offset:
-                raise GGUFError(
-                    f"{self.path}: tensors {before.name!r} and {after.name!r} overlap; "
-                    "the file is corrupt: download it again"
-                )
-
-    def _refuse_leftovers(self, end: int) -> None:
-        """Check that the file ends at `end`, up to padding of the last tensor.
-
-        No reader needs bytes after it, and hashing them may take hours.
-        """
-        if self.nbytes > end:
+            return
+        if said != count:
             raise GGUFError(
-                f"{self.path}: its tensors end at byte {end}, but the file is {self.nbytes} bytes long; "
-                "something was added to it or its table is corrupt: download it again"
+                f"{file.path}: its name says that the model has {count} parts, and its metadata "
+                f"({SPLIT_COUNT}) {quoted(str(said), 40) if said else 'that it is no part'}; rename it"
             )
+        found = file.metadata.get(SPLIT_NUMBER)
+        if found != number:
+            raise GGUFError(
+                f"{file.path}: its name says that it is part {number + 1}, and its metadata ({SPLIT_NUMBER} "
+                f"{quoted(str(found), 40)}) another; download it again"
+            )
+        first = self._files[0].metadata
+        for key in file.metadata.keys() & first.keys() - OWN_KEYS:
+            if not np.array_equal(np.asarray(file.metadata[key]), np.asarray(first[key])):
+                raise GGUFError(
+                    f"{file.path}: is a part of another model than {self.path.name}, since {quoted(key)} "
+                    "differs; download all parts of one model"
+                )
+
+    def _tensor_holders(self) -> dict[str, MappedFile]:
+        """Return the file of each tensor, by the tensor's name."""
+        holders: dict[str, MappedFile] = {}
+        for file in self._files:
+            for name in file.tensors:
+                if (other := holders.setdefault(name, file)) is not file:
+                    raise GGUFError(
+                        f"{file.path}: the tensor {name!r} is also in {other.path.name}; download all parts "
+                        "of one model"
+                    )
+        total = self.metadata.get(SPLIT_TENSORS)
+        if len(self.paths) > 1 and total is not None and total != len(holders):
+            raise GGUFError(
+                f"{self.path}: its parts have {len(holders)} tensors, and its metadata ({SPLIT_TENSORS}) "
+                f"says {quoted(str(total), 40)}; download them again"
+            )
+        return holders
 
     def __enter__(self) -> Self:
         return self
@@ -268,13 +116,9 @@ class GGUFFile:
         self.close()
 
     def close(self) -> None:
-        """Unmap the file. If views of it are alive, it is unmapped with the last one."""
-        mapping, self._mapping = self._mapping, None
-        try:
-            if mapping is not None:
-                mapping.close()
-        except BufferError:
-            pass
+        """Unmap the files. If views of one are alive, it is unmapped with the last one."""
+        for file in self._files:
+            file.close()
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """Return the tensor's bytes as stored: uint8 of shape (rows, bytes per row), a view.
@@ -283,17 +127,17 @@ class GGUFFile:
             GGUFError: there is no such tensor.
         """
         info = self.info(name)
-        if self._mapping is None:
-            raise StorageError(f"{self.path}: is closed")
-        data = np.frombuffer(self._mapping, np.uint8, info.nbytes, info.offset)
-        return data.reshape(math.prod(info.shape[:-1]), -1)
+        return self._holders[name].raw(info)
 
     def forget(self, name: str) -> None:
         """Let the system drop the tensor's pages from memory; reading it again reads the disk again."""
         info = self.info(name)
-        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._mapping is not None and hasattr(self._mapping, "madvise"):
-            self._mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.nbytes - start)
+        self._holders[name].forget(info)
+
+    def path_of(self, name: str) -> Path:
+        """Return the path of the file that has a tensor; raises GGUFError if there is no such tensor."""
+        self.info(name)
+        return self._holders[name].path
 
     def info(self, name: str) -> TensorInfo:
         """Return the entry of `name` in the tensor table.
@@ -341,45 +185,40 @@ class GGUFFile:
         """
         value = self.metadata.get(key, default)
         if not isinstance(value, str):
-            raise self._unfit(key, "a string", value)
+            raise unfit(self.path, key, "a string", value)
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
         """Return a non-negative integer from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise self._unfit(key, "a non-negative integer", value)
+            raise unfit(self.path, key, "a non-negative integer", value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self._unfit(key, "a finite number", value)
+            raise unfit(self.path, key, "a finite number", value)
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a boolean from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key, default)
         if not isinstance(value, bool):
-            raise self._unfit(key, "true or false", value)
+            raise unfit(self.path, key, "true or false", value)
         return value
 
     def strings(self, key: str) -> list[str]:
         """Return a list of strings from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key)
         if not isinstance(value, list):
-            raise self._unfit(key, "a list of strings", value)
+            raise unfit(self.path, key, "a list of strings", value)
         return [str(item) for item in value]
 
     def numbers(self, key: str) -> NDArray[np.generic]:
         """Return a numeric array from the metadata; raises GGUFError like `text`."""
         value = self.metadata.get(key)
         if not isinstance(value, np.ndarray):
-            raise self._unfit(key, "an array of numbers", value)
+            raise unfit(self.path, key, "an array of numbers", value)
         return value
-
-    def _unfit(self, key: str, wanted: str, value: object) -> GGUFError:
-        if value is None:
-            return GGUFError(f"{self.path}: the metadata key {key!r} is missing")
-        return GGUFError(f"{self.path}: the metadata key {key!r} is {quoted(str(value), 40)}, not {wanted}")

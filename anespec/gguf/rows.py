@@ -5,13 +5,14 @@ days, and its files may be truncated meanwhile; here that is an ordinary error.
 """
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.gguf.container import GGUFFile, TensorInfo
 from anespec.gguf.dequantise import dequantised
+from anespec.gguf.mapped_file import MappedFile, TensorInfo
 from anespec.system.errors import ArtifactError, StorageError
 
 
@@ -21,8 +22,8 @@ class GGUFRows:
     def __init__(self, path: Path) -> None:
         """Read the tensor table; raises GGUFError or StorageError if that fails."""
         self.path = path
-        with GGUFFile(path) as file:
-            self._infos = {info.name: file.info(info.name) for info in file}
+        with closing(MappedFile(path)) as file:
+            self._infos = dict(file.tensors)
         try:
             self._file = path.open("rb", buffering=0)
         except OSError as error:

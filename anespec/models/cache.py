@@ -22,7 +22,9 @@ from pydantic import ValidationError
 
 from anespec import __version__
 from anespec.gguf import MAGIC
+from anespec.gguf.parts import require_parts, stem_of
 from anespec.manifests.known_hashes import KnownHashes
+from anespec.manifests.store import model_sha256
 from anespec.models.conversion import Build, Entry, free_name, open_plan, require_agreement, stopped
 from anespec.models.fetched import Display
 from anespec.models.remote import fetched
@@ -86,7 +88,7 @@ class CachedModel:
 
     def is_called(self, name: str) -> bool:
         """Return whether a name or the beginning of a key refers to this model."""
-        return name.removesuffix(".gguf") == self.name or (len(name) >= 4 and self.key.startswith(name))
+        return stem_of(name) == self.name or (len(name) >= 4 and self.key.startswith(name))
 
 
 def resolve_artifact(
@@ -199,7 +201,7 @@ class ModelCache:
         from anespec.gguf.container import GGUFFile
 
         try:
-            if KnownHashes(self.root).known(gguf) is not None:
+            if _is_known(KnownHashes(self.root), gguf):
                 return
         except OSError as error:
             raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
@@ -269,11 +271,11 @@ class ModelCache:
     def _hash(self, gguf: Path, display: Display) -> str:
         hashes = KnownHashes(self.root)
         try:
-            if (known := hashes.known(gguf)) is not None:
-                return known
+            if _is_known(hashes, gguf):
+                return model_sha256(gguf, hashes.file)
             with display(f"looking for {gguf.name} in the cache") as report:
                 report("reading it")
-                return hashes.file(gguf)
+                return model_sha256(gguf, hashes.file)
         except OSError as error:
             raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
 
@@ -346,6 +348,11 @@ class ModelCache:
         return FileLock(self.root / f"{key}.lock", mode=0o600)
 
 
+def _is_known(hashes: KnownHashes, gguf: Path) -> bool:
+    """Return whether no file of a GGUF must be read for its hash; raises like `model_sha256`."""
+    return None not in map(hashes.known, require_parts(gguf))
+
+
 def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> Entry:
     """Convert `gguf` to `output`, reusing the finished shards of an interrupted run.
 
@@ -358,7 +365,7 @@ def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> E
     manifest = artifact.manifest
     formats = {kind.value for shard in manifest.shards for kind in shard.formats}
     return Entry(
-        name=printable(gguf.stem),
+        name=printable(stem_of(gguf.name)),
         source_sha256=manifest.source.sha256,
         source_bytes=manifest.source.bytes,
         quantisation=manifest.source.quantisation,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from anespec import __version__
+from anespec.gguf.parts import stem_of
 from anespec.manifests.schema import (
     BASE_ALIGNMENT,
     MOST_SLOTS,
@@ -62,7 +63,7 @@ def stopped(interruption: KeyboardInterrupt) -> Interrupted:
 
 def default_output(gguf: Path) -> Path:
     """Return the default path of a GGUF's artifact: NAME.anespec in the current folder."""
-    return Path(f"{gguf.stem}.anespec")
+    return Path(f"{stem_of(gguf.name)}.anespec")
 
 
 USUAL_SEQUENCES = 4

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from anespec.gguf.parts import PartName, first_part
 from anespec.models.hub.name import SCHEME
 from anespec.models.url.download import FOLDER, KEPT, PARTIAL, PARTIAL_FACTS
 from anespec.models.url.folder import LARGEST_FACTS, LOCK, Facts
@@ -23,7 +24,7 @@ from anespec.system.user_folders import cache_folder
 
 @dataclass(frozen=True)
 class Downloaded:
-    """A downloaded file: `name` is the URL, or hf:OWNER/REPO/FILE.gguf.
+    """A downloaded file: `name` is the URL, or hf:OWNER/REPO/FILE.gguf, of a model in parts the first.
 
     Removing it removes `paths` and frees `bytes`. `time` is the local time of the download. A file that is
     not `finished` is incomplete.
@@ -101,10 +102,13 @@ def _of_the_hub() -> Iterator[Downloaded]:
     for repository in found.repos:
         links: dict[str, set[Path]] = defaultdict(set)
         blobs: dict[str, set[Path]] = defaultdict(set)
+        files: dict[str, set[str]] = defaultdict(set)
         for revision in repository.revisions if repository.repo_type == "model" else ():
             for file in revision.files:
                 if file.file_name.endswith(".gguf"):
-                    name = file.file_path.relative_to(revision.snapshot_path).as_posix()
+                    path = file.file_path.relative_to(revision.snapshot_path).as_posix()
+                    name = first_part(path)
+                    files[name].add(path)
                     links[name].add(file.file_path)
                     blobs[name].add(file.blob_path)
         holders = Counter(blob for held in blobs.values() for blob in held)
@@ -117,6 +121,7 @@ def _of_the_hub() -> Iterator[Downloaded]:
                 (*sorted(links[name]), *own),
                 sum(blob.stat().st_size for blob in own if blob.is_file()),
                 _local(max(times, default=0)),
+                (part := PartName.parse(name)) is None or len(files[name]) == part.count,
             )
 
 

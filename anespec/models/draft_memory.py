@@ -6,15 +6,17 @@ CACHE/anespec/memory/VOCABULARY/   see runtime/drafters/memory/store.py
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anespec.gguf.parts import stem_of
 from anespec.runtime.options import NO_FOLDER
 from anespec.system.errors import StorageError
 from anespec.system.user_folders import cache_folder
 
 if TYPE_CHECKING:
+    from anespec.gguf.parts import stem_of
     from anespec.models.loading import OpenedModel
     from anespec.runtime.drafters.memory.learner import Learner, Memory
     from anespec.runtime.drafters.memory.memories import Memories
-    from anespec.runtime.options import LoadOptions
+from anespec.runtime.options import LoadOptions
 
 MEMORY_FOLDER = "memory"
 
@@ -44,7 +46,7 @@ def open_memory(
             folder = memory_folder(options.draft_memory)
         except StorageError:
             folder = None
-    name = opened.artifact.manifest.source.name.removesuffix(".gguf")
+    name = stem_of(opened.artifact.manifest.source.name)
     model = Model.of(name, opened.artifact.root)
     key = vocabulary_key(opened.tokenizer.vocabulary_hash)
     return memories.open(Place(key, folder, options.draft_memory_size, model), learner)

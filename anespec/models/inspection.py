@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 class FileFacts:
     """The contents of a GGUF's header, whether or not the model can be converted.
 
-    `quantisation` has the bytes of tensors by ggml type, the largest first; `vocabulary` is in tokens.
+    `parts` is the number of files. `quantisation` has the bytes of tensors by ggml type, the largest first;
+    `vocabulary` is in tokens.
     """
 
     file: str
+    parts: int
     bytes: int
     architecture: str | None
     name: str | None
@@ -44,6 +46,7 @@ class FileFacts:
         tokens = file.metadata.get("tokenizer.ggml.tokens")
         return cls(
             file=str(file.path),
+            parts=len(file.paths),
             bytes=file.nbytes,
             architecture=_text(file, "general.architecture"),
             name=_text(file, "general.name"),
@@ -117,11 +120,15 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class GGUFInspection:
-    """A GGUF: its header, what would be built from it, and all reasons why it cannot be converted."""
+    """A GGUF: its header, what would be built from it, and all reasons why it cannot be converted.
+
+    `corrections` are sentences about what the file says wrongly, and how it is taken.
+    """
 
     file: FileFacts
     plan: PlanFacts | None
     unsupported: tuple[str, ...]
+    corrections: tuple[str, ...] = ()
 
     @property
     def convertible(self) -> bool:
@@ -132,6 +139,7 @@ class GGUFInspection:
         """Return everything as one flat dict."""
         facts = dataclasses.asdict(self.file)
         facts |= {"convertible": self.convertible, "unsupported": list(self.unsupported)}
+        facts["corrections"] = list(self.corrections)
         if self.plan is not None:
             facts |= dataclasses.asdict(self.plan)
             facts["hyperparameters"] = self.plan.hyperparameters.model_dump()
@@ -182,12 +190,13 @@ def read_plan(file: "GGUFFile", options: "ConvertOptions") -> "tuple[GGUFInspect
         plan = ConversionPlan(SourceModel(file), options)
     except UnsupportedModelError as error:
         unsupported.append(str(error))
+    corrections: tuple[str, ...] = ()
     try:
-        Tokenizer.from_gguf(file)
+        corrections = Tokenizer.from_gguf(file).corrections
     except (UnsupportedModelError, GGUFError) as error:
         unsupported.append(str(error))
     facts = PlanFacts.of(plan) if plan is not None else None
-    return GGUFInspection(FileFacts.of(file), facts, tuple(unsupported)), plan
+    return GGUFInspection(FileFacts.of(file), facts, tuple(unsupported), corrections), plan
 
 
 def _text(file: "GGUFFile", key: str) -> str | None:

@@ -97,6 +97,8 @@ def open_artifact(
         except BaseException:
             verifier.close()
             raise
+    for correction in tokenizer.corrections:
+        watch.note(f"{name or path}: {correction}")
     started = recorded_starts(artifact, backend)
     if known is None and started is not None and started.is_long:
         watch.note(f"{started}; `anespec doctor {root}` shows it again")

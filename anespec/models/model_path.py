@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from anespec.gguf.parts import first_part, lasting_path, stem_of
 from anespec.models.cache import ModelCache
 from anespec.models.remote import is_remote, remote_name
 from anespec.models.url.name import path_of
@@ -51,7 +52,7 @@ def _paths(begun: str) -> list[str]:
     except (OSError, RuntimeError):
         return []
     fitting = [name for name in names if name.startswith(tail) and (tail or not name.startswith("."))]
-    models = [name for name in fitting if name.rstrip("/").endswith(SUFFIXES)]
+    models = [name for name in fitting if name.rstrip("/").endswith(SUFFIXES) and first_part(name) == name]
     if not models:
         return []
     return [head + slash + name for name in fitting if name in models or name.endswith("/")]
@@ -80,8 +81,8 @@ def complete_cached(context: click.Context, parameter: click.Parameter, begun: s
 
 def model_name(path: Path) -> str:
     """Return the default name of a model: that of its file or folder without the suffix."""
-    file = remote_name(path) if is_remote(path) else path.resolve().name
-    return file.removesuffix(".gguf").removesuffix(".anespec")
+    file = remote_name(path) if is_remote(path) else lasting_path(path).name
+    return stem_of(file).removesuffix(".anespec")
 
 
 def require_possible(path: Path) -> None:

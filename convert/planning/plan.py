@@ -26,7 +26,7 @@ from anespec.convert.source.facts import (
     MixerFacts,
     ModelFacts,
 )
-from anespec.convert.source.matrix import kind_and_number
+from anespec.convert.source.matrix import block_kind, kind_and_number
 from anespec.convert.source.mixer_facts import PoolKind
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.weights.encoding import Encoding, stored_bytes
@@ -438,7 +438,7 @@ class ConversionPlan:
 
     def _encoding(self, tensor: str, kind: str, width: int) -> Encoding:
         asked = self.options.weights.format_of(kind)
-        kind_there = self.model.file.info(tensor).kind
+        kind_there = block_kind(self.model.file, tensor)
         return choose(asked, width, kind_there, self.options.target).encoding
 
     def tokens_bytes(self) -> int:

@@ -31,7 +31,7 @@ from anespec.convert.source.mixer_facts import ShortConvFacts as ShortConvFacts
 from anespec.convert.source.mixer_facts import SSDFacts as SSDFacts
 from anespec.convert.source.recurrent import read_convolution, read_delta_net, read_ssd
 from anespec.gguf.container import GGUFFile
-from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST
+from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST, Hyperparameters
 from anespec.system.errors import GGUFError, UnsupportedModelError
 
 EMBEDDING = "token_embd.weight"
@@ -132,6 +132,29 @@ class ModelFacts:
     def mlps(self) -> tuple[FeedForwardFacts, ...]:
         """The feed forwards of all layers that have one, in order."""
         return tuple(layer.mlp for layer in self.layers if layer.mlp is not None)
+
+
+def hyperparameters(facts: ModelFacts) -> Hyperparameters:
+    """Return the sizes as the manifest records them; without attention, the heads are a recurrent mixer's."""
+    attention = facts.widest
+    mlp = facts.layers[attention.index].mlp if attention is not None else None
+    mlp = mlp or next(iter(facts.mlps), None)
+    if attention is not None:
+        heads, kv_heads, head_dim = attention.heads, attention.kv_heads, attention.head_dim
+    else:
+        mixer = facts.recurrences[0]
+        heads, kv_heads, head_dim = mixer.heads, mixer.heads, mixer.inner // mixer.heads
+    return Hyperparameters(
+        d=facts.hidden_size,
+        layers=len(facts.layers),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ff=mlp.width if mlp is not None else 0,
+        vocabulary=facts.vocabulary,
+        norm_epsilon=facts.epsilon,
+        trained_context=facts.trained_context,
+    )
 
 
 def read_facts(file: GGUFFile) -> ModelFacts:

@@ -1,5 +1,6 @@
 """Define the projections of a source model, whose rows are read from the GGUF when needed."""
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,10 @@ from numpy.typing import NDArray
 
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import RopeRows
+from anespec.system.errors import GGUFError
+
+OWN_SCALES = (".ffn_gate_inp.", ".ffn_down_exps.")
+"""Weights whose factors belong to the mixture if the router has some."""
 
 
 class MatrixSource(Protocol):
@@ -55,6 +60,55 @@ def neox_order(heads: int, head_rows: int, rotary: range) -> NDArray[np.intp]:
     return (np.arange(heads)[:, None] * head_rows + within).reshape(-1)
 
 
+# NVFP4's blocks hold numbers up to a factor for the whole tensor, or for each expert, which the file has
+# beside the weight: llama.cpp multiplies the product with a weight of any type by it. A factor for
+# activations (`input_scale`) is only of use to a kernel that computes with activations of 4 bits, so it
+# changes nothing here.
+
+
+def companions(weight: str, kind: str) -> tuple[str, str]:
+    """Return the names that factors beside a weight may have; `kind` is `scale` or `input_scale`."""
+    return f"{weight.removesuffix('weight')}{kind}", f"{weight}.{kind}"
+
+
+def weight_scale(file: GGUFFile, weight: str) -> NDArray[np.float32] | None:
+    """Return the factors of a weight's rows: one, or one for each expert; None if the file has none.
+
+    Raises:
+        GGUFError: there are two tensors of factors.
+    """
+    layer = weight.rpartition(".ffn_")[0]
+    if weight.startswith(OWN_SCALES, len(layer)) and f"{layer}.ffn_gate_inp.scale" in file.tensors:
+        # In Gemma 4 these belong to the mixture, whose graph applies them.
+        return None
+    names = [name for name in companions(weight, "scale") if name in file.tensors]
+    if len(names) > 1:
+        raise GGUFError(
+            f"{file.path}: the tensors {names[0]!r} and {names[1]!r} are both factors of {weight!r}; write "
+            "the file again with a current converter"
+        )
+    return file.rows(names[0]).reshape(-1) if names else None
+
+
+def scaled_rows(
+    file: GGUFFile, name: str, rows: slice | NDArray[np.integer] | None = None
+) -> NDArray[np.float32]:
+    """Return rows of a weight as GGUFFile.rows, each times its factor if the weight has factors."""
+    values, scale = file.rows(name, rows), weight_scale(file, name)
+    if scale is None:
+        return values
+    count = math.prod(file.info(name).shape[:-1])
+    places = np.arange(count)[slice(None) if rows is None else rows]
+    factors = scale[places // (count // len(scale))]
+    with np.errstate(all="ignore"):
+        return (values.reshape(len(places), -1) * factors[:, None]).reshape(values.shape)
+
+
+def block_kind(file: GGUFFile, name: str) -> GGMLQuantizationType | None:
+    """Return the type of a weight's blocks; None if it has factors, so that they hold other numbers."""
+    return file.info(name).kind if weight_scale(file, name) is None else None
+
+
 @dataclass(frozen=True)
 class TensorRows:
     """The rows of the tensor `name` that hold a projection."""
@@ -80,6 +134,11 @@ class Matrix:
     def kind(self) -> GGMLQuantizationType:
         """The GGML type in the file."""
         return self.source.file.info(self.name).kind
+
+    @property
+    def block_kind(self) -> GGMLQuantizationType | None:
+        """The GGML type of the blocks if they hold the rows' numbers; see `block_kind`."""
+        return block_kind(self.source.file, self.name)
 
     def rows(self, wanted: slice) -> NDArray[np.float32]:
         """Return rows as float32 (rows, in); raise GGUFError if a value is not finite."""

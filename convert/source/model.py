@@ -34,11 +34,20 @@ from anespec.convert.source.facts import (
     ModelFacts,
     RecurrentFacts,
     ShortConvFacts,
+    hyperparameters,
     read_facts,
 )
 from anespec.convert.source.latent import latent_matrices, latent_norms, latent_rope_rows
 from anespec.convert.source.matrix import Matrix as Matrix
-from anespec.convert.source.matrix import TensorRows, kind_and_number, neox_order, without_ones
+from anespec.convert.source.matrix import (
+    TensorRows,
+    companions,
+    kind_and_number,
+    neox_order,
+    scaled_rows,
+    weight_scale,
+    without_ones,
+)
 from anespec.convert.source.recurrent_tensors import (
     SSM_IN,
     SSM_PARTS,
@@ -55,8 +64,9 @@ from anespec.convert.source.ropes import (
     read_temperature,
 )
 from anespec.gguf.container import GGUFFile
+from anespec.gguf.parts import lasting_path
 from anespec.manifests.schema import Hyperparameters, SourceFile
-from anespec.manifests.store import file_sha256
+from anespec.manifests.store import model_sha256
 from anespec.system.errors import GGUFError, RequestError, UnsupportedModelError
 from anespec.system.formatting import printable
 
@@ -101,26 +111,8 @@ class SourceModel:
 
     @cached_property
     def sizes(self) -> Hyperparameters:
-        """The sizes as the manifest records them; without attention, the heads are a recurrent mixer's."""
-        facts, attention = self.facts, self.facts.widest
-        mlp = facts.layers[attention.index].mlp if attention is not None else None
-        mlp = mlp or next(iter(facts.mlps), None)
-        if attention is not None:
-            heads, kv_heads, head_dim = attention.heads, attention.kv_heads, attention.head_dim
-        else:
-            mixer = facts.recurrences[0]
-            heads, kv_heads, head_dim = mixer.heads, mixer.heads, mixer.inner // mixer.heads
-        return Hyperparameters(
-            d=facts.hidden_size,
-            layers=len(facts.layers),
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            ff=mlp.width if mlp is not None else 0,
-            vocabulary=facts.vocabulary,
-            norm_epsilon=facts.epsilon,
-            trained_context=facts.trained_context,
-        )
+        """The sizes as the manifest records them."""
+        return hyperparameters(self.facts)
 
     def angles(self, attention: AttendingFacts, context: int) -> Angles | None:
         """Return the rope of a layer's attention for a context of `context` tokens; None if it has none.
@@ -134,9 +126,8 @@ class SourceModel:
         return read_temperature(self.file, self.facts, context)
 
     def _check_tensors(self) -> None:
-        expected = set()
-        for name, (shape, optional) in self._expected_shapes():
-            expected.add(name)
+        expected = dict(self._expected_shapes())
+        for name, (shape, optional) in expected.items():
             if optional and name not in self.file.tensors:
                 continue
             found = self.file.info(name).shape
@@ -169,6 +160,7 @@ class SourceModel:
             yield POSITION_EMBEDDING, ((facts.positions, facts.hidden_size), False)
         yield OUTPUT, ((facts.vocabulary, facts.hidden_size), True)
         yield bias_name(OUTPUT), ((facts.vocabulary,), True)
+        yield from self._factors(OUTPUT, 1)
         yield from self._norm_shapes(self.final_norm)
         if (widest := facts.widest) is not None:
             pairs = widest.rotary_dim // 2 or max(each.rotary_dim for each in facts.attentions) // 2
@@ -197,6 +189,7 @@ class SourceModel:
             shape = (counts[name], rows // counts[name]) if name in counts else (rows,)
             yield name, ((*shape, columns[name]), False)
             yield bias_name(name), (shape, True)
+            yield from self._factors(name, counts.get(name, 1))
         if isinstance(layer.mlp, MixtureFacts):
             yield from layer.mlp.other_tensors(layer.index, family.mixture, facts.hidden_size)
         for mixer in layer.mixers:
@@ -207,6 +200,12 @@ class SourceModel:
             yield tensor_name(layer, LAYER_SCALE), ((1,), True)
         if facts.per_layer_width:
             yield tensor_name(layer, INPUT_NORM), ((facts.hidden_size,), False)
+
+    def _factors(self, weight: str, count: int) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+        """Yield the factors that a file may have beside a weight."""
+        weight_scale(self.file, weight)
+        for kind in ("scale", "input_scale"):
+            yield from ((name, ((count,), True)) for name in companions(weight, kind))
 
     def _expected_of_mixer(self, mixer: MixerFacts) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
         """Yield a mixer's tensors that are no projections."""
@@ -397,7 +396,7 @@ class SourceModel:
         Raises:
             RequestError: the path is not UTF-8, so a manifest cannot hold it.
         """
-        path = str(self.file.path.resolve())
+        path = str(lasting_path(self.file.path))
         try:
             path.encode()
         except UnicodeEncodeError:
@@ -406,7 +405,7 @@ class SourceModel:
             name=self.file.path.name,
             read_from=path,
             bytes=self.file.nbytes,
-            sha256=file_sha256(self.file.path),
+            sha256=model_sha256(self.file.path),
             architecture=self.facts.family.architecture,
             quantisation=self.quantisation,
         )
@@ -477,7 +476,7 @@ class SourceModel:
 
     def finite_rows(self, name: str, rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return rows of a tensor as float32, in the given order; raise GGUFError if one is not finite."""
-        return self._finite(name, self.file.rows(name, rows))
+        return self._finite(name, scaled_rows(self.file, name, rows))
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(all="ignore"):

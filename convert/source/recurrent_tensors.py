@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from anespec.convert.source.mixer_facts import DeltaFacts, MixerFacts, RecurrentFacts, SSDFacts
 from anespec.convert.source.recurrent import JOINED_GATES, SSM_NORM
-from anespec.gguf.container import TensorInfo
+from anespec.gguf.mapped_file import TensorInfo
 
 SSM_IN, SSM_OUT, SSM_KERNEL = "ssm_in", "ssm_out", "ssm_conv1d"
 SSM_Z, SSM_XBC, SSM_DT = SSM_PARTS = ("ssm_in.z", "ssm_in.xbc", "ssm_in.dt")

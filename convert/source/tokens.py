@@ -9,7 +9,8 @@ from gguf.gguf_writer import WriterState
 
 from anespec.convert.source.facts import EMBEDDING, POSITION_EMBEDDING
 from anespec.convert.source.model import PER_LAYER_EMBEDDING
-from anespec.gguf.container import NUMPY_TYPES, GGUFFile
+from anespec.gguf.container import GGUFFile
+from anespec.gguf.mapped_file import NUMPY_TYPES
 from anespec.system.errors import GGUFError
 from anespec.system.safe_files import Folder
 

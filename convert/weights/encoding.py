@@ -58,6 +58,11 @@ class SourceMatrix(Protocol):
         ...
 
     @property
+    def block_kind(self) -> GGMLQuantizationType | None:
+        """The GGML type of the blocks; None if the rows are not the blocks' own numbers."""
+        ...
+
+    @property
     def order(self) -> NDArray[np.intp]:
         """The indices of the matrix's rows in the tensor."""
         ...

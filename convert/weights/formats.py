@@ -262,9 +262,9 @@ class Choice:
 
 
 def choose(
-    asked: WeightFormat, width: int, kind: GGMLQuantizationType, target: Target = Target.CPU
+    asked: WeightFormat, width: int, kind: GGMLQuantizationType | None, target: Target = Target.CPU
 ) -> Choice:
-    """Return the encoding of a matrix with rows of `width` numbers, from a tensor of type `kind`.
+    """Return the encoding of a matrix with rows of `width` numbers, from blocks of type `kind`, if any.
 
     It has the format `asked`, with one exception: if the rows are not a whole number of blocks, it is
     int8-channel. A format that `target` does not accept (see targets.fits) is stored as for processors, so
@@ -275,4 +275,5 @@ def choose(
     if asked in BLOCKWISE and width % BLOCK:
         reason = f"rows of {width} are not a whole number of blocks of {BLOCK}"
         return Choice(ENCODINGS[WeightFormat.INT8_CHANNEL], reason)
-    return Choice(REPACKED.get((asked, kind), ENCODINGS[asked]))
+    repacked = None if kind is None else REPACKED.get((asked, kind))
+    return Choice(repacked or ENCODINGS[asked])

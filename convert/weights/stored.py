@@ -82,7 +82,7 @@ class DeferredWeight:
     @cached_property
     def choice(self) -> Choice:
         """The encoding of the projection."""
-        return choose(self.asked, self.source.shape[1], self.source.kind, self.target)
+        return choose(self.asked, self.source.shape[1], self.source.block_kind, self.target)
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -1,8 +1,9 @@
 """Find the special tokens of a vocabulary, and split a text at them.
 
 The rules are llama.cpp's (src/llama-vocab.cpp), also the texts by which a special token is recognized if the
-file does not declare it. There is one exception: in llama.cpp a token with such a text ends generation
-whatever its kind. Qwen2's vocabulary has an ordinary token `</s>`, the end of struck-out text in HTML.
+file does not declare it. Such a token is a control token whatever kind the file gives it. There is one
+exception, unlike in llama.cpp: Qwen2's vocabulary has an ordinary token `</s>`, the end of struck-out text in
+HTML.
 """
 
 import re
@@ -14,6 +15,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.runtime.text.stand_ins import NO_STAND_INS, StandIns
 from anespec.runtime.text.vocabulary import TokenKind, Vocabulary, read_token_id
 from anespec.system.errors import GGUFError
+from anespec.system.formatting import named
 
 END_TEXTS = frozenset({
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
@@ -22,6 +24,9 @@ END_TEXTS = frozenset({
     "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>",
     "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
 })  # fmt: skip
+ORDINARY_TEXTS = frozenset({"</s>"})
+"""Texts of END_TEXTS that a vocabulary may have as ordinary tokens."""
+
 INFILL_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "pre": (
         "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\uff5cfim\u2581begin\uff5c>", "<PRE>",
@@ -47,6 +52,17 @@ TURN_TEXTS = frozenset({"<start_of_turn>", "<|turn>", "[INST]", "[/INST]"})
 _MARKER = re.compile("<[|\uff5c].+[|\uff5c]>", re.DOTALL)
 _OLD_INFILL_KEYS = MappingProxyType({"pre": "prefix", "suf": "suffix", "mid": "middle"})
 END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+_ID_KEYS = (
+    *("bos", "unknown"),
+    *END_KEYS,
+    *(f"fim_{part}" for part in ("pre", "suf", "mid")),
+    *_OLD_INFILL_KEYS.values(),
+)
+"""The keys of ids that are read, without the prefix and `_token_id`."""
+
+SENTENCEPIECE_IDS = MappingProxyType({"unknown": 0, "bos": 1, "eos": 2})
+"""The ids of files with a SentencePiece vocabulary that do not name them."""
 
 _MARKED = (TokenKind.CONTROL, TokenKind.USER_DEFINED)
 _ASCII_SPACES = " \t\n\v\f\r"
@@ -95,50 +111,73 @@ class SpecialIds:
     ends: frozenset[int]
 
 
-def with_control_tokens(vocabulary: Vocabulary) -> Vocabulary:
-    """Return the vocabulary with user-defined tokens that end or structure a text changed to control
-    tokens."""
-    texts = END_TEXTS.union(*INFILL_TEXTS.values())
-    kinds = list(vocabulary.kinds)
-    for id in (vocabulary.ids[text] for text in texts if text in vocabulary.ids):
-        if kinds[id] is TokenKind.USER_DEFINED:
+def with_control_tokens(file: GGUFFile, vocabulary: Vocabulary) -> Vocabulary:
+    """Return the vocabulary in which tokens whose texts end or structure a text are control tokens."""
+    kinds, declared = list(vocabulary.kinds), set(_declared_ids(file, len(vocabulary)).values())
+    for text in END_TEXTS.union(*INFILL_TEXTS.values()):
+        id = vocabulary.ids.get(text)
+        is_ordinary = text in ORDINARY_TEXTS and id not in declared
+        if id is not None and not (is_ordinary and kinds[id] is TokenKind.NORMAL):
             kinds[id] = TokenKind.CONTROL
     return replace(vocabulary, kinds=tuple(kinds))
 
 
+def corrections(file: GGUFFile, said: Vocabulary, used: Vocabulary) -> tuple[str, ...]:
+    """Return a sentence for each thing that a file says wrongly of its special tokens, and how it is taken.
+
+    `said` is the vocabulary as the file has it, `used` the one of `with_control_tokens`.
+    """
+    retyped = [
+        text
+        for text, before, after in zip(said.tokens, said.kinds, used.kinds, strict=True)
+        if before is not after and before is not TokenKind.USER_DEFINED
+    ]
+    keys = [f"tokenizer.ggml.{key}_token_id" for key in _ID_KEYS]
+    outside = [key for key in keys if key in file.metadata and read_token_id(file, key, len(said)) is None]
+    kinds = [f"control tokens that the file types as other ones: {named(retyped)}"] if retyped else []
+    ids = [
+        f"{key} is {file.metadata[key]}, outside the vocabulary of {len(said)} tokens; it is taken as absent"
+        for key in outside
+    ]
+    return (*kinds, *ids)
+
+
 def read_special_ids(file: GGUFFile, vocabulary: Vocabulary) -> SpecialIds:
-    """Return the special ids of `file`; by default 1, 2 and 0 for `llama` files, as in SentencePiece.
+    """Return the special ids of `file`; by default SENTENCEPIECE_IDS for `llama` files.
 
     Raises:
-        GGUFError: a named id is outside the vocabulary.
+        GGUFError: a named id is not an integer.
     """
-    size = len(vocabulary)
-    named = {key: read_token_id(file, f"tokenizer.ggml.{key}_token_id", size) for key in END_KEYS}
-    bos = read_token_id(file, "tokenizer.ggml.bos_token_id", size)
-    unknown = read_token_id(file, "tokenizer.ggml.unknown_token_id", size)
-    if file.text("tokenizer.ggml.model") == "llama" and size > 2:
-        bos = 1 if bos is None else bos
-        unknown = 0 if unknown is None else unknown
-        named["eos"] = 2 if named["eos"] is None else named["eos"]
+    ids = _declared_ids(file, len(vocabulary))
     ends = {
         text: vocabulary.ids[text]
         for text in END_TEXTS
         if text in vocabulary.ids and vocabulary.kinds[vocabulary.ids[text]] in _MARKED
     }
     # In these formats `<|end|>` only ends a message, and `</s>` is not part of the format.
-    if {"<|return|>", "<|call|>"} <= ends.keys() or {"<|flush|>", "<|calls|>"} <= ends.keys():
+    calls = not ends.keys().isdisjoint({"<|call|>", "<|calls|>"})
+    if calls and not ends.keys().isdisjoint({"<|return|>", "<|flush|>"}):
         ends.pop("<|end|>", None)
     if "<|tool_response>" in ends:
         ends.pop("</s>", None)
-    ids = {id for id in named.values() if id is not None}
-    return SpecialIds(bos, named["eos"], unknown, frozenset(ids | set(ends.values())))
+    declared = {id for key in END_KEYS if (id := ids[key]) is not None}
+    return SpecialIds(ids["bos"], ids["eos"], ids["unknown"], frozenset(declared | set(ends.values())))
+
+
+def _declared_ids(file: GGUFFile, size: int) -> dict[str, int | None]:
+    """Return the ids that the metadata names, by key, with defaults; raises like `read_special_ids`."""
+    keys = ("bos", "unknown", *END_KEYS)
+    ids = {key: read_token_id(file, f"tokenizer.ggml.{key}_token_id", size) for key in keys}
+    if file.text("tokenizer.ggml.model") == "llama" and size > 2:
+        ids |= {key: id for key, id in SENTENCEPIECE_IDS.items() if ids[key] is None}
+    return ids
 
 
 def read_infill_ids(file: GGUFFile, vocabulary: Vocabulary) -> InfillIds | None:
     """Return the ids for filling a gap, by the file's metadata or by texts; None if the model has none.
 
     Raises:
-        GGUFError: a named id is outside the vocabulary.
+        GGUFError: a named id is not an integer.
     """
     found = {part: _infill_id(file, vocabulary, part) for part in INFILL_TEXTS}
     prefix, suffix, middle = found["pre"], found["suf"], found["mid"]
@@ -149,16 +188,16 @@ def read_infill_ids(file: GGUFFile, vocabulary: Vocabulary) -> InfillIds | None:
 
 def _infill_id(file: GGUFFile, vocabulary: Vocabulary, part: str) -> int | None:
     keys = [f"fim_{part}", *([_OLD_INFILL_KEYS[part]] if part in _OLD_INFILL_KEYS else [])]
-    named = (read_token_id(file, f"tokenizer.ggml.{key}_token_id", len(vocabulary)) for key in keys)
+    declared = (read_token_id(file, f"tokenizer.ggml.{key}_token_id", len(vocabulary)) for key in keys)
     written = (vocabulary.ids.get(text) for text in INFILL_TEXTS[part])
-    return next((id for id in (*named, *written) if id is not None), None)
+    return next((id for id in (*declared, *written) if id is not None), None)
 
 
 def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool, bool]:
     """Return whether an encoded text begins with BOS, and whether it ends with EOS.
 
     Raises:
-        GGUFError: one is to be added, but the file does not name its token.
+        GGUFError: one is to be added, but the file does not name its token, or none of the vocabulary.
     """
     adds = (
         file.flag("tokenizer.ggml.add_bos_token", bos_default),
@@ -166,9 +205,11 @@ def read_adds(file: GGUFFile, ids: SpecialIds, bos_default: bool) -> tuple[bool,
     )
     for name, add, id in zip(("bos", "eos"), adds, (ids.bos, ids.eos), strict=True):
         if add and id is None:
+            named_id = f"tokenizer.ggml.{name}_token_id" in file.metadata
+            said = "outside the vocabulary" if named_id else "missing"
             raise GGUFError(
                 f"{file.path}: texts must begin or end with {name.upper()}, but "
-                f"'tokenizer.ggml.{name}_token_id' is missing; write the file again with a current converter"
+                f"'tokenizer.ggml.{name}_token_id' is {said}; write the file again with a current converter"
             )
     return adds
 

@@ -22,6 +22,7 @@ from anespec.runtime.text.special_tokens import (
     InfillIds,
     SpecialIds,
     SpecialToken,
+    corrections,
     cut_at_special,
     read_adds,
     read_infill_ids,
@@ -81,8 +82,12 @@ class Tokenizer:
         byte_level: bool,
         chat_template: str | None,
         infill_ids: InfillIds | None = None,
+        corrections: tuple[str, ...] = (),
     ) -> None:
-        """Combine the parts, which `from_gguf` reads from a file."""
+        """Combine the parts, which `from_gguf` reads from a file.
+
+        `corrections` are sentences about what the file says wrongly of its special tokens.
+        """
         self._vocabulary = vocabulary
         self._segmenter = segmenter
         self._special = special
@@ -98,6 +103,7 @@ class Tokenizer:
         self.chat_ends: tuple[str, ...] = ()
         self.chat_is_spaced = False
         self.infill_ids = infill_ids
+        self.corrections = corrections
 
     @classmethod
     def from_gguf(cls, file: GGUFFile) -> Self:
@@ -109,7 +115,8 @@ class Tokenizer:
             GGUFError: the vocabulary is missing or malformed.
             UnsupportedModelError: its kind or its pre-tokenizer is not supported.
         """
-        vocabulary = with_control_tokens(read_vocabulary(file))
+        said = read_vocabulary(file)
+        vocabulary = with_control_tokens(file, said)
         ids = read_special_ids(file, vocabulary)
         model = file.text("tokenizer.ggml.model")
         segmenter: Segmenter
@@ -143,6 +150,7 @@ class Tokenizer:
             byte_level=model == "gpt2",
             chat_template=file.text(template) if template in file.metadata else None,
             infill_ids=read_infill_ids(file, vocabulary),
+            corrections=corrections(file, said, vocabulary),
         )
 
     def with_chat_template(self, template: str, ends: tuple[str, ...] = (), is_spaced: bool = False) -> Self:

@@ -123,20 +123,16 @@ def read_merges(file: GGUFFile, ids: Mapping[str, int]) -> list[tuple[str, str]]
 
 
 def read_token_id(file: GGUFFile, key: str, size: int) -> int | None:
-    """Return the token id of `key`; None if the file does not have the key.
+    """Return the token id of `key`; None if the file does not have the key, or the id is outside a vocabulary
+    of `size` tokens.
 
     Raises:
-        GGUFError: the value is not an id of a vocabulary of `size` tokens.
+        GGUFError: the value is not an integer.
     """
-    if key not in file.metadata:
+    value = file.metadata.get(key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and not 0 <= value < size):
         return None
-    id = file.integer(key)
-    if id >= size:
-        raise GGUFError(
-            f"{file.path}: {key!r} is {id}, outside the vocabulary of {size} tokens; "
-            "write the file again with a current converter"
-        )
-    return id
+    return file.integer(key)
 
 
 def _read_kinds(file: GGUFFile, size: int) -> tuple[TokenKind, ...]:

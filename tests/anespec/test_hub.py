@@ -17,7 +17,7 @@ from anespec.models.downloads import downloads
 from anespec.models.hub.name import HubName
 from anespec.models.model_path import model_name
 from anespec.models.remote import fetch, fetched
-from anespec.system.errors import Interrupted, RequestError, StorageError, UsageError
+from anespec.system.errors import GGUFError, Interrupted, RequestError, StorageError, UsageError
 from anespec.system.progress import ProgressCallbacks
 
 CONTENT = b"GGUF" + bytes(range(256)) * 400
@@ -86,6 +86,53 @@ def test_a_download_is_listed_and_removed_by_its_name(
     assert [file.name for file in downloads()] == ["hf:owner/repo/model.gguf"]
     assert [path.read_bytes() for path in blobs().iterdir()] == [OLD]
     assert fetched(NAME).read_bytes() == CONTENT
+
+
+PARTS = {f"files/big-{number:05}-of-00003.gguf": b"GGUF" + bytes(1000 * number) for number in (1, 2, 3)}
+
+
+def test_all_parts_of_a_model_are_downloaded_beside_each_other(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    hub.repositories["owner/repo"]["main"] |= PARTS
+    first = next(iter(PARTS))
+    found = fetch(Path(f"hf:owner/repo/{first}"))
+    assert found.path.name == "big-00001-of-00003.gguf"
+    assert found.bytes == sum(map(len, PARTS.values()))
+    for name, content in PARTS.items():
+        assert (found.path.parents[1] / name).read_bytes() == content
+    asked = len([each for each in hub.asked if "/resolve/" in each])
+    assert fetched(Path(f"hf:owner/repo/{first}")) == found.path
+    assert len([each for each in hub.asked if "/resolve/" in each]) == asked + 1, "the first alone"
+    hub.status = 503
+    assert fetched(Path(f"hf:owner/repo/{first}")) == found.path
+    (listed,) = downloads()
+    assert (listed.name, listed.bytes) == (f"hf:owner/repo/{first}", found.bytes)
+    listed.remove()
+    assert not downloads()
+
+
+def test_a_download_of_some_parts_is_incomplete(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, second, _ = PARTS
+    hub.repositories["owner/repo"]["main"] |= {name: PARTS[name] for name in (first, second)}
+    with pytest.raises(RequestError, match=r"big-00003-of-00003.gguf"):
+        fetch(Path(f"hf:owner/repo/{first}"))
+    assert [file.finished for file in downloads()] == [False]
+    with pytest.raises(GGUFError, match=r"is part 2 of 3; give the first, files/big-00001-of-00003.gguf"):
+        fetch(Path(f"hf:owner/repo/{second}"))
+
+
+def test_the_parts_are_of_one_commit(hub: Hub) -> None:
+    hub.repositories["owner/repo"]["main"] |= PARTS
+    first, *others = PARTS
+    fetch(Path(f"hf:owner/repo/{first}"))
+    commit = hub.commit("owner/repo", "main")
+    asked = [each.rpartition("resolve/")[2] for each in hub.asked if each.startswith("HEAD")]
+    assert asked == [f"main/{first}", *(f"{commit}/{name}" for name in others)]
 
 
 def test_without_the_hub_what_was_downloaded_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,13 +83,34 @@ def test_what_is_no_model_is_left_out() -> None:
         taken(others)
 
 
-def test_models_in_parts() -> None:
-    parts = [HubFile(f"Q8_0/Model-Q8_0-0000{part}-of-00002.gguf", GB) for part in (1, 2)]
-    assert taken([*parts, *files(Q4_0=1)]) == "Model-Q4_0.gguf"
-    with pytest.raises(RequestError, match="'Q8_0' is split into 2 parts; join them"):
-        taken([*parts, *files(Q4_0=1)], PLENTY, "Q8_0")
-    with pytest.raises(RequestError, match="all its GGUFs are in several parts; join them"):
-        taken(parts)
+PARTS = [HubFile(f"Q8_0/Model-Q8_0-0000{part}-of-00002.gguf", 4 * GB) for part in (1, 2)]
+
+
+def test_a_model_in_parts_is_chosen_as_one_by_its_first() -> None:
+    assert taken(PARTS) == taken([*PARTS, *files(Q4_0=1)]) == PARTS[0].path
+    assert taken([*files(Q4_0=1), *PARTS], quantisation="q8_0") == PARTS[0].path
+    assert choose(HubName("o/r"), PARTS, PLENTY).file.bytes == 8 * GB
+
+
+def test_its_size_is_that_of_all_parts() -> None:
+    listing = [*PARTS, *files(Q4_0=3)]
+    assert taken(listing, 8 * GB) == "Model-Q4_0.gguf"
+    reason = choose(HubName("o/r"), listing, 8 * GB).reason
+    assert reason.startswith("the largest that fits, as its Q8_0 does not fit")
+
+
+def test_a_model_that_lacks_parts_is_none() -> None:
+    assert taken([PARTS[0], *files(Q4_0=1)]) == "Model-Q4_0.gguf"
+    lacks = "the repository lacks parts of Q8_0/Model-Q8_0-00001-of-00002.gguf; choose another one"
+    with pytest.raises(RequestError, match=lacks):
+        taken([PARTS[1], *files(Q4_0=1)], PLENTY, "Q8_0")
+    with pytest.raises(RequestError, match=lacks):
+        taken([PARTS[1]])
+
+
+def test_joined_parts_are_taken_before_the_parts() -> None:
+    joined = HubFile("Q8_0/Model-Q8_0.gguf", 8 * GB)
+    assert taken([*PARTS, joined]) == joined.path
 
 
 def test_several_that_may_be_meant() -> None:

@@ -17,12 +17,12 @@ import anespec.models.cache as preparing
 from anespec import __version__
 from anespec.cli.verbs.cache import list_models, remove_models
 from anespec.manifests.schema import SCHEMA_VERSION, Target
-from anespec.manifests.store import file_sha256
+from anespec.manifests.store import file_sha256, model_sha256
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.models.cache import ModelCache, prepare_model, resolve_artifact
 from anespec.models.conversion import USUAL_SEQUENCES, Build, Entry, free_name
 from anespec.models.fetched import Display
-from anespec.system.errors import ArtifactError, GoldenGateError, RequestError, StorageError
+from anespec.system.errors import ArtifactError, GGUFError, GoldenGateError, RequestError, StorageError
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.system.user_folders import private_folder
 
@@ -36,6 +36,7 @@ class Maker:
 
     def __init__(self) -> None:
         self.made: list[str] = []
+        self.hash: Callable[[Path], str] = file_sha256
         self.before_writing: Callable[[], None] = lambda: None
 
     def __call__(
@@ -50,7 +51,7 @@ class Maker:
         output.mkdir(exist_ok=True)
         (output / "weights").write_bytes(gguf.read_bytes())
         return Entry(
-            name=gguf.stem, source_sha256=file_sha256(gguf), source_bytes=4, quantisation="Q8_0",
+            name=gguf.stem, source_sha256=self.hash(gguf), source_bytes=4, quantisation="Q8_0",
             weights=("fp16",), bytes=4, target=build.target, context=build.context or 64,
             version=__version__, schema_version=SCHEMA_VERSION, sequences=build.built_sequences,
             weight_choice=str(build.weights), usual_context=build.context is None,
@@ -101,6 +102,20 @@ def test_other_content_and_other_choices_are_other_models(
     model.write_bytes(b"GGUF two")
     places.add(ask(cache, model))
     assert len(places) == len(maker.made) == 4
+
+
+def test_a_change_of_any_part_is_another_model(cache: ModelCache, maker: Maker, tmp_path: Path) -> None:
+    first, second = (tmp_path / f"tiny-0000{number}-of-00002.gguf" for number in (1, 2))
+    for path in (first, second):
+        path.write_bytes(b"GGUF one")
+    maker.hash = model_sha256
+    place = ask(cache, first)
+    assert ask(cache, first) == place
+    second.write_bytes(b"GGUF two")
+    assert ask(cache, first) != place
+    second.unlink()
+    with pytest.raises(GGUFError, match=r"tiny-00002-of-00002.gguf is missing beside it"):
+        ask(cache, first)
 
 
 def test_two_at_once_convert_once(cache: ModelCache, model: Path, maker: Maker) -> None:

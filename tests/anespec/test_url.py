@@ -15,8 +15,11 @@ from click.testing import CliRunner
 from commands import CommandResult, command_of
 from file_server import FileServer, downloading_from, place
 from filelock import FileLock
+from gguf_parts import write_parts
 
 from anespec.cli.verbs.cache import list_models, remove_models
+from anespec.gguf.container import GGUFFile
+from anespec.gguf.parts import part_paths
 from anespec.models.model_path import model_name
 from anespec.models.remote import fetch, fetched, is_remote
 from anespec.models.url.name import UrlName, path_of
@@ -36,6 +39,20 @@ def server(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     with downloading_from(gguf.read_bytes(), tmp_path / "cache", monkeypatch) as facts:
         yield facts
+
+
+def test_all_parts_of_a_model_are_brought(server: FileServer, gguf: Path, tmp_path: Path) -> None:
+    paths = part_paths(write_parts(gguf, tmp_path, 2, stem="big"))
+    server.others = {f"/files/{path.name}": path.read_bytes() for path in paths}
+    found = fetch(place(server, f"/files/{paths[0].name}"))
+    assert found.bytes == sum(path.stat().st_size for path in paths)
+    with GGUFFile(found.path) as file, GGUFFile(gguf) as whole:
+        assert file.tensors.keys() == whole.tensors.keys()
+    assert fetch(place(server, f"/files/{paths[0].name}")).bytes == 0
+    with pytest.raises(GGUFError, match=r"is part 2 of 2; give the first, /files/big-00001-of-00002.gguf"):
+        fetch(place(server, f"/files/{paths[1].name}"))
+    with pytest.raises(UsageError, match="the model has 2 parts, and what stands after # is the hash of one"):
+        fetch(place(server, f"/files/{paths[0].name}#sha256={'0' * 64}"))
 
 
 def left(tmp_path: Path) -> list[str]:

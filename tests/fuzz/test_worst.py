@@ -200,8 +200,9 @@ SPEECH: dict[str, tuple[Form, str]] = {
     "a pre-tokenizer of a megabyte": (key("tokenizer.ggml.pre", string("z" * 2**20)), "is not supported"),
     "a pre-tokenizer that clears the screen": (key("tokenizer.ggml.pre", string("\x1b[2J")), r"\\x1b\[2J"),
     "a tokenizer of a megabyte": (key("tokenizer.ggml.model", string("z" * 2**20)), "is not supported"),
-    "an end outside the vocabulary": (
-        size("tokenizer.ggml.eos_token_id", 2**32 - 1), "outside the vocabulary"),
+    "an end outside the vocabulary that is to be added": (
+        size("tokenizer.ggml.eos_token_id", 2**32 - 1)
+        .with_value("tokenizer.ggml.add_eos_token", Value(BOOL, (b"\x01",))), "is outside the vocabulary"),
     "scores that are missing": (key("tokenizer.ggml.model", string("llama")), "scores"),
 }  # fmt: skip
 

@@ -23,6 +23,10 @@ class ArraySource:
         return self.values.shape[0], self.values.shape[1]
 
     @property
+    def block_kind(self) -> GGMLQuantizationType:
+        return self.kind
+
+    @property
     def order(self) -> NDArray[np.intp]:
         return np.arange(len(self.values))
 

@@ -15,7 +15,8 @@ from anespec.models.url.name import path_of
 
 @dataclass
 class FileServer:
-    """What is served at any path below /files/; /moved/ redirects there, /away leads to `away`.
+    """What is served at any path below /files/; /moved/ redirects there, /away leads to `away`. `others` are
+    served at theirs.
 
     `drops`: after how many bytes the next answers break off, one each. `lengths` says whether an answer has
     its length, else it comes in chunks; `said_bytes` stands in place of the true one. `linked` is a hash as
@@ -24,6 +25,7 @@ class FileServer:
     """
 
     content: bytes
+    others: dict[str, bytes] = field(default_factory=dict)
     etag: str | None = '"one"'
     modified: str | None = None
     ranges: bool = True
@@ -70,7 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._give()
 
     def _give(self) -> None:
-        facts, content = self.server_facts, self.server_facts.content
+        facts = self.server_facts
+        content = facts.others.get(self.path, facts.content)
         said = {"ETag": facts.etag, "Last-Modified": facts.modified}
         headers = {name: value for name, value in said.items() if value is not None}
         asked = self.headers["Range"]

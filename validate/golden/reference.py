@@ -55,8 +55,8 @@ from anespec.convert.source.model import (
 )
 from anespec.gguf.container import GGUFFile
 from anespec.validate.golden.reference_latent import latent_rows
+from anespec.validate.golden.reference_layers import FileMatrices, LayerReader, Matrices
 from anespec.validate.golden.reference_layers import Layer as Layer
-from anespec.validate.golden.reference_layers import LayerReader, Matrices
 from anespec.validate.golden.reference_parts import (
     Caches,
     LayerCache,
@@ -109,7 +109,8 @@ class Reference:
         """
         self._model = SourceModel(file)
         self._context = context
-        self._reader = LayerReader(file, matrices or file, self._model, context, resident_layers)
+        own = FileMatrices(file)
+        self._reader = LayerReader(file, matrices or own, self._model, context, resident_layers)
         self.facts = self._model.facts
 
     def caches(self) -> Caches:

@@ -22,6 +22,7 @@ from anespec.convert.source.facts import (
     ShortConvFacts,
 )
 from anespec.convert.source.latent import latent_norms
+from anespec.convert.source.matrix import scaled_rows
 from anespec.convert.source.model import (
     CONV_KERNEL,
     INPUT_NORM,
@@ -66,6 +67,17 @@ class Matrices(Protocol):
     def rows(self, name: str, rows: slice | None = None) -> Floats:
         """Return rows of a tensor in the GGUF's order, float32 (rows, in)."""
         ...
+
+
+@dataclass(frozen=True)
+class FileMatrices:
+    """The projections of a GGUF."""
+
+    file: GGUFFile
+
+    def rows(self, name: str, rows: slice | None = None) -> Floats:
+        """Return rows of a tensor; see Matrices."""
+        return scaled_rows(self.file, name, rows)
 
 
 class LayerReader:

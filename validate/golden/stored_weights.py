@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from anespec.convert.source.matrix import scaled_rows
 from anespec.gguf.container import GGUFFile
 from anespec.gguf.element_types import ElementType
 from anespec.manifests.schema import Manifest, RopeRows, Shard, StoredTensor
@@ -158,7 +159,7 @@ class StoredWeights:
                 return 0.0, 0.0
             if not new.all():
                 values, places = values[new], places[new]
-            expected = self._source.rows(tensor.tensor, places).reshape(-1)
+            expected = scaled_rows(self._source, tensor.tensor, places).reshape(-1)
             difference = values.reshape(-1) - expected
             return float(np.dot(expected, expected)), float(np.dot(difference, difference))
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
+from anespec.gguf.parts import lasting_path
 from anespec.manifests.schema import Target
 from anespec.runtime.backends.worker.sharing import WorkerLimits
 from anespec.system.errors import AnespecError, StorageError
@@ -53,7 +54,7 @@ class ArtifactBench:
         self, model: SourceModel, target: Target, context: int, work: Path, machine: Machine
     ) -> None:
         self.model = model
-        self.gguf = model.file.path.resolve()
+        self.gguf = lasting_path(model.file.path)
         self.target = target
         self.context = context
         self.work = work

@@ -16,6 +16,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import Record
+from anespec.manifests.store import model_sha256
 from anespec.runtime.backends import resolve_backend
 from anespec.system.errors import StorageError
 from anespec.system.machine import machine_name
@@ -154,7 +155,7 @@ def tune(
         model = SourceModel(file)
         plan = ConversionPlan(model, ConvertOptions(target=options.target, context=options.context))
         heading = Heading(
-            model_sha256=KnownHashes().file(gguf),
+            model_sha256=model_sha256(gguf, KnownHashes().file),
             machine=machine_name(),
             backend=backend,
             version=__version__,

@@ -12,12 +12,13 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
+from anespec.gguf.parts import part_paths
 from anespec.manifests.schema import Target
 from anespec.system.errors import AnespecError, StorageError
 
 LAYER = "blk."
-MADE_BY_WRITER = ("GGUF.", "general.architecture")
-"""The prefixes of keys that the writer adds itself."""
+NOT_COPIED = ("GGUF.", "general.architecture", "split.")
+"""The prefixes of keys that the writer adds itself, and of those of a part."""
 
 PER_LAYER = (
     "attention.head_count",
@@ -37,7 +38,8 @@ def write_first_layers(source: Path, layers: int, path: Path) -> Path:
     Raises:
         StorageError: the file cannot be written.
     """
-    reader = GGUFReader(source)
+    readers = [GGUFReader(part) for part in part_paths(source)]
+    reader = readers[0]
     architecture = str(reader.fields["general.architecture"].contents())
     writer = GGUFWriter(path, architecture)
     try:
@@ -45,7 +47,7 @@ def write_first_layers(source: Path, layers: int, path: Path) -> Path:
             value = _first_of(field, architecture, layers)
             kind, *inner = field.types
             writer.add_key_value(field.name, value, kind, inner[0] if inner else None)
-        tensors = [tensor for tensor in reader.tensors if _layer_of(tensor.name) < layers]
+        tensors = [tensor for part in readers for tensor in part.tensors if _layer_of(tensor.name) < layers]
         for tensor in tensors:
             writer.add_tensor_info(
                 tensor.name, tensor.data.shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type
@@ -95,7 +97,7 @@ def _plans(gguf: Path, target: Target) -> bool:
 
 def _copied(reader: GGUFReader) -> Iterator[ReaderField]:
     for field in reader.fields.values():
-        if not field.name.startswith(MADE_BY_WRITER):
+        if not field.name.startswith(NOT_COPIED):
             yield field
 
 

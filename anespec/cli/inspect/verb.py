@@ -222,7 +222,8 @@ def _show(facts: dict[str, Any]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     quantisation = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in facts["quantisation"].items())
-    table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])})")
+    parts = f" in {counted(facts['parts'], 'part')}" if facts["parts"] > 1 else ""
+    table.add_row("file", f"{facts['file']} ({bytes_text(facts['bytes'])}{parts})")
     name, architecture = (printable(facts[key] or "unnamed") for key in ("name", "architecture"))
     family = f": {facts['family']}" if "family" in facts else ""
     table.add_row("model", f"{name}, architecture {architecture}{family}")
@@ -264,6 +265,8 @@ def _show(facts: dict[str, Any]) -> None:
         )
         if facts["beyond_training"]:
             table.add_row("note", "the context is longer than the model was trained for", style="yellow")
+    for correction in facts["corrections"]:
+        table.add_row("corrected", correction, style="yellow")
     for problem in facts["unsupported"]:
         table.add_row("unsupported", problem, style="red")
     out().print(table)

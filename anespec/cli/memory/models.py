@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anespec.gguf.parts import stem_of
 from anespec.models.model_path import model_name
 from anespec.models.vocabularies import read_tokenizer
 from anespec.system.errors import AnespecError, RequestError
@@ -76,7 +77,7 @@ def known_key(store: "DraftMemoryStore", text: str) -> str | None:
         key
         for key in store.vocabularies()
         if (len(text) >= SHORTEST_KEY and key.startswith(text))
-        or text.removesuffix(".gguf") in {model.name for model in store.models(key)}
+        or stem_of(text) in {model.name for model in store.models(key)}
     ]
     if len(found) > 1:
         raise RequestError(

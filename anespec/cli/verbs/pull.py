@@ -7,6 +7,7 @@ import click
 
 from anespec.cli.console import json_option, out, print_json, watcher
 from anespec.cli.option_flags import flags_of, read_flags
+from anespec.manifests.store import model_bytes
 from anespec.models.fetched import Fetched
 from anespec.models.model_path import ModelPath
 from anespec.models.remote import fetch
@@ -91,7 +92,7 @@ def _facts(model: Path, found: Fetched, artifact: Path | None) -> dict[str, Any]
         "file": str(found.path),
         "origin": found.origin,
         "reason": found.reason,
-        "bytes": found.path.stat().st_size,
+        "bytes": model_bytes(found.path),
         "downloaded_bytes": found.bytes,
         "artifact": None if artifact is None else str(artifact),
     }

@@ -6,6 +6,7 @@ nothing. A smaller file has lost precision that no conversion restores, and take
 
 import errno
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from anespec.gguf.parts import SUFFIX, PartName, first_part, stem_of
 from anespec.models.hub.name import HubName, is_plain
 from anespec.models.hub.request import MAIN, ask_hub, following, hub_url
 from anespec.models.memory_limit import USUAL_FACTOR
 from anespec.models.url.connection import Broken
 from anespec.system.errors import RequestError, StorageError
-from anespec.system.formatting import bytes_text, counted, named, printable, quoted
+from anespec.system.formatting import LONGEST_REASON, bytes_text, named, printable, quoted
 from anespec.system.safe_files import Folder, read_bounded
 
 # The cache of huggingface_hub, in its own layout, so that other programs find the files.
@@ -125,13 +127,15 @@ _QUANTISATION = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:(?:IQ|TQ|Q)\d(?:_[0-9A-Z]+)*|MXFP4(?:_MOE)?|BF16|F16|FP16|F32|FP32))(?=[-._]|$)",
     re.IGNORECASE,
 )
-_PART = re.compile(r"-\d{5}-of-(?P<parts>\d{5})\.gguf$")
 _OTHER_FILES = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a repository: its path in the repository, and its size in bytes."""
+    """A file of a repository: its path in the repository, and its size in bytes.
+
+    A model in parts is one, too: it has the path of the first part and the size of all together.
+    """
 
     path: str
     bytes: int
@@ -139,7 +143,7 @@ class HubFile:
     @cached_property
     def quantisation(self) -> str | None:
         """Return the quantisation in the file's name, in capitals; None if there is none."""
-        found = _QUANTISATION.findall(self.path.rpartition("/")[2].removesuffix(".gguf"))
+        found = _QUANTISATION.findall(stem_of(self.path).rpartition("/")[2])
         return found[-1].upper() if found else None
 
     @property
@@ -156,12 +160,6 @@ class HubFile:
         """Return roughly the bytes that the model takes in use."""
         grown = CONVERTED_BITS / self.bits if self.bits else 1.0
         return int(USUAL_FACTOR * self.bytes * max(1.0, grown))
-
-    @property
-    def parts(self) -> int:
-        """Return the number of files that the model is split into."""
-        found = _PART.search(self.path)
-        return 1 if found is None else int(found["parts"])
 
     @property
     def is_model(self) -> bool:
@@ -185,16 +183,19 @@ def choose(name: HubName, files: Sequence[HubFile], memory: int) -> Choice:
         RequestError: there is no such file, there are several, or none fits; the message lists what there is.
     """
     models = [file for file in files if file.is_model]
-    whole = [file for file in models if file.parts == 1]
     if not models:
         raise RequestError(f"{name}: the repository has no GGUF of a language model")
+    whole, lacking_parts = _whole_models(models)
     if name.quantisation is not None:
         found = _called(name.quantisation, whole)
         if not found:
-            raise RequestError(f"{name}: {_none_called(name.quantisation, models, whole)}")
+            if broken := _called(name.quantisation, lacking_parts):
+                raise _lacks_parts(name, broken[0])
+            has = named(_kinds(whole) or _paths(models))
+            raise RequestError(f"{name}: the repository has no {quoted(name.quantisation)}; it has {has}")
         return Choice(_only(name, found), "as asked for")
     if not whole:
-        raise RequestError(f"{name}: all its GGUFs are in several parts; {_JOIN}")
+        raise _lacks_parts(name, lacking_parts[0])
     fitting = [file for file in whole if file.memory <= memory]
     if not fitting:
         least = min(whole, key=lambda file: file.memory)
@@ -218,7 +219,29 @@ def choose(name: HubName, files: Sequence[HubFile], memory: int) -> Choice:
     return Choice(file, f"the largest that fits, as {lacking}{_others(name, whole)}")
 
 
-_JOIN = "join them with llama.cpp's `llama-gguf-split --merge`, and give the file"
+def _whole_models(files: Sequence[HubFile]) -> tuple[list[HubFile], list[HubFile]]:
+    """Return the models of which all parts are listed, and those of which some are missing; each once."""
+    sizes: dict[str, dict[str, int]] = defaultdict(dict)
+    paths = {file.path for file in files}
+    for file in files:
+        part = PartName.parse(file.path)
+        if part is not None and f"{part.stem}{SUFFIX}" in paths:
+            # The repository also has the parts joined.
+            continue
+        sizes[first_part(file.path)][file.path] = file.bytes
+    whole: list[HubFile] = []
+    lacking: list[HubFile] = []
+    for path, parts in sizes.items():
+        part = PartName.parse(path)
+        is_whole = part is None or len(parts) == part.count
+        (whole if is_whole else lacking).append(HubFile(path, sum(parts.values())))
+    return whole, lacking
+
+
+def _lacks_parts(name: HubName, file: HubFile) -> RequestError:
+    return RequestError(
+        f"{name}: the repository lacks parts of {printable(file.path, LONGEST_REASON)}; choose another one"
+    )
 
 
 def _called(quantisation: str, files: Sequence[HubFile]) -> list[HubFile]:
@@ -226,12 +249,6 @@ def _called(quantisation: str, files: Sequence[HubFile]) -> list[HubFile]:
     wanted = quantisation.upper()
     exact = [file for file in files if file.quantisation == wanted]
     return exact or [file for file in files if (file.quantisation or "").removeprefix("UD-") == wanted]
-
-
-def _none_called(quantisation: str, models: Sequence[HubFile], whole: Sequence[HubFile]) -> str:
-    if parts := _called(quantisation, models):
-        return f"{quoted(quantisation)} is split into {counted(parts[0].parts, 'part')}; {_JOIN}"
-    return f"the repository has no {quoted(quantisation)}; it has {named(_kinds(whole) or _paths(models))}"
 
 
 def _only(name: HubName, files: Sequence[HubFile]) -> HubFile:

@@ -15,6 +15,7 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anespec.gguf.parts import part_names
 from anespec.models.fetched import Display, Fetched, require_room
 from anespec.models.hub.choice import COMMIT, HubCache
 from anespec.models.hub.name import HubName
@@ -57,11 +58,12 @@ class _Facts:
 
 
 def fetch_from_hub(name: HubName, watch: ProgressCallbacks) -> Fetched:
-    """Download a file of the hub if needed, and return its local path.
+    """Download a file of the hub if needed, and return its local path; of a model in parts, all parts.
 
     If `name` has no file, the best file of the repository is chosen.
 
     Raises:
+        GGUFError: the file is a part other than the first.
         MissingPackageError: huggingface_hub is not installed.
         RequestError: the hub has no such file, or this user has no access to it.
         StorageError: the hub cannot be reached or contradicts itself, or writing to the disk fails.
@@ -70,7 +72,12 @@ def fetch_from_hub(name: HubName, watch: ProgressCallbacks) -> Fetched:
     reason = None
     if name.file is None:
         name, reason = _chosen(name, watch)
-    path, came = _fetched(name, watch.shares)
+    assert name.file is not None
+    _, *others = part_names(name.file, name)
+    path, commit, came = _fetched(name, watch.shares)
+    for file in others:
+        # The hub's repository may change meanwhile; all parts are of one commit.
+        came += _fetched(HubName(name.repo, file, commit), watch.shares)[2]
     return Fetched(path, str(name), reason, came)
 
 
@@ -86,28 +93,29 @@ def _chosen(name: HubName, watch: ProgressCallbacks) -> tuple[HubName, str]:
     return HubName(name.repo, choice.file.path, name.revision), choice.reason
 
 
-def _fetched(name: HubName, display: Display) -> tuple[Path, int]:
-    """Return the path of a named file, and the number of bytes downloaded now."""
+def _fetched(name: HubName, display: Display) -> tuple[Path, str, int]:
+    """Return the path of a named file, its commit, and the number of bytes downloaded now."""
     assert name.file is not None
     cache = HubCache.of(name)
-    before = cache.file(cache.commit(name.revision), name.file)
-    if before is not None and name.revision is not None and COMMIT.fullmatch(name.revision):
-        return before, 0
+    commit = cache.commit(name.revision)
+    before = cache.file(commit, name.file)
+    if before is not None and commit is not None and commit == name.revision:
+        return before, commit, 0
     try:
         with display(f"asking the hub for {name.name}"):
             facts = _facts(name)
     except NotThere:
         raise
     except AnespecError as error:
-        if before is None:
+        if before is None or commit is None:
             raise
         _log.info("%s; what was downloaded before is used", error)
-        return before, 0
+        return before, commit, 0
     if (here := cache.file(facts.commit, name.file)) is not None:
         # The cache may be read-only for this user.
         with suppress(OSError, StorageError):
             cache.remember(name.revision, facts.commit)
-        return here, 0
+        return here, facts.commit, 0
     try:
         with cache.blobs() as blobs:
             came = _download_blob(name, facts, blobs, display)
@@ -116,7 +124,7 @@ def _fetched(name: HubName, display: Display) -> tuple[Path, int]:
     except OSError as error:
         where = cache.root / cache.repository
         raise StorageError(f"{where}: cannot be written ({error.strerror or error})") from error
-    return path, came
+    return path, facts.commit, came
 
 
 def _facts(name: HubName) -> _Facts:

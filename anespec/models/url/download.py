@@ -4,12 +4,15 @@ CACHE/anespec/downloads/urls/KEY/NAME.gguf     the file; KEY follows from the UR
 CACHE/anespec/downloads/urls/KEY/kept.json     what the server said about it
 CACHE/anespec/downloads/urls/KEY/partial       the bytes downloaded so far
 CACHE/anespec/downloads/urls/KEY/partial.json  what the server said about these
+
+Of a model in parts, each part is a download of its own; links to the others lie beside the first.
 """
 
 import hashlib
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,17 +51,36 @@ _log = logging.getLogger(__name__)
 
 
 def fetch_url(name: UrlName, watch: ProgressCallbacks, allow_http: bool = False) -> Fetched:
-    """Return the local path of the file at a URL; download the file if necessary.
+    """Return the local path of the file at a URL; download the file, or all parts of the model, if necessary.
 
     A file that was downloaded before is used if it is still the newest, or if the server cannot be reached.
 
     Raises:
-        UsageError: the file would come over plain HTTP from another machine.
+        UsageError: the file would come over plain HTTP from another machine, or a hash is given for several
+            files.
         RequestError: there is no such file, or it is not public.
         GGUFError: the downloaded file is not a complete GGUF.
         StorageError: the server cannot be reached or contradicts itself, or writing to the disk fails.
         Interrupted: ^C was pressed; the bytes that the next run can resume from are kept.
     """
+    first, *others = [_fetch_file(part, watch, allow_http) for part in name.parts]
+    if others:
+        _link_beside(first.path, [other.path for other in others])
+    return replace(first, bytes=first.bytes + sum(other.bytes for other in others))
+
+
+def _link_beside(first: Path, others: Sequence[Path]) -> None:
+    """Link the other parts of a model, which are downloads of their own, into the folder of the first."""
+    try:
+        with own_folder(first.parent, lambda: None) as folder:
+            for path in others:
+                folder.replace_link(path.name, f"../{path.parent.name}/{path.name}")
+    except OSError as error:
+        raise StorageError(f"{first.parent}: cannot be written ({error.strerror})") from error
+
+
+def _fetch_file(name: UrlName, watch: ProgressCallbacks, allow_http: bool) -> Fetched:
+    """Return the local path of one file; see `fetch_url`."""
     path = cache_folder() / FOLDER / hashlib.sha256(name.url.encode()).hexdigest()[:16]
     with own_folder(path, lambda: watch.note(f"{name}: another anespec downloads it; waiting")) as folder:
         download = _Download(name, folder, path, watch, allow_http)
@@ -259,7 +281,7 @@ class _Download:
 
     def _finish(self) -> None:
         """Check the downloaded file, and rename it."""
-        from anespec.gguf.container import GGUFFile
+        from anespec.gguf.mapped_file import MappedFile
 
         facts = Facts.read(self.folder, PARTIAL_FACTS, self.name.url) or Facts(url=self.name.url)
         wanted, found = self.name.sha256 or facts.sha256, file_sha256(self.partial)
@@ -271,8 +293,7 @@ class _Download:
                 "it is removed"
             )
         try:
-            with GGUFFile(self.partial):
-                pass
+            MappedFile(self.partial).close()
         except GGUFError as error:
             self._drop()
             reason = printable(str(error).replace(f"{self.partial}: ", ""), LONGEST_REASON)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote, unquote, urlsplit
 
+from anespec.gguf.parts import part_names
 from anespec.system.errors import UsageError
 from anespec.system.formatting import LONGEST_REASON, printable, quoted
 
@@ -70,6 +71,24 @@ class UrlName:
         last = unquote(urlsplit(self.url).path).rpartition("/")[2]
         plain = _UNUSUAL_CHARACTER.sub("_", last).lstrip(".").removesuffix(".gguf")[:LONGEST_NAME]
         return f"{plain or 'model'}.gguf"
+
+    @property
+    def parts(self) -> "tuple[UrlName, ...]":
+        """Return the URLs of all files of the model.
+
+        Raises:
+            UsageError: one hash is given for several files.
+            GGUFError: the file is a part other than the first, or has too many.
+        """
+        parts = urlsplit(self.url)
+        if len(paths := part_names(parts.path, self)) == 1:
+            return (self,)
+        if self.sha256 is not None:
+            raise UsageError(
+                f"{self}: the model has {len(paths)} parts, and what stands after # is the hash of one file; "
+                "leave it out"
+            )
+        return tuple(UrlName(parts._replace(path=path).geturl()) for path in paths)
 
     @property
     def is_private(self) -> bool:

@@ -42,9 +42,10 @@ def test_the_vocabularies_that_the_cases_break(written: Written) -> None:
     assert (bpe.bos_id, bpe.eos_id, bpe.end_ids) == (None, None, {4})
 
 
-def test_without_kinds_every_token_is_normal(written: Written) -> None:
+def test_without_kinds_every_token_is_normal_but_those_that_end_a_text(written: Written) -> None:
     without = {key: value for key, value in BPE.items() if not key.endswith("token_type")}
-    assert read(written(without)).token_bytes(4) == b"<|endoftext|>"
+    tokenizer = read(written(without))
+    assert (tokenizer.token_bytes(3), tokenizer.token_bytes(4), tokenizer.end_ids) == (b"abb", b"", {4})
 
 
 def test_an_empty_token_gets_a_name(written: Written) -> None:
@@ -67,8 +68,6 @@ def test_an_empty_token_gets_a_name(written: Written) -> None:
         (SPM, "token_type", [1, 1], "2 entries for 264 tokens"),
         (SPM, "token_type", [9] * 264, "unknown kind 9"),
         (SPM, "token_type", [6] * 264, "not have the form <0xHH>"),
-        (SPM, "bos_token_id", 264, "is 264, outside the vocabulary of 264"),
-        (SPM, "eos_token_id", 1 << 31, "outside the vocabulary"),
         (SPM, "eot_token_id", "a", "not a non-negative integer"),
         (SPM, "model", None, "is missing"),
         (BPE, "merges", None, "missing, empty or not a list of strings"),
@@ -90,6 +89,30 @@ def test_malformed(base: dict[str, Any], key: str, value: Any, message: str, wri
     assert message in str(error.value)
     assert str(error.value).startswith(str(path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("id", [264, 10**6, 2**32 - 1])
+def test_an_id_outside_the_vocabulary_is_absent(id: int, written: Written) -> None:
+    named = dict.fromkeys((f"tokenizer.ggml.{key}_token_id" for key in ("bos", "eot", "fim_pre")), id)
+    tokenizer = read(written(SPM | named))
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.end_ids) == (1, 2, {2})
+    assert tokenizer.encode("ab") == [1, 263]
+    assert tokenizer.corrections == tuple(
+        f"{key} is {id}, outside the vocabulary of 264 tokens; it is taken as absent" for key in named
+    )
+
+
+def test_a_negative_id_is_absent(written: Written) -> None:
+    with GGUFFile(written(SPM)) as file:
+        file.metadata["tokenizer.ggml.eos_token_id"] = -1
+        tokenizer = Tokenizer.from_gguf(file)
+    assert (tokenizer.eos_id, len(tokenizer.corrections)) == (2, 1)
+
+
+def test_an_id_outside_the_vocabulary_that_is_needed_is_refused(written: Written) -> None:
+    needed = {"tokenizer.ggml.bos_token_id": 10**6, "tokenizer.ggml.add_bos_token": True}
+    with pytest.raises(GGUFError, match=r"'tokenizer.ggml.bos_token_id' is outside the vocabulary; write"):
+        read(written(BPE | needed))
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,12 @@ def test_ids_around_a_gap(
     [
         ({"<|im_end|>": CONTROL, "<|im_start|>": CONTROL}, {3}),
         ({"<|im_end|>": USER_DEFINED}, {3}),
-        ({"<|im_end|>": NORMAL}, set()),
+        ({"<|im_end|>": NORMAL}, {3}),
+        ({"<end_of_turn>": NORMAL, "<|eot_id|>": 0, "<|eom_id|>": 5, "[EOT]": 2}, {3, 4, 5, 6}),
+        ({"</s>": NORMAL}, set()),
+        ({"<|end|>": NORMAL, "<|return|>": NORMAL, "<|call|>": NORMAL}, {4, 5}),
+        ({"<|end|>": CONTROL, "<|calls|>": NORMAL, "<|flush|>": CONTROL}, {4, 5}),
+        ({"<|end|>": CONTROL, "<|call|>": CONTROL, "<|flush|>": CONTROL}, {4, 5}),
         ({"<|end|>": CONTROL, "<|return|>": CONTROL, "<|call|>": CONTROL}, {4, 5}),
         ({"<|end|>": CONTROL, "<|return|>": CONTROL}, {3, 4}),
         ({"</s>": CONTROL, "<|tool_response>": CONTROL}, {4}),
@@ -102,6 +107,28 @@ def test_named_end_ids_count_whatever_their_text(written: Written) -> None:
     named = {"tokenizer.ggml.eot_token_id": 0, "tokenizer.ggml.eom_token_id": 1}
     tokenizer = read(written(vocabulary({"<x>": CONTROL}) | named | {"tokenizer.ggml.eos_token_id": 3}))
     assert tokenizer.end_ids == {0, 1, 3}
+
+
+def test_an_ordinary_end_token_is_a_control_token(written: Written) -> None:
+    """Spelled in a prompt it is one token, where control tokens are allowed; in an answer it is not shown."""
+    tokenizer = read(written(vocabulary({"<|im_end|>": NORMAL, "<|fim_middle|>": NORMAL})))
+    assert tokenizer.encode("a<|im_end|>b<|fim_middle|>", parse_special=True) == [0, 3, 1, 4]
+    assert (tokenizer.decode([0, 3]), tokenizer.special_ids(["<|im_end|>"])) == ("a", {3})
+    said = "control tokens that the file types as other ones: <|im_end|> and <|fim_middle|>"
+    assert tokenizer.corrections == (said,)
+
+
+def test_an_ordinary_token_that_the_file_names_as_end_is_one(written: Written) -> None:
+    """Qwen2 has an ordinary `</s>`, for HTML; where it is EOS, it is none."""
+    named = {"tokenizer.ggml.eos_token_id": 3}
+    tokenizer = read(written(vocabulary({"</s>": NORMAL}) | named))
+    assert tokenizer.encode("a</s>", parse_special=True) == [0, 3]
+    assert tokenizer.corrections == ("control tokens that the file types as other ones: </s>",)
+
+
+def test_what_a_file_says_rightly_is_not_corrected(written: Written) -> None:
+    extra = {"<|im_end|>": CONTROL, "<|eot_id|>": USER_DEFINED, "</s>": NORMAL, "<x>": NORMAL}
+    assert read(written(vocabulary(extra))).corrections == ()
 
 
 def test_a_user_defined_end_token_is_a_control_token(written: Written) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from anespec.convert.source.facts import AttentionFacts
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
+from anespec.gguf.parts import names_of, part_paths
 from anespec.manifests.schema import Target
 from anespec.system.errors import UnsupportedModelError
 from anespec.validate.selftest.inputs.random_gguf import Sizes, stored_bytes
@@ -75,13 +76,15 @@ def beginning_of(source: Path, name: str, layers: int, folder: Path, target: Tar
         StorageError: the file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    link = folder / f"{name}.gguf"
-    if not link.exists():
-        link.unlink(missing_ok=True)
-        link.symlink_to(source)
-    with GGUFFile(link) as file:
+    parts = part_paths(source)
+    links = [folder / each for each in names_of(name, len(parts))]
+    for link, part in zip(links, parts, strict=True):
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(part)
+    with GGUFFile(links[0]) as file:
         total = layers_of(file)
-    path, _ = first_layers(link, layers, total, lambda count: folder / f"{name}-{count}.gguf", target)
+    path, _ = first_layers(links[0], layers, total, lambda count: folder / f"{name}-{count}.gguf", target)
     return path
 
 
