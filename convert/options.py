@@ -74,7 +74,11 @@ class ConvertOptions(Options):
         "[1, C, 1, T]. In a prompt's function (--shapes functions) it is always the last.",
     )
     context: Annotated[
-        int | None, Flag(default="2048 (iphone: 1024), or what the model was trained for if that is less")
+        int | None,
+        Flag(
+            default="what the model was trained for, at most 2048 (iphone: 1024; cpu: 16384, or less where "
+            "memory is small)"
+        ),
     ] = Field(default=None, ge=1, description="Tokens per sequence, rounded up to 64.")
     sequences: int = Field(default=1, ge=1, description="How many sequences the state holds at a time.")
     weights: Annotated[WeightChoice, BeforeValidator(read_choice), Flag(metavar="FORMAT[,KIND=FORMAT…]")] = (

@@ -54,6 +54,7 @@ from anespec.manifests.tuned import CHOICES, TunedChoices, as_typed, read_choice
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
 from anespec.system.errors import RequestError, UnsupportedModelError
 from anespec.system.formatting import printable
+from anespec.system.machine import machine_memory
 
 WIDEST_CPU_PASS = 128
 """The widest pass for processors; prefill uses it if the exactness gate proves it equal."""
@@ -203,6 +204,24 @@ KV_FORMS: Mapping[Target, KVForm] = MappingProxyType(
 """The default K/V forms by target; docs/graph.md gives the reasons."""
 
 
+STATE_SHARE = 1 / 8
+"""The most of the machine's memory that the states of a default context may take."""
+
+SHORTEST_USUAL = 2048
+"""The default context where states are large: the shortest, unless the model was trained for less."""
+
+
+def _usual_context(model: SourceModel, options: ConvertOptions) -> int:
+    """Return the default number of tokens of a sequence; see ShardLimits."""
+    context = min(SHARD_LIMITS[options.target].context, model.sizes.trained_context)
+    stores = [store for mixer in model.facts.mixers for store in mixer.stores]
+    token_bytes = 2 * sum(s.kept for s in stores if s.pool == PoolKind("mask", None))
+    room = STATE_SHARE * machine_memory() / max(1, token_bytes * options.sequences)
+    while context >= 2 * SHORTEST_USUAL and context > room:
+        context //= 2
+    return context
+
+
 class ConversionPlan:
     """A model and the options, checked against each other.
 
@@ -220,7 +239,7 @@ class ConversionPlan:
         measured_as = MatchedModel.of(model.facts.family.architecture, sizes)
         tuned = with_tuned(options, measured_as)
         options = tuned.options
-        usual = max(options.block, min(SHARD_LIMITS[options.target].context, sizes.trained_context))
+        usual = max(options.block, _usual_context(model, options))
         if (positions := model.facts.positions) is not None:
             usual = min(usual, positions // BASE_ALIGNMENT * BASE_ALIGNMENT)
         context = options.context or usual

@@ -64,7 +64,8 @@ class SizeRange:
 class ShardLimits:
     """The shard sizes of a target. The planner fills shards up to `planned_bytes`, for the given `reason`.
 
-    `context` is the default number of tokens of a sequence.
+    `context` is the default number of tokens of a sequence, where the model was trained for as many and their
+    states fit the machine's memory.
     """
 
     planned_bytes: int
@@ -158,7 +159,8 @@ CPU_LIMITS = ShardLimits(
     planned_bytes=512_000_000,
     reason="so that processors build shards in parallel, and to limit a conversion's memory and the work "
     "that an interruption loses; any size runs, since the portable backend joins all shards",
-    context=2048,
+    # A pass pays for the slots that are in use, so only memory speaks against a long context.
+    context=16384,
     ranges=(SizeRange(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
 )
 

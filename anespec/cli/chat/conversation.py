@@ -15,7 +15,7 @@ from anespec.cli.chat.rendering import Screen, first_turns_text
 from anespec.cli.chat.transcript import Transcript, Turn
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.text.reasoning import ReasoningSplitter
-from anespec.system.errors import AnespecError, PromptTooLongError, RequestError
+from anespec.system.errors import LONGER_CONTEXT, AnespecError, PromptTooLongError, RequestError
 
 if TYPE_CHECKING:
     from anespec.runtime.engine.completion import Summary
@@ -171,7 +171,7 @@ class Conversation:
             self.screen.note(
                 f"the context of {self.model.context} tokens is full: the model no longer sees "
                 f"{first_turns_text(self.transcript.forgotten)} of this conversation "
-                "(/clear begins a new one)"
+                f"(/clear begins a new one, and {LONGER_CONTEXT} at the start makes it longer)"
             )
         splitter = ReasoningSplitter(prompt.tail)
         answer = self.model.answer(prompt, self.options, self._attempt)
@@ -200,6 +200,9 @@ class Conversation:
         self.transcript.turns.append(Turn(text, splitter.answer, splitter.reasoning))
         self._counted = self._standing, len(summary.prompt_ids) + len(summary.output_ids)
         if summary.finish is FinishReason.CONTEXT:
-            self.screen.note(f"the answer ends here: the context of {self.model.context} tokens is full")
+            self.screen.note(
+                f"the answer ends here: the context of {self.model.context} tokens is full; "
+                f"{LONGER_CONTEXT} makes it longer"
+            )
         elif summary.finish is FinishReason.LENGTH:
             self.screen.note(f"cut off at {self.options.max_tokens} tokens; {self._longer} changes that")

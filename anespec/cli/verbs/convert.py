@@ -138,7 +138,7 @@ def convert(
     if as_json:
         print_json(_facts(done))
     else:
-        _show(done)
+        _show(done, plan.model.sizes.trained_context)
 
 
 def _facts(done: "Conversion") -> dict[str, Any]:
@@ -153,13 +153,14 @@ def _facts(done: "Conversion") -> dict[str, Any]:
         "peak_memory_bytes": done.peak_memory_bytes,
         "reused_shards": done.reused_shards,
         "up_to_date": done.up_to_date,
+        "context": manifest.context,
         "topology": list(manifest.topology),
         "weights": weights_facts(manifest),
         "first_use": first_use(manifest.target, manifest.shapes, manifest.widths),
     }
 
 
-def _show(done: "Conversion") -> None:
+def _show(done: "Conversion", trained_context: int) -> None:
     from anespec.convert.planning.report import first_use
 
     if done.up_to_date:
@@ -177,6 +178,10 @@ def _show(done: "Conversion") -> None:
     for line in (*weights_lines(manifest), first_use(manifest.target, manifest.shapes, manifest.widths)):
         if line is not None:
             out().print(line)
+    out().print(
+        f"Context: {manifest.context:,} tokens for each of {counted(manifest.sequences, 'sequence')}; "
+        f"--context N changes it (the model was trained for {trained_context:,})."
+    )
     out().print(f"Next: anespec validate {done.path}")
 
 

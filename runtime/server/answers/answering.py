@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from anespec.runtime.server.http.errors import ApiError, api_error, ending, out_
 from anespec.runtime.server.http.request_log import record_of
 from anespec.runtime.server.http.streams import event_stream, json_answer, while_connected
 from anespec.runtime.server.models import Leased
+from anespec.system.errors import LONGER_CONTEXT
 
 _log = logging.getLogger("anespec.serve")
 
@@ -136,12 +138,25 @@ def _require_ended(summaries: Sequence[Summary]) -> None:
 
 
 def _count(call: Call[Any], leased: Leased, summaries: Sequence[Summary]) -> None:
+    if any(summary.finish is FinishReason.CONTEXT for summary in summaries):
+        _say_full(leased.id, leased.model.context)
     for summary in summaries:
         call.daemon.metrics.finished(leased.id, summary, call.caller.tenant)
     record = record_of(call.request.scope)
     record.answered(leased.id, summaries)
     if call.daemon.options.log_text:
         record.said(leased.model.tokenizer, summaries)
+
+
+@lru_cache(maxsize=256)
+def _say_full(model: str, context: int) -> None:
+    """Log that a context was filled; the cache lets each be logged once."""
+    _log.warning(
+        "an answer of %s ended: its context of %d tokens is full; `anespec serve MODEL %s` makes it longer",
+        model,
+        context,
+        LONGER_CONTEXT,
+    )
 
 
 class _Holding(Response):
