@@ -141,6 +141,8 @@ class Speculation:
         `committed` are the tokens that the pass added to the sequence, `rows` the results of its rows.
         """
         drafting = self._drafting.get(sequence.number)
+        if drafting is not None:
+            drafting.policy.watch(committed)
         # A session that rests observes the missed tokens at once, when it is asked again (`_catch_up`).
         before = len(sequence.tokens) - len(committed)
         is_behind = drafting is not None and drafting.session is not None and drafting.observed < before

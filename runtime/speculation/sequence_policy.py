@@ -97,6 +97,27 @@ MAX_GROWTH = 1.1
 estimate follows the fastest proposals, since other load only slows them down."""
 
 
+REPEATED_CONTEXT, REPEATED_TOKENS = 3, 6
+"""A text repeats itself if so many tokens in a row are those that followed the same context earlier; twice as
+many after each time that drafts were tried for this reason in vain."""
+
+
+class Repetition:
+    """A watch for text that repeats itself, at a microsecond a token; drafts would have been right there."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, ...] = ()
+        self._following: dict[tuple[int, ...], int] = {}
+        self.repeated = 0
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the text; `repeated` is then how many of the last ones repeat an earlier place."""
+        for token in tokens:
+            self.repeated = self.repeated + 1 if self._following.get(self._last) == token else 0
+            self._following[self._last] = token
+            self._last = (*self._last, token)[-REPEATED_CONTEXT:]
+
+
 @dataclass
 class SharedExperience:
     """The experience with the drafts of all sequences, with which new sequences begin.
@@ -115,7 +136,8 @@ class SequencePolicy:
     `draft_len` is the number of tokens to ask for: twice the right tokens of the latest draft, at least
     `min_draft_len`, and no fewer than before if no token was wrong. `lost` is the time in seconds that
     proposals took beyond the time that right tokens saved. If it exceeds one token's time, proposals are
-    skipped until they take a small share of the time (IDLE_SHARE), or until right tokens have made up for it.
+    skipped until they take a small share of the time (IDLE_SHARE), until right tokens have made up for it, or
+    until the text begins to repeat itself.
     """
 
     def __init__(self, shared: SharedExperience, min_draft_len: int) -> None:
@@ -126,6 +148,15 @@ class SequencePolicy:
         self._acceptance = SequenceAcceptance(shared.claims)
         self._proposal_seconds = 0.0
         self._skip = 0
+        self._repetition = Repetition()
+        self._wakes_at = REPEATED_TOKENS
+        self._is_woken = False
+
+    def watch(self, committed: Sequence[int]) -> None:
+        """Look at tokens that were added to the sequence, whether there was a proposal for them or not."""
+        self._repetition.follow(committed)
+        if self._skip and self._repetition.repeated >= self._wakes_at:
+            self._skip, self.lost, self._is_woken = 0, 0.0, True
 
     def may_propose(self) -> bool:
         """Return whether to ask for a draft for the current pass; call it once for each pass."""
@@ -162,6 +193,10 @@ class SequencePolicy:
         known = self._proposal_seconds
         self._proposal_seconds = min(seconds, MAX_GROWTH * known) if known else seconds
         self.lost = max(0.0, self.lost + self._proposal_seconds - right * token_seconds)
+        if right:
+            self._is_woken, self._wakes_at = False, REPEATED_TOKENS
         self._shared.lost = min(self.lost, token_seconds)
         if self.lost > token_seconds:
+            if self._is_woken:
+                self._is_woken, self._wakes_at = False, 2 * self._wakes_at
             self._skip = int(self._proposal_seconds / (IDLE_SHARE * token_seconds))

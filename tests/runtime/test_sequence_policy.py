@@ -55,6 +55,35 @@ def test_a_right_guess_after_a_rest_is_followed_by_another_ask_at_once() -> None
     assert policy.may_propose()
 
 
+def resting(policy: SequencePolicy) -> SequencePolicy:
+    """The policy after asks in vain, when it has just begun to rest."""
+    while policy.may_propose():
+        policy.charge(7e-4, 0, PASS)
+    return policy
+
+
+def test_a_text_that_repeats_itself_ends_a_rest() -> None:
+    policy = resting(begun())
+    line = list(range(9))
+    for number in range(20):
+        policy.watch([number + 50])
+        assert not policy.may_propose(), "nothing was repeated yet"
+    policy.watch(line)
+    policy.watch(line[:-1])
+    assert policy.may_propose()
+
+
+def test_what_is_repeated_in_vain_is_asked_for_ever_more_rarely() -> None:
+    """The source is never right, however often the text repeats itself."""
+    policy, asked = resting(begun()), 0
+    for number in range(3000):
+        policy.watch([number % 11])
+        if policy.may_propose():
+            asked += 1
+            policy.charge(7e-4, 0, PASS)
+    assert asked * 7e-4 < 0.02 * 3000 * PASS
+
+
 def test_it_is_asked_as_long_as_right_guesses_pay_for_all_asks() -> None:
     policy = begun()
     for number in range(300):
