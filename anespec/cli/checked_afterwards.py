@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from anespec.model import Model
 
 
+SMALL_BYTES = 32_000_000
+"""The bytes of a small model, whose quick gates take seconds."""
+
+
 @contextlib.contextmanager
 def loaded_for_once(
     path: Path,
@@ -22,14 +26,21 @@ def loaded_for_once(
     check: "Callable[[Model], None]",
     shown: bool,
     name: str | None = None,
+    *,
+    shows_drafts: bool = False,
 ) -> "Iterator[Model]":
     """Open the model for the block; raise like `load_model`, and at the end like `close_and_check`.
 
-    The gates run at the end if `--gates later` was given, or if progress is `shown` on a terminal.
+    The gates run at the end if `--gates later` was given, or if progress is `shown` on a terminal. Those of a
+    small model take seconds, so without `--gates` they run first there, or where the answer `shows_drafts`.
     """
     from anespec.model import load_model
 
-    if loading.when_gates is WhenGates.LATER and not _asks_afterwards(loading, shown):
+    is_chosen = (loading.gates or usual_gates()) is not None
+    is_watched = shown and notes().is_terminal
+    if not is_chosen and (is_watched or shows_drafts) and _is_small(path):
+        loading = loading.with_changes(gates=WhenGates.NOW)
+    elif loading.when_gates is WhenGates.LATER and not (is_chosen or is_watched):
         loading = loading.with_changes(gates=WhenGates.NEVER)
     model = load_model(path, loading, watch, check, name, beside=False)
     try:
@@ -43,6 +54,7 @@ def loaded_for_once(
         keep(model)
 
 
-def _asks_afterwards(loading: LoadOptions, shown: bool) -> bool:
-    is_chosen = (loading.gates or usual_gates()) is WhenGates.LATER
-    return is_chosen or (shown and notes().is_terminal)
+def _is_small(path: Path) -> bool:
+    """Return whether a model, a file or the folder of an artifact, has few bytes."""
+    files = [path] if path.is_file() else [*path.rglob("*")]
+    return bool(files) and sum(file.stat().st_size for file in files if file.is_file()) <= SMALL_BYTES

@@ -26,6 +26,7 @@ from patience import PATIENCE
 import anespec
 from anespec.checking.background import Checks
 from anespec.checking.model_check import check_asked, run_check
+from anespec.cli import checked_afterwards
 from anespec.cli.verbs.chat import chat
 from anespec.cli.verbs.generate import generate
 from anespec.cli.verbs.run import run
@@ -39,7 +40,7 @@ from anespec.runtime.options import LoadOptions, WhenGates
 from anespec.runtime.passes import PassPlan
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.pass_costs import PassCosts
-from anespec.system.errors import GoldenGateError
+from anespec.system.errors import AnespecError, GoldenGateError
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.validate.check_parts import CheckReport, Part
 from anespec.validate.check_process import _CheckProgress
@@ -281,6 +282,41 @@ def test_generate_keeps_nobody_waiting_who_does_not_watch(
     assert result.exception is None, result.output  # type: ignore[attr-defined]
     assert "`--gates now` checks it first" in result.stderr  # type: ignore[attr-defined]
     assert not (artifact / "gates").exists()
+
+
+@pytest.mark.parametrize(
+    ("small", "given", "shows", "when"),
+    [
+        (True, None, True, WhenGates.NOW),
+        (True, None, False, WhenGates.NEVER),
+        (False, None, True, WhenGates.NEVER),
+        (True, WhenGates.LATER, True, WhenGates.LATER),
+        (True, WhenGates.NEVER, True, WhenGates.NEVER),
+    ],
+)
+def test_a_small_model_is_checked_first_where_drafts_are_shown(
+    artifact: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small: bool,
+    given: WhenGates | None,
+    shows: bool,
+    when: WhenGates,
+) -> None:
+    monkeypatch.delenv("ANESPEC_GATES")
+    monkeypatch.setattr(checked_afterwards, "SMALL_BYTES", 10**9 if small else 10)
+    asked: list[WhenGates] = []
+
+    def load_model(_: Path, loading: LoadOptions, *rest: object, **more: object) -> None:
+        asked.append(loading.when_gates)
+        raise AnespecError("no further")
+
+    monkeypatch.setattr("anespec.model.load_model", load_model)
+    opened = checked_afterwards.loaded_for_once(
+        artifact, LoadOptions(gates=given), SILENT, lambda _: None, True, shows_drafts=shows
+    )
+    with pytest.raises(AnespecError, match="no further"), opened:
+        pass
+    assert asked == [when]
 
 
 @pytest.mark.slow

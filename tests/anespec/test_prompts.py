@@ -58,7 +58,7 @@ def chatting(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ('{"prompt": "a", "seed": 1.5}', "seed is 1.5; it must be an integer"),
         ('{"prompt": "a", "logit_bias": {"3": 101}}', "logit_bias of token 3 is 101"),
         ('{"prompt": "a", "logit_bias": {"three": 1}}', "three"),
-        ('{"prompt": "a", "max_tokens": 0}', "max_tokens is 0; it must be at least 1"),
+        ('{"prompt": "a", "max_tokens": -2}', "max_tokens is -2; it must be at least 0"),
         ('{"prompt": "a", "stop": [1]}', "stop"),
         ('{"prompt": null}', 'exactly one of "prompt"'),
         ('{"prompt_ids": [true]}', "prompt_ids.0"),

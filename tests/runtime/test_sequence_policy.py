@@ -69,7 +69,7 @@ def test_a_text_that_repeats_itself_ends_a_rest() -> None:
         policy.watch([number + 50])
         assert not policy.may_propose(), "nothing was repeated yet"
     policy.watch(line)
-    policy.watch(line[:-1])
+    policy.watch(line)
     assert policy.may_propose()
 
 

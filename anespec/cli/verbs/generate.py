@@ -228,7 +228,9 @@ def generate(
     if prompt_cache is not None:
         require_own_file(prompt_cache)
     options = read_flags(GenerationOptions, chosen, **read_texts(chosen))
-    verb = _Verb(model, read_flags(LoadOptions, chosen), options, chat, system, quiet, prompt_cache)
+    verb = _Verb(
+        model, read_flags(LoadOptions, chosen), options, chat, system, quiet, prompt_cache, show_drafts
+    )
     try:
         if prompt_file is not None:
             _generate_many(verb, prompt_file)
@@ -267,12 +269,15 @@ class _Verb:
     system: str | None
     quiet: bool
     prompt_cache: Path | None
+    shows_drafts: bool = False
 
     @contextlib.contextmanager
     def opened(self, check: "Callable[[Model], None]") -> "Iterator[Model]":
         """Open the model, after `check` has accepted the request."""
         shown = not self.quiet
-        with loaded_for_once(self.model, self.loading, watcher(shown), check, shown) as model:
+        with loaded_for_once(
+            self.model, self.loading, watcher(shown), check, shown, shows_drafts=self.shows_drafts
+        ) as model:
             yield model
 
     def asked(self, model: "Model", prompt: Prompt) -> tuple[tuple[int, ...], GenerationOptions]:

@@ -118,7 +118,11 @@ def test_a_message_whose_answer_never_began_is_taken_back(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "said"), [(FinishReason.CONTEXT, "is full; --context N makes it longer"), (FinishReason.LENGTH, "/set max_tokens")]
+    ("finish", "said"),
+    [
+        (FinishReason.CONTEXT, "is full; --context N makes it longer"),
+        (FinishReason.LENGTH, "/set max_tokens"),
+    ],
 )
 def test_why_an_answer_ends_early_is_said(seen: Seen, finish: FinishReason, said: str) -> None:
     conversation(ScriptedModel(finish=finish), seen).ask("?")

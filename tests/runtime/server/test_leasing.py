@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -94,9 +95,12 @@ def test_no_more_of_an_owner_wait_than_may_and_another_one_may_too(model: Model,
 @pytest.mark.fast_only("/api/generate")
 @pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/api/generate"])
 def test_nobody_waits_longer_than_a_request_may_take(model: Model, tmp_path: Path, path: str) -> None:
-    fields = {"prompt": ""} if path == "/api/generate" else {"content": "Once"} if path == "/tokenize" else {}
+    own: dict[str, dict[str, Any]] = {
+        "/api/generate": {"prompt": "", "max_tokens": None},
+        "/tokenize": {"content": "Once"},
+    }
     with loading(model, tmp_path, request_seconds=0.2) as (found, _):
-        answer = ask(found, MANY, path, **fields)
+        answer = ask(found, MANY, path, **own.get(path, {}))
         assert answer.status_code == 503
         assert "the request's time limit passed" in answer.text
         assert len(found.daemon.loading) == 0
