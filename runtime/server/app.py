@@ -161,5 +161,8 @@ class _Serving:
         share = held.enter_context(daemon.shares.of(caller.tenant, gone))
         record.is_counted = True
         as_curl, most = endpoint.as_curl, daemon.options.body_bytes
-        body, size = await read_body(request, endpoint.body, most, take, share, as_curl)
-        return await endpoint.serve(Call(daemon, request, body, caller, share, take, size))
+        try:
+            body, size = await read_body(request, endpoint.body, most, take, share, as_curl)
+            return await endpoint.serve(Call(daemon, request, body, caller, share, take, size))
+        finally:
+            share.pause()  # a client that reads its answer slowly, or its refusal, delays nobody
