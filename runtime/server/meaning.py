@@ -86,7 +86,12 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
         "truncation": Meaning("send the conversation to /v1/chat/completions", (None, "", "disabled")),
         "truncate_prompt_tokens": Meaning("shorten the prompt"),
         **dict.fromkeys(
-            ("previous_response_id", "conversation", "background", "context_management"), _STATELESS
+            ("previous_response_id", "conversation", "background", "context_management", "compaction"),
+            _STATELESS,
+        ),
+        "thread": _STATELESS,
+        **dict.fromkeys(
+            ("container", "mcp_servers"), Meaning("this daemon runs no tools itself; leave it out")
         ),
         "web_search_options": Meaning("nothing is searched here; leave it out"),
         "lora": Meaning("convert the model with its adapter"),

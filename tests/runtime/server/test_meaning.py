@@ -6,6 +6,8 @@ from typing import Any
 
 import ollama._types
 import pytest
+from anthropic.types import message_create_params as of_messages
+from anthropic.types.beta import message_create_params as of_new_messages
 from bodies import required_of
 from field_table import DOCS, WITHOUT_EFFECT, served_by, text_endpoints, written
 from openai import BadRequestError, OpenAI
@@ -62,6 +64,8 @@ ASKING: dict[str, object] = {
         ("/v1/chat/completions", of_chat.CompletionCreateParamsBase.__annotations__),
         ("/v1/completions", of_completions.CompletionCreateParamsBase.__annotations__),
         ("/v1/responses", of_responses.ResponseCreateParamsBase.__annotations__),
+        ("/v1/messages", of_messages.MessageCreateParamsBase.__annotations__),
+        ("/v1/messages", of_new_messages.MessageCreateParamsBase.__annotations__),
         ("/api/chat", ollama._types.ChatRequest.model_fields),
         ("/api/generate", ollama._types.GenerateRequest.model_fields),
         *((path, [*LLAMA_SERVERS, *VLLMS]) for path in BODIES),
