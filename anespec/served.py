@@ -315,6 +315,7 @@ class ServedArtifact:
                 tenant=caller.tenant,
                 priority=caller.priority,
                 seconds=caller.seconds,
+                output_seconds=options.output_seconds,
                 reference=reference,
                 speculate=options.speculate,
                 grammar_tokens=self._grammar_tokens if options.grammar is not None else None,

@@ -356,6 +356,9 @@ class GenerationOptions(SamplingParameters):
     scores_prompt: Annotated[bool, Flag(shown=False)] = Field(
         default=False, description="Report the logprobs of the prompt's tokens, too."
     )
+    output_seconds: Annotated[float | None, Flag(shown=False)] = Field(
+        default=None, gt=0, description="End the output so many seconds after its first token."
+    )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="The number of continuations.")
 
     def ending_at(self, ends: tuple[str, ...]) -> Self:

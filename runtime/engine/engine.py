@@ -369,7 +369,10 @@ class Engine:
         was_prefill, before = sequence.in_prefill, sequence.computed
         result = commit_rows(sequence, part.scheduled, part.draft, part.lane, found)
         self._store.extend(sequence.region, sequence.tokens[before : sequence.computed])
+        had_begun = sequence.has_begun
         count_pass(part, result, was_prefill, self.clock())
+        if sequence.has_begun and not had_begun:
+            self._scheduler.begin_output(sequence)
         self.counts.accepted += result.accepted
         self.counts_of.growing(sequence.request.tenant).accepted += result.accepted
         if result.tokens:

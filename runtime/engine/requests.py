@@ -61,8 +61,8 @@ class Request:
     `speculate` nothing is drafted.
 
     Waiting requests of higher `priority` come first; among equal ones tenants take turns. After `seconds` of
-    waiting and running the request ends with the tokens that it has. A grammar needs `grammar_tokens`, of
-    which there is one object for each model.
+    waiting and running, or `output_seconds` after its first token, the request ends with the tokens that it
+    has. A grammar needs `grammar_tokens`, of which there is one object for each model.
     """
 
     prompt: Sequence[int]
@@ -76,6 +76,7 @@ class Request:
     seconds: float | None = None
     grammar_tokens: "GrammarTokens | None" = None
     given: Sequence[int] = ()
+    output_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 0:

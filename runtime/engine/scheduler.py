@@ -160,6 +160,12 @@ class Scheduler:
         """Take a request out of the queue and return it; None if it does not wait."""
         return self._queue.remove(number)
 
+    def begin_output(self, sequence: ActiveSequence) -> None:
+        """Limit the time of a sequence that has got its first token."""
+        if (seconds := sequence.request.output_seconds) is not None:
+            sequence.deadline = min(sequence.deadline, self._clock() + seconds)
+            self._next_deadline = min(self._next_deadline, sequence.deadline)
+
     def overdue(self) -> list[int]:
         """Return the numbers of the waiting and active sequences whose deadline has passed."""
         now = self._clock()

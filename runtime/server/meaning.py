@@ -104,6 +104,8 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
         "stop": Meaning("send it in options"),
         "stop_sequences": Meaning("send stop"),
         "ignore_eos": Meaning(),
+        "t_max_predict_ms": Meaning("limit the answer by tokens", (None, 0, -1)),
+        "samplers": Meaning("turn single samplers off by their values"),
         # How tokens are chosen.
         **dict.fromkeys(
             (

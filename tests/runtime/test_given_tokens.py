@@ -5,11 +5,12 @@ import pytest
 from drafting import OracleSession, SourceOf
 from hypothesis import given
 from hypothesis import strategies as st
+from stepping import Clock
 from toy import ToyVerifier, drain, everything, ids, sequential_text, toy_shape
 
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
-from anespec.runtime.passes import RowKind
+from anespec.runtime.passes import PassPlan, RowKind
 from anespec.runtime.sampling import SamplingParameters
 from anespec.system.errors import PromptTooLongError, RequestError
 
@@ -93,6 +94,24 @@ def test_a_prompt_alone_is_computed_once(prompt: list[int]) -> None:
     assert ids(list(engine.generate(Request(prompt, 8)))) == sequential_text(
         SHAPE, 0, prompt, 8, SamplingParameters()
     )
+
+
+def test_a_limit_of_the_outputs_time_begins_with_its_first_token() -> None:
+    clock = Clock()
+    verifier = ToyVerifier(SHAPE)
+    original = verifier.forward
+
+    def forward(plan: PassPlan) -> object:
+        clock.now += 1.0
+        return original(plan)
+
+    verifier.forward = forward  # type: ignore[method-assign, assignment]
+    engine = Engine(verifier, everything(SHAPE), clock=clock)
+    prompt = [*range(12)] * 4
+    events = list(engine.generate(Request(prompt, 10, output_seconds=3.5)))
+    assert events[-1].finish is FinishReason.TIME
+    assert 4 <= len(ids(events)) <= 5
+    assert ids(list(engine.generate(Request(prompt, 10))))[: len(ids(events))] == ids(events)
 
 
 def test_they_run_beside_others() -> None:

@@ -19,13 +19,12 @@ WITHOUT_EFFECT = (
     *("cache_prompt", "id_slot", "slot_id", "n_keep", "n_discard", "cache_salt", "priority", "request_id"),
     *("timings_per_token", "return_progress", "return_tokens", "response_fields", "guided_decoding_backend"),
     *("mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
-    *("dry_sequence_breakers", "xtc_threshold", "dynatemp_exponent", "adaptive_decay", "samplers"),
+    *("dry_sequence_breakers", "xtc_threshold", "dynatemp_exponent", "adaptive_decay"),
     *("cache_control", "diagnostics", "inference_geo", "speed", "user_profile_id", "workspace_id", "betas"),
     *("billing_policy", "fallbacks", "fallback_credit_token"),
-    *("t_max_predict_ms", "t_max_prompt_ms", "spaces_between_special_tokens"),
+    *("t_max_prompt_ms", "spaces_between_special_tokens"),
 )
-"""Fields that change no answer. Some only support fields of MEANINGS, and do nothing without these. The order
-of `samplers` is fixed."""
+"""Fields that change no answer. Some only support fields of MEANINGS, and do nothing without these."""
 
 
 def text_endpoints() -> Mapping[str, type[MeantBody]]:

@@ -5,9 +5,10 @@ Fields and defaults are those of llama-server:
 https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AliasChoices, BaseModel, Field
 from starlette.responses import Response
@@ -116,8 +117,23 @@ def _last(tokenizer: Tokenizer, text: str, most: int) -> list[int]:
 
 
 MOST_FILES = 1024
+MOST_SAMPLERS = 64
 
 FieldsT = TypeVar("FieldsT", bound="LlamaFields")
+
+_OFF: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "top_k": {"top_k": 0},
+        "top_p": {"top_p": 1.0},
+        "min_p": {"min_p": 0.0},
+        "typ_p": {"typical_p": 1.0},
+        "temperature": {"temperature": 1.0},
+        "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    }
+)
+"""The values with which each of llama-server's samplers is off."""
+
+_OLD_NAMES = MappingProxyType({"typical_p": "typ_p", "typical": "typ_p", "temp": "temperature"})
 
 _FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
 """llama-server's defaults, used if neither the request nor the model sets a value."""
@@ -125,16 +141,31 @@ _FILTERS = SamplingParameters(top_k=40, top_p=0.95, min_p=0.05)
 
 class LlamaFields(ConstrainedFields):
     """The options of a continuation. A negative `n_predict` or `seed` means none, as in llama-server; with
-    0 the prompt is computed, and nothing follows."""
+    0 the prompt is computed, and nothing follows.
+
+    Samplers that are missing in `samplers` are off; their order is fixed, and `infill` does nothing. Unlike
+    in llama-server, `t_max_predict_ms` does not wait for the end of a line.
+    """
 
     model: str | None = None
+    samplers: list[str] | None = Field(default=None, max_length=MOST_SAMPLERS)
+    t_max_predict_ms: float | None = None
     n_predict: int = Field(default=-1, validation_alias=AliasChoices("n_predict", "max_tokens"))
 
     @property
     def chosen(self) -> GenerationOptions:
         """Return the fields as options. Raises ApiError or RequestError if they are invalid."""
         longest = self.n_predict if self.n_predict >= 0 else None
-        return self.without_seed.options(max_tokens=longest, grammar=self.wanted_grammar)
+        chosen = self.without_seed.options(max_tokens=longest, grammar=self.wanted_grammar)
+        if self.t_max_predict_ms is not None and self.t_max_predict_ms > 0:
+            chosen = chosen.with_changes(output_seconds=self.t_max_predict_ms / 1000)
+        if self.samplers is None:
+            return chosen
+        named = {_OLD_NAMES.get(name, name) for name in self.samplers}
+        off = {
+            key: value for name, values in _OFF.items() if name not in named for key, value in values.items()
+        }
+        return chosen.with_changes(**off)
 
     @property
     def without_seed(self) -> Self:

@@ -87,6 +87,25 @@ def test_a_prompt_alone_is_computed(served: Running) -> None:
         assert last["tokens_evaluated"] > 4
 
 
+def test_what_is_no_sampler_of_a_request_is_off(served: Running) -> None:
+    def text(**fields: object) -> str:
+        asked = {"prompt": "Once upon a time", "n_predict": 12, "seed": 3, "temperature": 4.0, **fields}
+        return str(served.client.post("/completion", json=asked).json()["content"])
+
+    greedy = text(temperature=0)
+    assert text(top_k=1) == text(top_k=1, samplers=["top_k", "temp"]) == greedy
+    assert text(top_k=1, samplers=["temperature", "infill"]) != greedy
+    assert text(top_p=0.0, top_k=0, min_p=0, samplers=["top_p", "temperature"]) == greedy
+    assert text(samplers=["temperature"]) != text(samplers=[])
+
+
+def test_a_limit_of_time_ends_the_output(served: Running) -> None:
+    asked = {"prompt": "Once upon a time", "n_predict": 400, "ignore_eos": True, "t_max_predict_ms": 0.001}
+    answer = served.client.post("/completion", json=asked).json()
+    assert answer["stop_type"] == "limit"
+    assert 1 <= answer["tokens_predicted"] < 400
+
+
 MESSAGES = [{"role": "user", "content": "a"}]
 GAP = {"input_prefix": "Once upon", "input_suffix": " the end.", "temperature": 0, "n_predict": 8}
 
