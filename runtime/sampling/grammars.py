@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from anespec.runtime.sampling import grammar_check
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
-from anespec.system.errors import AnespecError, GrammarError
+from anespec.system.errors import GRAMMAR_FAILED, AnespecError, GrammarError
 from anespec.system.formatting import LONGEST_REASON, printable
 
 # The time of following a grammar is limited.
@@ -62,8 +62,8 @@ _TOO_MANY_ITEMS = "Too many items"
 """What llguidance's error says if a text matches the grammar in more ways than its limits allow."""
 
 _TOO_LONG = (
-    "the output cannot follow its grammar any further: it takes too long, perhaps because a text "
-    "matches it in very many ways; make the grammar smaller or less ambiguous"
+    f"{GRAMMAR_FAILED}: it takes too long, perhaps because a text matches it in very many ways; make the "
+    "grammar smaller or less ambiguous"
 )
 
 
@@ -330,7 +330,7 @@ class GrammarState:
             if _TOO_MANY_ITEMS in error:
                 raise AnespecError(_TOO_LONG)
             reason = printable(error.split("\n")[0], LONGEST_REASON)
-            raise AnespecError(f"the output cannot follow its grammar any further: {reason}")
+            raise AnespecError(f"{GRAMMAR_FAILED}: {reason}")
 
 
 class _Words:
