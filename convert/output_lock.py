@@ -24,22 +24,25 @@ class OutputTakenError(UsageError):
 
 
 def resolve_output(output: Path) -> Path:
-    """Return the final path of an artifact for `output`, with links resolved; it ends in a name.
+    """Return the final path of an artifact for `output`; it ends in a name.
 
     Raises:
-        StorageError: links form a cycle, the path is the root, or it is not valid UTF-8.
+        StorageError: the path is a link, which the artifact would replace or follow unseen; it is the root,
+            or it is not valid UTF-8.
     """
     try:
         str(output).encode()
     except UnicodeEncodeError:
         raise StorageError(f"{str(output)!r}: is not valid UTF-8; choose another path") from None
-    if output.name not in ("", "..") and not output.is_symlink():
+    if output.is_symlink():
+        raise StorageError(
+            f"{output}: is a link to {output.readlink()}; remove it, or give another path with -o"
+        )
+    if output.name not in ("", ".."):
         return output
     place = Path(os.path.realpath(output))
     if not place.name:
         raise StorageError(f"{output}: is the root folder; choose another path")
-    if place.is_symlink():
-        raise StorageError(f"{output}: is a link to itself; remove it or choose another path")
     return place
 
 

@@ -89,6 +89,11 @@ class GrammarError(RequestError):
     """A grammar is invalid, or takes too much time or memory to prepare."""
 
 
+GRAMMAR_FAILED = "the output cannot follow its grammar any further"
+"""The beginning of the error of a sequence whose grammar fails while it is followed. An event of the engine
+has only the error's text; the daemon recognizes the request's own fault by it."""
+
+
 class ResidencyGateError(AnespecError):
     """The residency gate failed."""
 

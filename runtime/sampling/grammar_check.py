@@ -37,12 +37,16 @@ _TOKEN = re.compile(r"<\[([0-9]{1,7})\]>")
 
 
 def parser_limits() -> LLParserLimits:
-    """Return the limits for preparing a grammar and for following it by one token."""
+    """Return the limits for preparing a grammar and for following it by one token.
+
+    A mask of `step_max_items` takes 5 to 50 ms, and one of five times as many up to 0.8 s. JSON, 128 tools
+    and a grammar of C need fewer than 500.
+    """
     return LLParserLimits(
         max_items_in_row=1_000,
         initial_lexer_fuel=1_000_000,
         step_lexer_fuel=200_000,
-        step_max_items=50_000,
+        step_max_items=10_000,
         max_lexer_states=100_000,
         max_grammar_size=500_000,
         precompute_large_lexemes=False,

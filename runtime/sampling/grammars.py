@@ -22,40 +22,49 @@ from numpy.typing import NDArray
 from anespec.runtime.sampling import grammar_check
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.system.child_python import NEUTRAL_FOLDER, child_command, child_environment
-from anespec.system.errors import AnespecError, GrammarError
+from anespec.system.errors import GRAMMAR_FAILED, AnespecError, GrammarError
 from anespec.system.formatting import LONGEST_REASON, printable
 
 # The time of following a grammar is limited.
 #
 # Masks are computed and tokens parsed between two passes, and every sequence waits for that. If a text
 # matches a grammar in very many ways, this takes longer with every token: with llguidance's own limits
-# seconds for one token. So the processor time of each output's grammar is counted, and an output that takes
-# too much is ended. Checking drafts is not counted, since an answer must not depend on drafts; drafts are not
-# checked at all if the grammar is slow. The time of all outputs of a tenant beyond the usual time is also
-# counted together. Otherwise a tenant could delay all others by sending one such grammar after another.
+# seconds for one token. Native code cannot be interrupted, so grammar_check.parser_limits ends a call early.
+# The processor time of each output's grammar is counted, and an output that takes too much is ended. Checking
+# drafts is not counted, since an answer must not depend on drafts; drafts are not checked at all if the
+# grammar is slow. The time of all outputs of a tenant beyond the usual time is also counted together.
+# Otherwise a tenant could delay all others by sending one such grammar after another, or many at once. A
+# grammar that was slow before is not even asked while its tenant's time is used up: with many outputs, one
+# call for each of them would be a long delay.
 #
-# Measured: JSON, 128 tools and a grammar of C take 0.1 to 3 ms a token, and up to 90 ms for the first masks.
-# For `s: s s s | s s | "-" | "--"` the ninth long token took 7 s, and the text took 22 s. With the limit it
-# is ended after 0.7 s, and other requests wait for at most 0.4 s at a time.
+# Measured: JSON, 128 tools and a grammar of C take 0.05 to 1.5 ms a token, also for the first mask. With 16
+# outputs at a time of `s: s s s | s s | "-" | "--"`, other requests wait for at most 0.4 s at a time.
 
 T = TypeVar("T")
 
 ALLOWANCE_SECONDS = 0.5
-"""Seconds that an output's grammar may take beyond TOKEN_SECONDS per token; the first masks take longest."""
+"""Seconds that an output's grammar may take beyond TOKEN_SECONDS per token."""
 
 TOKEN_SECONDS = 0.02
 """Seconds that each token adds again to what is left of the allowance."""
 
 SLOW_TOKEN_SECONDS = 0.005
-"""Seconds for a token from which on drafts are not checked: checking a draft would take several times
-that."""
+"""Seconds for a token from which on a grammar is slow: checking drafts would take several times that, and
+what it takes beyond them is charged to the tenant."""
 
-
-BURST_SECONDS = 1.0
-"""Seconds that a tenant's tokens may take in total beyond TOKEN_SECONDS each. Usual tokens take less."""
+BURST_SECONDS = 0.2
+"""Seconds that a tenant's tokens may take in total beyond SLOW_TOKEN_SECONDS each. Usual tokens take less."""
 
 REFILL_RATE = 0.1
 """Seconds that are added again to a tenant's budget per second."""
+
+_TOO_MANY_ITEMS = "Too many items"
+"""What llguidance's error says if a text matches the grammar in more ways than its limits allow."""
+
+_TOO_LONG = (
+    f"{GRAMMAR_FAILED}: it takes too long, perhaps because a text matches it in very many ways; make the "
+    "grammar smaller or less ambiguous"
+)
 
 
 @dataclass
@@ -65,38 +74,58 @@ class TenantBudget:
     left: float = BURST_SECONDS
     counted: float = 0.0
 
-    def draw(self, seconds: float) -> bool:
-        """Subtract `seconds`; return whether any were left before."""
+    def draw(self, seconds: float = 0.0) -> None:
+        """Subtract `seconds`."""
         now = monotonic()
-        had = min(BURST_SECONDS, self.left + REFILL_RATE * (now - self.counted))
-        self.left, self.counted = had - seconds, now
-        return had > 0.0
+        self.left = min(BURST_SECONDS, self.left + REFILL_RATE * (now - self.counted)) - seconds
+        self.counted = now
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no seconds are left now."""
+        self.draw()
+        return self.left <= 0.0
+
+
+@dataclass
+class GrammarPace:
+    """Whether any output of a grammar had a slow token, and the budget of its tenant."""
+
+    is_slow: bool = False
+    budget: TenantBudget = field(default_factory=TenantBudget)
 
 
 @dataclass
 class GrammarEffort:
     """The seconds that an output's grammar has left, and the seconds of its current and its previous token.
 
-    Forks share one `budget`, the tenant's. If it is used up, the output ends.
+    All outputs of a tenant's grammar share one `pace`.
     """
 
     left: float = ALLOWANCE_SECONDS
     now: float = 0.0
     before: float = 0.0
-    budget: TenantBudget = field(default_factory=TenantBudget)
+    pace: GrammarPace = field(default_factory=GrammarPace)
 
     def timed(self, call: Callable[[], T]) -> T:
-        """Return the result of `call`, and count its time."""
+        """Return the result of `call`, and count its time.
+
+        Raises:
+            AnespecError: the output, or all of its tenant's, have taken too much time, before or with this.
+        """
+        if self.pace.is_slow and self.pace.budget.is_spent:
+            raise AnespecError(_TOO_LONG)
         began = thread_time()
-        try:
-            return call()
-        finally:
-            took = thread_time() - began
-            beyond = max(0.0, self.now + took - TOKEN_SECONDS) - max(0.0, self.now - TOKEN_SECONDS)
-            self.now += took
-            self.left -= took
-            if beyond and not self.budget.draw(beyond):
-                self.left = min(self.left, -beyond)
+        found = call()
+        took = thread_time() - began
+        had, self.now = self.now, self.now + took
+        self.left -= took
+        if self.now > SLOW_TOKEN_SECONDS:
+            self.pace.is_slow = True
+            self.pace.budget.draw(self.now - max(had, SLOW_TOKEN_SECONDS))
+            if self.left < 0.0 or self.pace.budget.is_spent:
+                raise AnespecError(_TOO_LONG)
+        return found
 
     def next_token(self) -> None:
         """Begin the count of the next token."""
@@ -108,13 +137,8 @@ class GrammarEffort:
         """Whether the last tokens took so long that checking drafts does not pay."""
         return max(self.before, self.now) > SLOW_TOKEN_SECONDS
 
-    @property
-    def is_spent(self) -> bool:
-        """Whether the output's grammar has taken too much time."""
-        return self.left < 0.0
-
     def fork(self) -> "GrammarEffort":
-        """Return a copy with the same budget."""
+        """Return a copy with the same pace."""
         return replace(self)
 
 
@@ -155,11 +179,19 @@ class GrammarTokenizer(Protocol):
     def piece(self, id: int, *, skip_special: bool) -> bytes: ...
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """The state of an empty output in a grammar, to be copied, and the pace of all outputs."""
+
+    matcher: LLMatcher
+    pace: GrammarPace
+
+
 @dataclass
 class _Tenant:
     """The prepared grammars of a tenant, the last used one last, and the time budget of its grammars."""
 
-    prepared: OrderedDict[Grammar, LLMatcher] = field(default_factory=OrderedDict)
+    prepared: OrderedDict[Grammar, _Prepared] = field(default_factory=OrderedDict)
     budget: TenantBudget = field(default_factory=TenantBudget)
 
 
@@ -186,20 +218,23 @@ class GrammarTokens:
         """
         with self._lock:
             own = self._tenants[tenant]
-            matcher = own.prepared.get(grammar)
-            if matcher is not None:
+            prepared = own.prepared.get(grammar)
+            if prepared is not None:
                 own.prepared.move_to_end(grammar)
-        if matcher is None:
-            matcher = self._prepare(grammar)
+        if prepared is None:
+            prepared = _Prepared(self._prepare(grammar), GrammarPace(budget=own.budget))
             with self._lock:
-                own.prepared[grammar] = matcher
+                own.prepared[grammar] = prepared
                 if len(own.prepared) > _MAX_PREPARED:
                     own.prepared.popitem(last=False)
-        return GrammarState(self, matcher.deep_copy(), effort=GrammarEffort(budget=own.budget))
+        return GrammarState(self, prepared.matcher.deep_copy(), effort=GrammarEffort(pace=prepared.pace))
 
     def _prepare(self, grammar: Grammar) -> LLMatcher:
         native = _checked(grammar)
         matcher = LLMatcher(self.native, native, log_level=0, limits=grammar_check.parser_limits())
+        if not matcher.is_error():
+            # The first mask takes longest, and its copies keep what it found: here no pass waits for it.
+            matcher.compute_bitmask()
         if matcher.is_error():
             raise GrammarError(_error_sentence(grammar, matcher.get_error()))
         return matcher
@@ -287,17 +322,15 @@ class GrammarState:
         """Return the result of native code; raise AnespecError if it fails or has taken too much time."""
         found = self._effort.timed(call)
         self._require_sound()
-        if self._effort.is_spent:
-            raise AnespecError(
-                "the output cannot follow its grammar any further: it takes too long, perhaps because a text "
-                "matches it in very many ways; make the grammar smaller or less ambiguous"
-            )
         return found
 
     def _require_sound(self) -> None:
         if self._matcher.is_error():
-            reason = printable(self._matcher.get_error().split("\n")[0], LONGEST_REASON)
-            raise AnespecError(f"the output cannot follow its grammar any further: {reason}")
+            error = self._matcher.get_error()
+            if _TOO_MANY_ITEMS in error:
+                raise AnespecError(_TOO_LONG)
+            reason = printable(error.split("\n")[0], LONGEST_REASON)
+            raise AnespecError(f"{GRAMMAR_FAILED}: {reason}")
 
 
 class _Words:
@@ -368,6 +401,8 @@ def _checked(grammar: Grammar) -> str:
 
 def _error_sentence(grammar: Grammar, error: str) -> str:
     """Return llguidance's error about a grammar as one sentence."""
+    if _TOO_MANY_ITEMS in error:
+        return "a text matches the grammar in too many ways; make it smaller or less ambiguous"
     lines = error.strip().splitlines() or ["no reason was given"]
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     place = _PLACE.match(reason)

@@ -108,7 +108,7 @@ def test_a_link_within_a_finished_shard_is_not_taken_over(gguf: Path, output: Pa
 def test_links_that_go_round_in_a_circle(gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(StorageError, match="a: is a link to itself"):
+    with pytest.raises(StorageError, match="a: is a link to b"):
         build(gguf, tmp_path / "a")
     with pytest.raises(StorageError, match="cannot be written"):
         build(gguf, tmp_path / "a" / "m.anespec")

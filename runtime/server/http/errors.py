@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from anespec.runtime.engine.room import QueueFullError
 from anespec.runtime.engine.service import ClosedError
 from anespec.system.errors import (
+    GRAMMAR_FAILED,
     LONGER_CONTEXT,
     AnespecError,
     GoldenGateError,
@@ -109,6 +110,8 @@ def api_error(error: Exception) -> ApiError:
             said = str(error).replace(LONGER_CONTEXT, f"anespec serve MODEL {LONGER_CONTEXT}")
             return ApiError(400, said, "context_length_exceeded", "messages")
         case GrammarError():
+            return ApiError(400, str(error), "invalid_grammar")
+        case AnespecError() if str(error).startswith(GRAMMAR_FAILED):
             return ApiError(400, str(error), "invalid_grammar")
         case RequestError():
             return ApiError(400, str(error), "invalid_value")

@@ -55,6 +55,9 @@ CONNECTION_COUNTER = "take"
 """The key in an ASGI scope's state of a function that counts the connection for a tenant. It returns False if
 the tenant has too many. None if no API keys are needed."""
 
+_PORTS = MappingProxyType({"http": 80, "https": 443})
+"""The ports that an origin or a Host header may leave out."""
+
 PAGE_PATH = "/"
 """The only path that links on other sites may open, since opening the page has no effect."""
 
@@ -130,7 +133,7 @@ class Guard:
         refusal = (
             _length_error(headers)
             or self._beyond_connections(scope["state"], headers)
-            or self._refusal(host, origin)
+            or self._refusal(scope["scheme"], host, origin)
             or self._cross_site_error(scope, headers)
         )
         try:
@@ -173,14 +176,14 @@ class Guard:
             headers={"retry-after": "1", "connection": "close"},
         )
 
-    def _refusal(self, host: str, origin: str | None) -> ApiError | None:
+    def _refusal(self, scheme: str, host: str, origin: str | None) -> ApiError | None:
         if host not in self._hosts:
             return ApiError(
                 403,
                 "this server is not known by that host name; start the server with --allow-host NAME",
                 "host_refused",
             )
-        if origin is not None and origin not in self._origins and not _is_same_origin(origin, host):
+        if origin is not None and origin not in self._origins and not _is_same_origin(origin, scheme, host):
             return _origin_refused(
                 "pages of that origin may not call; start the server with --allow-origin ORIGIN"
             )
@@ -259,13 +262,17 @@ def _absolute(target: str) -> tuple[str, str]:
     return (found.netloc, found.path or "/") if found.scheme in ("http", "https") else ("", target)
 
 
-def _is_same_origin(origin: str, host: str) -> bool:
-    """Return whether an origin is this host."""
+def _is_same_origin(origin: str, scheme: str, host: str) -> bool:
+    """Return whether an origin is the page of this host, reached by the same scheme and port."""
     try:
-        found = urlsplit(origin).netloc
+        found, own = urlsplit(origin), urlsplit(f"{scheme}://{host}")
+        ports = [part.port or _PORTS.get(part.scheme) for part in (found, own)]
     except ValueError:
         return False
-    return bool(found) and found.lower() == host.lower()
+    if origin.lower() != f"{found.scheme}://{found.netloc}".lower() or "@" in found.netloc:
+        return False  # not an origin at all
+    names = [(part.scheme, part.hostname) for part in (found, own)]
+    return bool(found.hostname) and names[0] == names[1] and ports[0] == ports[1]
 
 
 def _is_preflight(scope: Scope, headers: Headers) -> bool:

@@ -1,27 +1,24 @@
 """Outputs match their grammar, however they are run, and no grammar harms the process."""
 
-import contextlib
 import json
 import re
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
+from grammar_vocabularies import PADDING, vocabulary_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow import slow_but
 
-from anespec.gguf.container import GGUFFile
 from anespec.runtime.passes import RowLogits
-from anespec.runtime.sampling import Grammar, GrammarTokens, Sampler, SamplingParameters, grammars
-from anespec.runtime.text.tokenizer import Tokenizer
+from anespec.runtime.sampling import (
+    Grammar,
+    GrammarTokens,
+    Sampler,
+    SamplingParameters,
+)
 from anespec.system.errors import AnespecError, RequestError
-
-SHARED = Path(__file__).parents[4] / "shared" / "tokenizers"
-PADDING = 5
-"""Logits of a row that stand for no token, as where a vocabulary is rounded up."""
 
 SCHEMA = """{
   "type": "object", "required": ["first_name", "age", "tags"], "additionalProperties": false,
@@ -33,13 +30,6 @@ SCHEMA = """{
 GBNF = 'root ::= "answer: " ("yes" | "no" | number) "."\nnumber ::= [1-9] [0-9]{0,3}'
 LARK = 'start: "<" name ">" name "</b>"\nname: /[a-c]{1,4}/'
 REGEX = r"(Mon|Tues|Wednes)day, \d{1,2}:\d{2}"
-
-
-@lru_cache(maxsize=2)
-def vocabulary_of(name: str) -> tuple[Tokenizer, GrammarTokens]:
-    with GGUFFile(SHARED / f"{name}.vocab.gguf") as file:
-        tokenizer = Tokenizer.from_gguf(file)
-    return tokenizer, GrammarTokens(tokenizer, tokenizer.vocabulary_size + PADDING)
 
 
 def is_tagged(text: str) -> bool:
@@ -264,64 +254,6 @@ def test_no_grammar_harms_the_process(kind: str, text: str, sentence: str | None
 
 
 @pytest.mark.slow
-def test_a_grammar_that_its_text_matches_in_very_many_ways_is_given_up() -> None:
-    tokenizer, tokens = vocabulary_of("gpt-2")
-    state = tokens.follow(Grammar(kind="lark", text='start: s\ns: s s s | s s | "-" | "--"'))
-    dashes = max(range(tokenizer.vocabulary_size), key=lambda id: tokenizer.token_bytes(id).count(b"-"))
-    with pytest.raises(AnespecError, match=r"takes too long.*less ambiguous"):
-        for _ in range(20):
-            assert state.allowed()[dashes]
-            state.allows_prefix([dashes] * 3)
-            state.accept(dashes)
-
-
-class Ticking:
-    """A clock that goes on by `step` seconds whenever it is read."""
-
-    def __init__(self, step: float) -> None:
-        self.now, self.step = 0.0, step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
-
-
-@pytest.mark.fast_only("0.03-True")
-@pytest.mark.parametrize(("step", "given_up"), [(0.002, False), (0.03, True)])
-def test_time_is_counted_by_the_token(monkeypatch: pytest.MonkeyPatch, step: float, given_up: bool) -> None:
-    _, tokens = vocabulary_of("gpt-2")
-    state = tokens.follow(Grammar(kind="regex", text="[a-z]*"))
-    monkeypatch.setattr(grammars, "thread_time", Ticking(step))
-    done, letter = 0, int(np.flatnonzero(state.allowed())[0])
-    with contextlib.suppress(AnespecError):
-        for _ in range(100):
-            state.allowed()
-            state.accept(letter)
-            done += 1
-    assert (done < 100) == given_up
-
-
-def test_a_slow_grammar_takes_no_drafts_but_those_that_it_forces(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, tokens = vocabulary_of("gpt-2")
-    # A busy machine would count against the grammar from its first mask on.
-    monkeypatch.setattr(grammars, "thread_time", Ticking(0.0))
-    forced = tokenizer.encode("a yellow submarine", add_special=False)
-    grammar = Grammar(kind="regex", text="[a-z]a yellow submarine[a-z]*")
-    state = tokens.follow(grammar, "an owner of whom nothing was counted yet")
-    letter = tokenizer.encode("z", add_special=False)
-    drafts = [*letter, *forced, *letter]
-    quick = state.fork()
-    monkeypatch.setattr(grammars, "thread_time", Ticking(0.01))
-    state.allowed()
-    state.accept(letter[0])
-    due = state.forced()
-    assert due
-    assert state.allows_prefix([*due, *letter]) == len(due)
-    monkeypatch.setattr(grammars, "thread_time", Ticking(0.0))
-    assert quick.allows_prefix(drafts) == len(drafts)
-
-
-@pytest.mark.slow
 def test_a_prepared_grammar_is_kept_for_its_owner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """How soon an answer begins must not tell whether somebody else had used the grammar."""
     tokens = GrammarTokens(vocabulary_of("gpt-2")[0], 50_262)
@@ -347,33 +279,6 @@ def test_what_others_prepare_takes_nothing_from_an_owner(monkeypatch: pytest.Mon
         tokens.follow(Grammar(kind="regex", text=f"a{{{number}}}"), "you")
     tokens.follow(mine, "me")
     assert len(prepared) == 101
-
-
-def test_one_slow_grammar_after_another_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output may take half a second, and all of a tenant's beyond that a tenth of the time."""
-    tokenizer, _ = vocabulary_of("gpt-2")
-    tokens = GrammarTokens(tokenizer, 50_262)
-    (letter,) = tokenizer.encode("z", add_special=False)
-    clock = Ticking(0.1)
-    monkeypatch.setattr(grammars, "thread_time", clock)
-    monkeypatch.setattr(grammars, "monotonic", lambda: 0.0)
-
-    def spend(tenant: str) -> float:
-        """Seconds until an output is given up."""
-        began = clock.now
-        state = tokens.follow(Grammar(kind="regex", text="[a-z]*"), tenant)
-        with contextlib.suppress(AnespecError):
-            while True:
-                state.allowed()
-                state.accept(letter)
-        return clock.now - began
-
-    usual = spend("you")
-    taken = [spend("me") for _ in range(6)]
-    assert taken[0] == pytest.approx(usual)
-    assert taken[-1] < 0.7 * usual
-    monkeypatch.setattr(grammars, "monotonic", lambda: 100.0)
-    assert spend("me") == pytest.approx(usual)
 
 
 def test_a_grammar_needs_the_model_s_tokens() -> None:

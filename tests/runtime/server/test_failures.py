@@ -7,8 +7,9 @@ from serving import Running
 
 from anespec.runtime.engine.completion import Chunk
 from anespec.runtime.engine.generation import Generation
+from anespec.runtime.sampling.grammars import GrammarState
 from anespec.runtime.server.http.errors import api_error
-from anespec.system.errors import AnespecError, ArtifactError, StorageError
+from anespec.system.errors import GRAMMAR_FAILED, AnespecError, ArtifactError, StorageError
 
 PATH = "/srv/somebody/models/secret.anespec/shards/0.mlpackage"
 
@@ -54,5 +55,24 @@ def test_no_answer_names_a_path_and_the_log_does(
 
 
 def test_what_names_no_path_is_told() -> None:
-    said = "the output cannot follow its grammar any further: no token fits"
+    said = "no token fits"
     assert api_error(AnespecError(said)).message == said
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/completion"])
+def test_a_grammar_that_fails_while_the_answer_is_generated_is_the_request_s_fault(
+    served: Running, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def fail(self: GrammarState) -> None:
+        raise AnespecError(f"{GRAMMAR_FAILED}: it takes too long")
+
+    monkeypatch.setattr(GrammarState, "allowed", fail)
+    fields = {"grammar": "root ::= [a-z]+"}
+    said = {"messages": [{"role": "user", "content": "x"}]} if "chat" in path else {"prompt": "x"}
+    answer = served.client.post(path, json=said | fields)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["message"]) == ("invalid_grammar", f"{GRAMMAR_FAILED}: it takes too long")
+    streamed = served.client.post(path, json=said | fields | {"stream": True})
+    assert "invalid_grammar" in streamed.text
+    assert "failed" not in caplog.text, "nobody else's fault"

@@ -229,6 +229,31 @@ def test_a_page_of_the_daemon_itself_may_call(served: Running) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:8080", "http://LOCALHOST:8080", 200),
+        ("localhost", "http://localhost:80", 200),
+        ("localhost:80", "http://localhost", 200),
+        ("[::1]:8080", "http://[::1]:8080", 200),
+        ("localhost:8080", "https://localhost:8080", 403),
+        ("localhost", "https://localhost", 403),
+        ("localhost:8080", "ftp://localhost:8080", 403),
+        ("localhost:8080", "//localhost:8080", 403),
+        ("localhost:8080", "http://localhost", 403),
+        ("localhost:8080", "http://localhost:8081", 403),
+        ("localhost:8080", "http://user@localhost:8080", 403),
+        ("localhost:8080", "http://localhost:8080/page", 403),
+        ("localhost:8080", "http://localhost:x", 403),
+    ],
+)
+def test_an_origin_is_compared_with_its_scheme_and_port(
+    served: Running, host: str, origin: str, status: int
+) -> None:
+    answer = served.client.get("/health", headers={"host": host, "origin": origin})
+    assert answer.status_code == status
+
+
 def test_an_origin_that_may_call_is_told_so(guarded: Running) -> None:
     asks = {
         "origin": "https://page.example",

@@ -1,5 +1,6 @@
 """One tenant's memory comes back as it was, and several processes learn from each other."""
 
+import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -98,6 +99,29 @@ def test_only_its_user_may_read_the_files(vocabulary: Path, often: None) -> None
         path.chmod(0o644)
     assert opened(vocabulary).image.tobytes() == learnt(REQUESTS)
     assert {stat.S_IMODE(path.stat().st_mode) for path in vocabulary.iterdir()} == {0o600}
+
+
+def test_a_log_that_was_left_is_truncated_when_the_file_is_opened(vocabulary: Path, often: None) -> None:
+    log = vocabulary / "memory.sqlite-wal"
+    first = opened(vocabulary)
+    teach(first)
+    closed(first)
+    assert log.stat().st_size > 0
+    again = opened(vocabulary)
+    assert log.stat().st_size == 0
+    assert again.image.tobytes() == learnt(REQUESTS)
+
+
+def test_a_log_that_another_one_reads_is_left(vocabulary: Path, often: None) -> None:
+    memory = opened(vocabulary)
+    teach(memory)
+    reader = sqlite3.connect(vocabulary / "memory.sqlite", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM info").fetchall()
+    teach(memory, REQUESTS[:1])
+    memory.flush()
+    assert opened(vocabulary).image.tobytes() == learnt([*REQUESTS, REQUESTS[0]])
+    reader.close()
 
 
 def test_another_learner_learns_the_latest_requests_anew(

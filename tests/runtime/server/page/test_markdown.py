@@ -131,3 +131,20 @@ def test_no_text_takes_long(visit: Visit, text: str) -> None:
     drawn = draw(visit, text * (20_000 // len(text)), is_open=True)
     assert drawn["milliseconds"] < 10_000
     assert drawn["text"].strip()
+
+
+@pytest.mark.parametrize(
+    "text", slow_but(["[", "[ ", "[\n", "![", "\\[", "a[", "[](", "[[a]", "<", "> ", "1. ", "- "], "[")
+)
+def test_marks_without_end_are_drawn_at_once(visit: Visit, text: str) -> None:
+    """The quickest of three counts, since a busy machine makes any of them wait."""
+    drawn = [draw(visit, (text * 60_000)[:60_000], is_open=True) for _ in range(3)]
+    assert min(each["milliseconds"] for each in drawn) < 500
+    assert drawn[0]["text"].strip()
+
+
+@pytest.mark.slow
+def test_long_and_deep_texts_keep_their_forms(visit: Visit) -> None:
+    links = "[a](https://a.example) *b* `c` " * 50
+    assert draw(visit, links)["html"].count("<a ") == 50
+    assert draw(visit, "> " * 30 + "a")["html"].count("<blockquote>") == 30

@@ -26,8 +26,16 @@ const TAB = "\ufdd1";
 // The limit of wasted work in characters: for each unclosed mark, marked reads to the end of the text.
 const MOST_EFFORT = 2_000_000;
 
+// The limit of marks times characters, since for each of these marks marked searches, or copies, the rest of its block.
+const MARKS = /[[<\\`*_]/g;
+const MOST_SEARCHED = 200_000_000;
+
+// The most quotes and lists within each other on a line: marked reads the rest of the line anew for each.
+const TOO_DEEP = /^(?:[ \t]*(?:>|[-*+][ \t]|\d{1,9}[.)][ \t])){33}/m;
+
 const none = () => undefined;
 let effort = 0;
+let searched = 0;
 
 /** Wrap a tokenizer of marked so that it finds nothing more once the limit of wasted work is reached. */
 function bounded(name) {
@@ -38,6 +46,16 @@ function bounded(name) {
     return found;
   };
 }
+
+const readInline = Lexer.prototype.inlineTokens;
+
+/** Read a text within a block; as plain text, once the limit of searched characters is reached. */
+Lexer.prototype.inlineTokens = function inlineTokens(text, tokens = []) {
+  searched += (text.match(MARKS)?.length ?? 0) * text.length;
+  if (searched <= MOST_SEARCHED) return readInline.call(this, text, tokens);
+  tokens.push({ type: "text", raw: text, text: escaped(text) });
+  return tokens;
+};
 
 marked.use({
   breaks: true,
@@ -118,13 +136,18 @@ function endsInCode(text) {
 }
 
 function lexed(text) {
-  effort = 0;
+  effort = searched = 0;
+  if (TOO_DEEP.test(text)) return plain(text);
   try {
     return Lexer.lex(prepared(text), marked.defaults);
   } catch {
-    // The nesting is too deep for marked.
-    return [{ type: "paragraph", raw: text, tokens: [{ type: "text", raw: text, text: escaped(text) }] }];
+    return plain(text); // the nesting is too deep for marked
   }
+}
+
+/** Return the tokens of a text without any form. */
+function plain(text) {
+  return [{ type: "paragraph", raw: text, tokens: [{ type: "text", raw: text, text: escaped(text) }] }];
 }
 
 /** Return a text for marked: leading tabs of code are replaced, and code at the end is closed. */
