@@ -16,11 +16,12 @@ from typing import Any, Protocol, TypeVar
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from anespec.gguf.other_weights import refuse_other_weights
 from anespec.gguf.parts import part_paths
 from anespec.manifests.notes import GATES_FOLDER, LARGEST_JSON, Notes
 from anespec.manifests.schema import SCHEMA_VERSION, Manifest, Shard
 from anespec.manifests.verdicts import VerdictFile, VerdictT
-from anespec.system.errors import AnespecError, ArtifactError, StorageError
+from anespec.system.errors import AnespecError, ArtifactError, NotFoundError, StorageError
 from anespec.system.formatting import LONGEST_REASON, counted, printable, quoted
 from anespec.system.safe_files import Folder, first_link, open_plain_file
 
@@ -97,8 +98,10 @@ class Artifact:
         means all. Backends whose passes attend to all slots ignore it.
 
         Raises:
-            ArtifactError: there is no artifact, or its manifest has another schema version or is damaged.
-            StorageError: the manifest cannot be read.
+            ArtifactError: the folder is no artifact, or its manifest has another schema version or is
+            damaged.
+            UnsupportedModelError: the folder has weights that are not GGUF.
+            StorageError: the folder does not exist, or the manifest cannot be read.
         """
         self.root = Path(root)
         self.hashes = hashes or ReadHashes()
@@ -110,6 +113,9 @@ class Artifact:
                 text = folder.read(MANIFEST_NAME, LARGEST_JSON)
             data = from_json(text)
         except (FileNotFoundError, NotADirectoryError):
+            refuse_other_weights(self.root)
+            if not self.root.exists():
+                raise NotFoundError(f"{self.root}: no such artifact") from None
             raise ArtifactError(
                 f"{self.root}: is not an artifact (it has no {MANIFEST_NAME}); "
                 "make one with `anespec convert`"

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ValidationError, model_validator
 
 from anespec.runtime.options import GenerationOptions
 from anespec.runtime.text.conversation import Message, read_conversation
-from anespec.system.errors import RequestError, StorageError
+from anespec.system.errors import RequestError, StorageError, unreadable
 from anespec.system.formatting import bytes_text
 from anespec.system.safe_files import open_file
 
@@ -114,7 +114,7 @@ class PromptFile:
         try:
             self._stream = open_file(path)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+            raise unreadable(path, error) from error
 
     def __enter__(self) -> Self:
         return self

@@ -19,7 +19,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from anespec.gguf import MAGIC
-from anespec.system.errors import GGUFError, StorageError
+from anespec.gguf.other_weights import refuse_other_weights
+from anespec.system.errors import GGUFError, NotFoundError, StorageError, unreadable
 from anespec.system.formatting import quoted
 
 SUPPORTED_VERSIONS = (2, 3)
@@ -117,6 +118,7 @@ class MappedFile:
         Raises:
             StorageError: the file cannot be opened.
             GGUFError: the file is not GGUF, is truncated, or its tables are inconsistent.
+            UnsupportedModelError: the path has weights that are not GGUF.
         """
         self.path = path
         try:
@@ -126,14 +128,16 @@ class MappedFile:
                 self.nbytes = file.seek(0, 2)
                 self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.nbytes else None
         except IsADirectoryError:
+            refuse_other_weights(self.path)
             raise StorageError(f"{self.path}: is a folder, not a GGUF file") from None
         except FileNotFoundError:
-            raise StorageError(f"{self.path}: no such file") from None
+            raise NotFoundError(f"{self.path}: no such file") from None
         except OSError as error:
-            raise StorageError(f"{self.path}: cannot be read ({error.strerror})") from error
+            raise unreadable(self.path, error) from error
         cursor = _Cursor(memoryview(self._mapping or b""), self.path)
         magic = bytes(cursor.buffer[:4])
         if magic != MAGIC:
+            refuse_other_weights(self.path)
             raise GGUFError(f"{self.path}: not a GGUF file (it starts with {magic!r}, not {MAGIC!r})")
         cursor.offset = 4
         self.version = int(cursor.scalar("<I", "the version"))

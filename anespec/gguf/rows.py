@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anespec.gguf.dequantise import dequantised
 from anespec.gguf.mapped_file import MappedFile, TensorInfo
-from anespec.system.errors import ArtifactError, StorageError
+from anespec.system.errors import ArtifactError, unreadable
 
 
 class GGUFRows:
@@ -27,7 +27,7 @@ class GGUFRows:
         try:
             self._file = path.open("rb", buffering=0)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+            raise unreadable(path, error) from error
 
     def info(self, name: str) -> TensorInfo:
         """Return the entry of `name` in the tensor table.

@@ -22,13 +22,15 @@ from pydantic import ValidationError
 
 from anespec import __version__
 from anespec.gguf import MAGIC
+from anespec.gguf.other_weights import refuse_other_weights
 from anespec.gguf.parts import require_parts, stem_of
 from anespec.manifests.known_hashes import KnownHashes
 from anespec.manifests.store import model_sha256
 from anespec.models.conversion import Build, Entry, free_name, open_plan, require_agreement, stopped
 from anespec.models.fetched import Display
+from anespec.models.missing import missing_model
 from anespec.models.remote import fetched
-from anespec.system.errors import ArtifactError, StorageError, UsageError
+from anespec.system.errors import ArtifactError, StorageError, UsageError, unreadable
 from anespec.system.formatting import bytes_text, duration_text, listed, printable, quoted
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.system.safe_files import Folder, open_file
@@ -107,6 +109,7 @@ def resolve_artifact(
     see Build.
 
     Raises:
+        NotFoundError: the path does not exist.
         ArtifactError: the path is none of these.
         UsageError: an artifact was converted with other options, or several models have the name.
         GGUFError, UnsupportedModelError, RequestError: the GGUF cannot be converted, or not with these
@@ -125,8 +128,9 @@ def resolve_artifact(
         return cache.artifact_of(path, build, watch.shares)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
-        raise ArtifactError(f"{path}: is no file, no folder and no model in the cache (`anespec list`)")
+        raise missing_model(path)
     if not artifact.is_dir():
+        refuse_other_weights(path)
         raise ArtifactError(f"{path}: is neither a GGUF nor the folder of an artifact")
     if (context, sequences, weights) != (None, None, None):
         from anespec.manifests.store import Artifact
@@ -204,7 +208,7 @@ class ModelCache:
             if _is_known(KnownHashes(self.root), gguf):
                 return
         except OSError as error:
-            raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
+            raise unreadable(gguf, error) from error
         with GGUFFile(gguf):
             pass
 
@@ -277,7 +281,7 @@ class ModelCache:
                 report("reading it")
                 return model_sha256(gguf, hashes.file)
         except OSError as error:
-            raise StorageError(f"{gguf}: cannot be read ({error.strerror})") from error
+            raise unreadable(gguf, error) from error
 
     def _all(self, root: Folder) -> list[CachedModel]:
         keys = [path.name for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anespec.gguf.other_weights import refuse_other_weights
 from anespec.models.cache import cached_artifact, is_gguf
+from anespec.models.missing import meant
 from anespec.models.remote import is_remote
-from anespec.system.errors import ArtifactError
+from anespec.system.errors import ArtifactError, NotFoundError
 from anespec.system.formatting import quoted
 
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ def read_tokenizer(
     """Return the tokenizer of a GGUF, an artifact or a model in the cache.
 
     Raises:
-        ArtifactError: the path is none of these; the message ends with `otherwise`.
+        NotFoundError, ArtifactError: there is no such path, or it is none of these; the message has
+        `otherwise`.
         AnespecError: the tokenizer cannot be read.
     """
     from anespec.gguf.container import GGUFFile
@@ -33,6 +36,9 @@ def read_tokenizer(
     if not is_gguf(model):
         artifact = model if model.is_dir() or is_remote(model) else cached_artifact(model)
         if artifact is None:
+            if not model.exists():
+                raise NotFoundError(f"{quoted(str(model))} {otherwise}{meant(model)}")
+            refuse_other_weights(model)
             raise ArtifactError(f"{quoted(str(model))} {otherwise}")
         tokens = Artifact(artifact, KnownHashes()).tokens_path()
     with GGUFFile(tokens) as file:

@@ -13,7 +13,7 @@ from anespec.models.model_path import model_name
 from anespec.models.remote import fetched
 from anespec.serving.loading import FileMarks, Found
 from anespec.serving.sources import ModelSource
-from anespec.system.errors import StorageError
+from anespec.system.errors import unreadable
 from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class ArtifactLoader:
         try:
             files = FileMarks.below(paths)
         except OSError as error:
-            raise StorageError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+            raise unreadable(error.filename or path, error) from error
         return Found(path, artifact.fingerprint, memory, files, sequences, draft)
 
     def load(self, source: ModelSource, found: Found) -> "Model":

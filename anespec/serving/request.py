@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from anespec.models.cache import cached_artifact
+from anespec.models.missing import LISTED, meant
 from anespec.models.model_path import model_name, require_possible
 from anespec.models.presets import NO_PRESET, read_preset
 from anespec.models.remote import is_remote
@@ -79,8 +80,7 @@ def missing(sources: Names) -> list[str]:
     """Return a sentence for each model that does not exist: not as a path, in the cache, or as a remote
     name."""
     return [
-        f"{source.path}: is no file, no folder and no model in the cache (`anespec list`), so there is no "
-        f"{quoted(name)} to serve"
+        f"{source.path}: {LISTED}, so there is no {quoted(name)} to serve{meant(source.path)}"
         for name, source in sources.items()
         if not (is_remote(source.path) or source.path.exists())
         if cached_artifact(source.path) is None

@@ -33,7 +33,7 @@ from anespec.serving.pool import ModelLoadError, ModelPool
 from anespec.serving.records import KeptRecord, daemon_at, recorded
 from anespec.serving.request import ServeRequest, missing
 from anespec.serving.sources import Names
-from anespec.system.errors import AnespecError, ArtifactError, StorageError, UsageError
+from anespec.system.errors import AnespecError, NotFoundError, StorageError, UsageError
 from anespec.system.formatting import listed, printable
 from anespec.system.progress import ProgressCallbacks
 
@@ -139,7 +139,7 @@ async def serve(asked: ServeRequest) -> None:
     sources = asked.names(asked.config)
     default = next(iter(sources))
     for sentence in missing({default: sources[default]}):
-        raise ArtifactError(sentence)
+        raise NotFoundError(sentence)
     models = ModelPool(sources, loader, MemoryLimit.of(asked.pool.memory), reread=reread)
     daemon = Daemon(__version__, options, models, keys, Metrics(models, keys), lifecycle)
     with (

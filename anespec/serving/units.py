@@ -15,6 +15,7 @@ from anespec.serving.records import SECONDS_TO_CLOSE
 from anespec.system.errors import (
     ArtifactError,
     GGUFError,
+    NotFoundError,
     RequestError,
     StorageError,
     UnsupportedModelError,
@@ -39,7 +40,7 @@ KEPT_VARIABLES = (
 )
 """Variables with the paths of caches and presets. The unit never contains a token."""
 
-PERMANENT_ERRORS = (UsageError, GGUFError, UnsupportedModelError, ArtifactError, RequestError)
+PERMANENT_ERRORS = (UsageError, GGUFError, UnsupportedModelError, ArtifactError, NotFoundError, RequestError)
 """Errors that a restart does not fix."""
 
 

@@ -19,6 +19,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         5: "unusable artifact",
         6: "disk or file system, standard output included",
         7: "a request that cannot be served",
+        8: "a file, a model or an artifact that does not exist",
         11: "residency gate failed",
         12: "golden gate failed",
         13: "exactness gate failed",
@@ -68,6 +69,12 @@ class StorageError(AnespecError):
     """The file system refused: no space, no permission, or no such file."""
 
     exit_code = 6
+
+
+class NotFoundError(StorageError):
+    """A file, a model or an artifact that the user named does not exist."""
+
+    exit_code = 8
 
 
 class RequestError(AnespecError):
@@ -136,3 +143,9 @@ class ReaderGone(AnespecError):  # noqa: N818
     """The reader of standard output closed it, as with `| head`. No message is printed."""
 
     exit_code = 141
+
+
+def unreadable(path: object, error: OSError) -> StorageError:
+    """Return the error for a file that cannot be opened or read."""
+    kind = NotFoundError if isinstance(error, FileNotFoundError) else StorageError
+    return kind(f"{path}: cannot be read ({error.strerror})")

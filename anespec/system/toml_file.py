@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from anespec.system.errors import StorageError, UsageError
+from anespec.system.errors import UsageError, unreadable
 from anespec.system.formatting import LONGEST_REASON, printable
 from anespec.system.safe_files import read_bounded
 
@@ -41,7 +41,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         _require_short_keys(path, text)
         return tomllib.loads(text)
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: is not valid TOML ({printable(str(error), LONGEST_REASON)})") from None
 

@@ -72,10 +72,12 @@ def _homes_of_mask(mask: NDArray[Any]) -> Homes:
 
 # The masks of one pool are kept from pass to pass, so that only the changed entries are written.
 
-MASKED = np.float16(-1e4)
-"""The mask's value for a slot that a row does not see.
+MASKED = np.float16(-(2**15))
+"""The mask's value for a slot that a row does not see: half of fp16's range.
 
-exp(-1e4) is exactly 0 in fp16. Minus infinity would give NaN on some hardware.
+A hidden slot must lose to every score that a row sees, and its own score plus the mask must stay finite,
+since minus infinity would give NaN on some hardware. With half of the range both hold for scores within
+32,000 of each other, and exp of the difference is exactly 0.
 """
 
 Visible = tuple[range, ...]

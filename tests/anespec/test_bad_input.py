@@ -66,7 +66,7 @@ def test_vocabulary_without_a_model(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    assert "no such file" in _refused(tmp_path / "none.gguf", tmp_path, 6)
+    assert "no such file" in _refused(tmp_path / "none.gguf", tmp_path, 8)
     assert "folder" in _refused(tmp_path, tmp_path, 6)
 
 

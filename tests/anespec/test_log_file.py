@@ -34,9 +34,9 @@ def test_a_run_and_its_failure_are_told_and_added_to_the_end(trained: Path, tmp_
     assert file.stat().st_mode & 0o777 == 0o600
     before = file.read_text()
     missing = run("generate", tmp_path / "no\nsuch", "Once", "--log-file", file)
-    assert missing.code == 5
+    assert missing.code == 8
     added = file.read_text().removeprefix(before)
-    assert "is no file, no folder" in added and "(exit code 5)" in added
+    assert "is no file, no folder" in added and "(exit code 8)" in added
     assert all(LINE.fullmatch(line) for line in file.read_text().splitlines())
 
 

@@ -206,9 +206,9 @@ def test_tokens_that_cannot_be_are_refused(tokens: str, gguf: Path, tmp_path: Pa
 
 def test_what_is_not_there_is_said(gguf: Path, tmp_path: Path) -> None:
     refused(run("memory", "export", gguf, tmp_path / "f"), 7, "the memory has no request of yours")
-    refused(run("memory", "clear", "nothing-such", "-y"), 5, "is not a model, and the memory has nothing")
-    refused(run("memory", "import", tmp_path / "f", gguf), 6, "cannot be read")
-    refused(run("memory", "export", "nothing-such", tmp_path / "f"), 5, "is not a model")
+    refused(run("memory", "clear", "nothing-such", "-y"), 8, "is not a model, and the memory has nothing")
+    refused(run("memory", "import", tmp_path / "f", gguf), 8, "cannot be read")
+    refused(run("memory", "export", "nothing-such", tmp_path / "f"), 8, "is not a model")
     assert "not both" in run("memory", "clear", gguf, "--all", "-y").err
 
 

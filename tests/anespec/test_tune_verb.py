@@ -13,8 +13,10 @@ from anespec.validate.tuning.options import TuneOptions
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneOptions]:
-    """The options of every search that was begun; each ends at once."""
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> list[TuneOptions]:
+    """The options of every search that was begun; each ends at once. There is a file model.gguf."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("models"))
+    Path("model.gguf").touch()
     found: list[TuneOptions] = []
 
     def search(gguf: Path, work: Path, options: TuneOptions, *said: object) -> None:

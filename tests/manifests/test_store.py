@@ -17,7 +17,7 @@ from anespec.manifests.schema import SCHEMA_VERSION
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, RunEnvironment
 from anespec.runtime.backends import open_verifier
-from anespec.system.errors import ArtifactError, StorageError
+from anespec.system.errors import ArtifactError, NotFoundError, StorageError
 
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
 
@@ -228,9 +228,10 @@ def test_a_hostile_manifest_is_refused_in_a_printable_sentence(root: Path, hosti
 
 
 def test_a_folder_without_a_manifest_is_no_artifact(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ArtifactError, match="is not an artifact"):
-            Artifact(path)
+    with pytest.raises(ArtifactError, match="is not an artifact"):
+        Artifact(tmp_path)
+    with pytest.raises(NotFoundError, match="no such artifact"):
+        Artifact(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])

@@ -25,7 +25,7 @@ from anespec.runtime.passes import (
 )
 
 D, HEADS, HEAD_DIM, VOCABULARY = 16, 2, 8, 40
-MASKED = -1e4
+MASKED = -(2.0**15)
 Values = NDArray[np.float64]
 
 

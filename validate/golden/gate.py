@@ -47,14 +47,20 @@ OpenShard = Callable[[Shard], ShardRunner]
 ROUNDED_RUNS = 2
 """How often the reference is computed with rounded numbers: to the nearest, and at random."""
 
-ROUNDED_RUNS_OF_RECURRENT_MODELS = 8
-"""A recurrent mixer norms what it reads of a state, however small. So a row whose query almost misses the
-keys turns with a number's rounding, and more runs find which rows these are."""
+ROUNDED_RUNS_OF_TURNING_MODELS = 8
+"""The same for models in which a number's rounding turns single rows; more runs find which rows these are.
 
-SLACK_OF_RECURRENT_MODELS = 2
+A recurrent mixer norms what it reads of a state, however small, so a row turns whose query almost misses the
+keys. Where biases make scores of SHARP_SCORE, a row turns whose two best keys score almost alike.
+"""
+
+SHARP_SCORE = 512.0
+"""The score of attention from which fp16's rounding of its key, a share of 2^-12, moves a softmax visibly."""
+
+SLACK_OF_TURNING_MODELS = 2
 """The factor by which their limits are larger, since no number of runs finds every such row. Where
-activations become int8, the runs make the same numbers as the shard and turn the same rows; then only doubts
-about experts grow by it."""
+activations become int8, the runs of a recurrent model make the same numbers as the shard and turn the same
+rows; then only doubts about experts grow by it."""
 
 FP16_MAX = float(np.finfo(np.float16).max)
 
@@ -113,10 +119,10 @@ def compare_computed(
     count = len(plans[0].positions)
     missing = [int(i) for i in rng.integers(manifest.hyperparameters.vocabulary, size=count)]
     tokens = [*ids, *missing][:count]
-    recurrent = bool(reference.facts.recurrences)
-    slack, more_doubt = SLACK[arithmetic], SLACK_OF_RECURRENT_MODELS if recurrent else 1
-    if arithmetic is not Arithmetic.INT8_ACTIVATIONS:
-        slack *= more_doubt
+    recurrent, sharp = bool(reference.facts.recurrences), reference.score_of_biases() >= SHARP_SCORE
+    slack, more_doubt = SLACK[arithmetic], SLACK_OF_TURNING_MODELS if recurrent else 1
+    if sharp or (recurrent and arithmetic is not Arithmetic.INT8_ACTIVATIONS):
+        slack *= SLACK_OF_TURNING_MODELS
     bench = _Bench(pass_inputs, own, plans, tokens, manifest, slack)
     begun = [(prompt.rows, range(len(prompt.rows))) for prompt in prompt_runs]
     stretched = reference.stretches([*begun, *((tokens, plan.positions) for plan in plans)])
@@ -133,7 +139,7 @@ def compare_computed(
             read[:-count],
             [stretch.afresh(reference.caches()) for stretch in stretched[: len(begun)]],
         )
-        for number in (None, *range(ROUNDED_RUNS_OF_RECURRENT_MODELS if recurrent else ROUNDED_RUNS))
+        for number in (None, *range(ROUNDED_RUNS_OF_TURNING_MODELS if recurrent or sharp else ROUNDED_RUNS))
     ]
     figures: list[ShardFigures] = []
     for shard in manifest.layer_shards:

@@ -117,6 +117,24 @@ class Reference:
         """Return empty caches for one sequence."""
         return {cache_key(each): cache_of(each) for each in self.facts.mixers if each.kv_layer == each.index}
 
+    def score_of_biases(self) -> float:
+        """Return how large a score of attention the biases of queries and keys alone may make."""
+        largest = 0.0
+        for layer in self.facts.layers:
+            facts = layer.attention
+            if not isinstance(facts, AttentionFacts) or facts.kv_layer != facts.index:
+                continue
+            found = [self._model.tensor_rows(layer, role) for role in (Q, K)]
+            biases = [self._reader.bias(each.name) for each in found]
+            sizes = [
+                float(np.linalg.norm(bias[each.rows].reshape(-1, facts.head_dim), axis=1).max())
+                for each, bias in zip(found, biases, strict=True)
+                if bias is not None
+            ]
+            if len(sizes) == len(found):
+                largest = max(largest, sizes[0] * sizes[1] * abs(facts.scale))
+        return largest
+
     @_SILENT
     def embed(self, ids: Sequence[int], positions: Sequence[int] | None = None) -> Floats:
         """Return the first hidden state of ids, float32 [len(ids), d]; raises GGUFError if one is not finite.

@@ -10,7 +10,7 @@ from pydantic_core import PydanticSerializationError
 
 from anespec.cli.chat.model import ChatModel
 from anespec.runtime.text.conversation import ChatPrompt, trim
-from anespec.system.errors import RequestError, StorageError, UsageError
+from anespec.system.errors import RequestError, StorageError, UsageError, unreadable
 from anespec.system.safe_files import Folder, read_bounded
 
 LARGEST_FILE = 1 << 26
@@ -116,7 +116,7 @@ class Transcript:
         try:
             messages = _File.model_validate_json(read_bounded(path, LARGEST_FILE)).messages
         except OSError as error:
-            raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+            raise unreadable(path, error) from error
         except ValidationError:
             raise RequestError(
                 f"{path}: is not a saved conversation, which is "

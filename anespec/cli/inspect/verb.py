@@ -25,6 +25,7 @@ from anespec.manifests.usual_target import usual_target
 from anespec.models.cache import cached_artifact
 from anespec.models.conversion import Build
 from anespec.models.inspection import ArtifactInspection, read_plan
+from anespec.models.missing import missing_model
 from anespec.models.model_path import ModelPath
 from anespec.models.remote import fetched
 from anespec.models.verdict_summary import unreadable_line, verdict_table, why_unjudged
@@ -173,7 +174,9 @@ def inspect(path: Path, explained: bool, as_json: bool, **chosen: Any) -> None:
     """
     path = fetched(path, watcher(shown=not as_json))
     artifact = path if path.exists() else cached_artifact(path)
-    if artifact is not None and artifact.is_dir():
+    if artifact is None:
+        raise missing_model(path)
+    if artifact.is_dir():
         _inspect_artifact(artifact, as_json)
     else:
         _inspect_gguf(path, explained, as_json, chosen)

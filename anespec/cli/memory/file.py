@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from anespec.manifests.schema import Index
 from anespec.runtime.drafters.memory.request_record import LONGEST_TEXT, TEXT_BYTES, RequestRecord
-from anespec.system.errors import AnespecError, RequestError, StorageError
+from anespec.system.errors import AnespecError, RequestError, StorageError, unreadable
 from anespec.system.formatting import bytes_text
 from anespec.system.safe_files import Folder, open_file
 
@@ -142,7 +142,7 @@ class TextFile:
                     if line.strip():
                         yield line
         except OSError as error:
-            raise StorageError(f"{self.path}: cannot be read ({error.strerror})") from error
+            raise unreadable(self.path, error) from error
 
 
 def _parsed(kind: type[LineT], line: bytes) -> LineT | None:

@@ -16,7 +16,7 @@ from anespec.models.conversion import Entry
 from anespec.models.downloads import Downloaded, downloads
 from anespec.models.model_path import complete_cached
 from anespec.models.verdict_summary import recorded_verdicts
-from anespec.system.errors import AnespecError, RequestError
+from anespec.system.errors import AnespecError, NotFoundError
 from anespec.system.formatting import bytes_text, counted, listed, printable, quoted
 
 
@@ -243,7 +243,7 @@ def _called(
         found = {model.key: model for model in present if model.is_called(name)}
         downloaded = {file.name: file for file in files if file.name == name}
         if not found and not downloaded:
-            raise RequestError(
+            raise NotFoundError(
                 f"{quoted(name)} is neither a model nor a download in the cache; `anespec list` shows them"
             )
         models |= found

@@ -9,6 +9,7 @@ from anespec.cli.console import byte_progress, json_option, notes, out, print_js
 from anespec.cli.option_flags import flags_of, read_flags
 from anespec.convert.options import ConvertOptions
 from anespec.models.conversion import default_output, open_plan, stopped
+from anespec.models.missing import require_there
 from anespec.models.model_path import ModelPath
 from anespec.models.remote import fetched
 from anespec.system.formatting import bytes_text, counted
@@ -98,6 +99,7 @@ def convert(
 
     options = read_flags(ConvertOptions, chosen)
     gguf = fetched(gguf, watcher(shown=not as_json))
+    require_there(gguf)
     with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
         from anespec.convert.planning.report import explain
 

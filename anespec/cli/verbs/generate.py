@@ -22,7 +22,7 @@ from anespec.results import Choice
 from anespec.runtime.options import DEFAULT_TEXTS, LONGEST_REFERENCE, GenerationOptions, LoadOptions
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.text.conversation import Message
-from anespec.system.errors import Interrupted, RequestError, StorageError, UsageError
+from anespec.system.errors import Interrupted, RequestError, UsageError, unreadable
 from anespec.system.formatting import counted, duration_text
 from anespec.system.safe_files import read_bounded
 
@@ -145,7 +145,7 @@ def _text(path: Path, longest: int) -> str:
     except UnicodeDecodeError:
         raise RequestError(f"{path}: is not UTF-8 text; convert it to UTF-8") from None
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
+        raise unreadable(path, error) from error
 
 
 SHORTEST_GATES = 0.1

@@ -7,8 +7,10 @@ import click
 
 from anespec.cli.console import json_option, out, print_json, watcher
 from anespec.cli.option_flags import flags_of, read_flags
+from anespec.gguf.other_weights import refuse_other_weights
 from anespec.manifests.store import model_bytes
 from anespec.models.fetched import Fetched
+from anespec.models.missing import missing_model
 from anespec.models.model_path import ModelPath
 from anespec.models.remote import fetch
 from anespec.models.url.name import is_url, shown_url
@@ -51,6 +53,9 @@ def pull(model: Path, no_convert: bool, allow_http: bool, as_json: bool, **chose
         with ends_as_interrupts():
             found = fetch(model, watch, allow_http=allow_http)
         if found.origin is None and not is_gguf(found.path):
+            if not found.path.exists():
+                raise missing_model(model)
+            refuse_other_weights(found.path)
             raise ArtifactError(
                 f"{model}: is not a GGUF, a file of the hub or a URL, so there is nothing to pull; models of "
                 "the hub are hf:OWNER/REPO"

@@ -10,6 +10,7 @@ from anespec.cli.console import json_option, out, print_json, timed_progress
 from anespec.cli.option_flags import flags_of, read_flags
 from anespec.gguf.parts import stem_of
 from anespec.manifests.tuned import as_typed
+from anespec.models.missing import require_there
 from anespec.system.errors import Interrupted
 from anespec.system.formatting import LONGEST_SHOWN, counted, printable
 from anespec.system.interrupts import ends_as_interrupts
@@ -49,6 +50,7 @@ def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
       anespec convert model.gguf --tuned tuned.json
     """
     options = read_flags(TuneOptions, chosen)
+    require_there(gguf)
     target = output if output is not None else Path(f"{stem_of(gguf.name)}.tuned.json")
     # The path may be a link, and its folder must not be writable by other users.
     work = options.work.resolve() if options.work is not None else target.with_name(f".{target.name}.work")

@@ -86,7 +86,7 @@ def test_a_default_that_is_not_there_is_told_before_anything_listens(tmp_path: P
         text=True,
         check=False,
     )
-    assert done.returncode == 5
+    assert done.returncode == 8
     assert done.stderr.count("typo.gguf: is no file, no folder and no model in the cache") == 1
     assert "listening" not in done.stderr and "being loaded" not in done.stderr
 

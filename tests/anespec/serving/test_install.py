@@ -52,7 +52,7 @@ def test_the_unit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found["Environment"] == '"HF_HOME=/hub"'
     assert (found["Type"], found["Restart"], found["KillSignal"]) == ("notify", "on-failure", "SIGTERM")
     assert found["TimeoutStopSec"] == "46"
-    assert found["RestartPreventExitStatus"] == "2 3 4 5 7"
+    assert found["RestartPreventExitStatus"] == "2 3 4 5 7 8"
 
 
 @given(st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), min_size=1))

@@ -82,7 +82,7 @@ def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
         place = this.slots[0]
         for slot in range(SLOTS):
             seen = any(slot in span for span in place.visible)
-            assert given["attn_mask"][0, 0, lane, slot] == (0 if seen else -1e4)
+            assert given["attn_mask"][0, 0, lane, slot] == (0 if seen else -(2**15))
             assert given["kv_write_mask"][0, 0, slot, lane] == (1 if slot == place.home else 0)
         for pair in range(4):
             angle = this.position / 10000 ** (2 * pair / 8) / (pair + 1)
