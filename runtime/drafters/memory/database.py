@@ -118,10 +118,8 @@ class MemoryDatabase:
             with suppress(FileExistsError):
                 folder.new_file(NAME, 0o600).close()
         self._file = folder.status(NAME)
-        is_log_left = LOG_NAME in folder.names() and folder.status(LOG_NAME).st_size > 0
         self._connection = self._opened()
-        if is_log_left:
-            self._empty_log()
+        self._empty_log()
 
     def close(self) -> None:
         """Close the file; a second call does nothing.
@@ -354,9 +352,9 @@ class MemoryDatabase:
                         raise
 
     def _empty_log(self) -> None:
-        """Move the log that a process has left to the file, and truncate it, unless another one uses it."""
-        waits = f"busy_timeout = {BUSY_SECONDS * 1000:.0f}"
-        for setting in ("busy_timeout = 0", "wal_checkpoint(TRUNCATE)", waits):
+        """Move a log that a process has left to the file, and truncate it, unless another one uses it."""
+        usual = f"busy_timeout = {BUSY_SECONDS * 1000:.0f}"
+        for setting in ("busy_timeout = 0", "wal_checkpoint(TRUNCATE)", usual):
             with suppress(sqlite3.Error):
                 self._connection.execute(f"PRAGMA {setting}").fetchall()
 
