@@ -313,15 +313,16 @@ class Engine:
         except AnespecError as error:
             self._end_now(sequence.number, FinishReason.FAILED, str(error))
             return
-        if sequence.is_over:
-            self._end_now(sequence.number, sequence.finish_at_limit)
-            return
         self._speculation.begin(sequence)
 
     def _run_pass(self, meanwhile: Callable[[], None]) -> None:
         """Plan, run and commit one pass."""
         for sequence in self._scheduler.in_turn:
-            self._begin_rows(sequence)
+            if sequence.is_over:
+                # All its rows were reused, when it began or after a pause.
+                self._end_now(sequence.number, sequence.finish_at_limit)
+            else:
+                self._begin_rows(sequence)
         if not self._scheduler.active:
             return
         parts, plan = next_pass(self._scheduler.in_turn, self._planner, self._speculation, self._policy)
