@@ -118,17 +118,16 @@ class MemoryDatabase:
             with suppress(FileExistsError):
                 folder.new_file(NAME, 0o600).close()
         self._file = folder.status(NAME)
-        is_log_left = LOG_NAME in folder.names() and folder.status(LOG_NAME).st_size > 0
+        log = folder.status(LOG_NAME).st_size if LOG_NAME in folder.names() else 0
         self._connection = self._opened()
-        if is_log_left:
+        if log:
             self._empty_log()
 
     def close(self) -> None:
         """Close the file; a second call does nothing.
 
-        The last connection that SQLite closes moves the log to the file and waits for the disk. For a short
-        log this is not worth the time, since the next process moves it when it opens the file. So a read-only
-        connection, which cannot move the log, is closed last.
+        The last connection that SQLite closes moves the log to the file and waits for the disk. A short log is
+        left to the next process: a read-only connection, which cannot move it, is closed last.
         """
         reader = None
         with self._lock, suppress(sqlite3.Error, OSError):
@@ -355,8 +354,8 @@ class MemoryDatabase:
 
     def _empty_log(self) -> None:
         """Move the log that a process has left to the file, and truncate it, unless another one uses it."""
-        waits = f"busy_timeout = {BUSY_SECONDS * 1000:.0f}"
-        for setting in ("busy_timeout = 0", "wal_checkpoint(TRUNCATE)", waits):
+        busy = f"busy_timeout = {BUSY_SECONDS * 1000:.0f}"
+        for setting in ("busy_timeout = 0", "wal_checkpoint(TRUNCATE)", busy):
             with suppress(sqlite3.Error):
                 self._connection.execute(f"PRAGMA {setting}").fetchall()
 
