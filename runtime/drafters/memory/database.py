@@ -126,8 +126,8 @@ class MemoryDatabase:
     def close(self) -> None:
         """Close the file; a second call does nothing.
 
-        The last connection that SQLite closes moves the log to the file and waits for the disk. A short log is
-        left to the next process: a read-only connection, which cannot move it, is closed last.
+        The last connection that SQLite closes moves the log to the file and waits for the disk. A short log
+        is left to the next process: a read-only connection, which cannot move it, is closed last.
         """
         reader = None
         with self._lock, suppress(sqlite3.Error, OSError):
