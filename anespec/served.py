@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anespec.runtime.engine.requests import Request
     from anespec.runtime.engine.statistics import ServiceLoad
     from anespec.runtime.sampling import GrammarTokens
+    from anespec.runtime.text.stream import StopFilter
     from anespec.runtime.text.tokenizer import Tokenizer
 
 
@@ -238,7 +239,7 @@ class ServedArtifact:
         runs: list[TextStream] = []
         for request in self._requests(prompt_ids, options, caller):
             first = runs[0] if runs else None
-            runs.append(TextStream(service, tokenizer, request, options.stop, shown, first))
+            runs.append(TextStream(service, tokenizer, request, _stop_filter(options), shown, first))
         return runs
 
     def begin(self, prompt_ids: Sequence[int], options: GenerationOptions = GREEDY) -> Pending:
@@ -322,3 +323,12 @@ class ServedArtifact:
             )
             for number in range(options.choices)
         ]
+
+
+def _stop_filter(options: GenerationOptions) -> "StopFilter | Sequence[str]":
+    """Return what ends one run's text: a filter of its own, or texts that may be anywhere."""
+    from anespec.runtime.text.reasoning import AnswerStops
+
+    if options.answers_to is None or not options.stop:
+        return (*options.stop, *options.ends)
+    return AnswerStops(options.stop, options.ends, options.answers_to)

@@ -361,6 +361,19 @@ class GenerationOptions(SamplingParameters):
     )
     choices: int = Field(default=1, ge=1, le=MOST_CHOICES, description="The number of continuations.")
 
+    answers_to: Annotated[str | None, Flag(shown=False)] = Field(
+        default=None,
+        description="The end of a conversation's prompt. The stop strings are then searched for in the "
+        "answer alone, not in the reasoning before it, whose tags must be shown.",
+    )
+    ends: Annotated[tuple[str, ...], Flag(shown=False)] = Field(
+        default=(), description="Texts that end the output anywhere, also in the reasoning."
+    )
+
+    def answering(self, prompt: str, ends: tuple[str, ...]) -> Self:
+        """Return these options for a conversation: its prompt ends with `prompt`, its turns with `ends`."""
+        return self.with_changes(answers_to=prompt, ends=ends)
+
     def ending_at(self, ends: tuple[str, ...]) -> Self:
         """Return these options with further stop strings."""
         return self.with_changes(stop=(*self.stop, *ends)) if ends else self

@@ -19,6 +19,7 @@ Relative paths start at the file's folder.
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
@@ -60,6 +61,9 @@ class ModelEntry(LoadOptions):
     path: Path
     preset: str | None = None
 
+
+FILES = tuple(name for name, field in LoadOptions.model_fields.items() if type_of(field) is Path)
+"""The options of a model that name a file or a folder."""
 
 MODELS = "models"
 GROUPS: tuple[type[Options], ...] = (ServeOptions, PoolOptions, LoadOptions)
@@ -141,10 +145,11 @@ def _entry(path: Path, folder: Path, name: str, value: object) -> ModelEntry:
             f"{where} has no path; write path = PATH in it, or preset = NAME of one with a model"
         )
     entry = _checked(ModelEntry, facts, where)
-    files = {name: getattr(entry, name) for name in ("chat_template", "draft")}
+    # An option that is not given stays so: the common one holds.
+    given = {name: getattr(entry, name) for name in FILES if name in entry.model_fields_set}
     return entry.with_changes(
         path=placed(entry.path, folder, where),
-        **{name: file and _placed(name, file, folder, where) for name, file in files.items()},
+        **{name: file and _placed(name, file, folder, where) for name, file in given.items()},
     )
 
 
@@ -171,8 +176,12 @@ def _placed(name: str, path: Path, folder: Path, where: str) -> Path:
     """
     if name == "draft":
         return placed(path, folder, where)
-    is_name = name == "chat_template" and str(path) in BUILT_IN_TEMPLATES
-    return path if is_name else folder / expanded(path, where)
+    return path if is_name(name, path) else folder / expanded(path, where)
+
+
+def is_name(option: str, path: Path) -> bool:
+    """Return whether the value of an option that takes a path is a name with a meaning of its own."""
+    return option == "chat_template" and str(path) in BUILT_IN_TEMPLATES
 
 
 def _checked(group: type[OptionsT], values: Mapping[str, object], where: str) -> OptionsT:
@@ -200,6 +209,10 @@ def _value(name: str, field: FieldInfo, value: object) -> object:
             raise RequestError(f"{name}: {error}") from None
     if kind is Path and isinstance(value, str):
         return Path(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if value not in tuple(kind):
+            raise RequestError(f"{name} is {shown(value)}; it must be {listed(tuple(kind), 'or')}")
+        return kind(str(value))
     if get_origin(kind) is tuple and isinstance(value, list):
         return tuple(value)
     wanted = "true or false" if kind is bool else "a path" if kind is Path else _wanted_list(kind)

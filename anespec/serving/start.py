@@ -145,12 +145,12 @@ async def serve(asked: ServeRequest) -> None:
     with (
         logged(options.log_json),
         _listening(options) as listening,
-        recorded(address_text(listening), options, models.names) as record,
+        recorded(address_text(listening[0]), options, models.names) as record,
     ):
         said.append(record.serves)
 
         async def begin() -> None:
-            watch.note(f"listening on {address_text(listening)}")
+            watch.note(f"listening on {address_text(listening[0])}")
             for sentence in missing({name: sources[name] for name in models.names[1:]}):
                 watch.note(sentence)
             # The default is loaded last, so that it is in memory even if not all models fit.
@@ -223,16 +223,16 @@ def _run_one_pass(model: ServingModel, options: GenerationOptions) -> None:
         pass
 
 
-def _ready(listening: socket.socket, names: Sequence[str]) -> str:
-    served, address = listed([printable(name) for name in names]), address_text(listening)
-    if listening.family == socket.AF_UNIX:
-        path = listening.getsockname()
+def _ready(listening: Sequence[socket.socket], names: Sequence[str]) -> str:
+    served, address = listed([printable(name) for name in names]), address_text(listening[0])
+    if listening[0].family == socket.AF_UNIX:
+        path = listening[0].getsockname()
         return f"Serving {served} at {address} (curl --unix-socket {path} http://localhost/v1/models)."
     return f"Serving {served} at {address}/v1 for clients of OpenAI's API; {address}/ is a page to chat."
 
 
 @contextlib.contextmanager
-def _listening(options: ServeOptions) -> Iterator[socket.socket]:
+def _listening(options: ServeOptions) -> Iterator[tuple[socket.socket, ...]]:
     """Listen while the block lasts; afterwards remove the file of a Unix socket."""
     try:
         found = listen_on(options)
@@ -243,7 +243,8 @@ def _listening(options: ServeOptions) -> Iterator[socket.socket]:
     try:
         yield found
     finally:
-        found.close()
+        for each in found:
+            each.close()
         if path is not None and _inode(path) == bound:
             with contextlib.suppress(OSError):
                 path.unlink()

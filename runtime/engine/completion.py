@@ -9,7 +9,7 @@ from anespec.runtime.engine.sequences import WaitingRequest
 from anespec.runtime.engine.service import Service
 from anespec.runtime.engine.statistics import RequestStats
 from anespec.runtime.passes import RowKind
-from anespec.runtime.text.stream import StopStrings, StreamDecoder
+from anespec.runtime.text.stream import StopFilter, StopStrings, StreamDecoder
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.errors import AnespecError
 
@@ -60,7 +60,7 @@ class TextAssembly:
         self,
         tokenizer: Tokenizer,
         prompt: Sequence[int],
-        stops: Sequence[str] = (),
+        stops: StopFilter | Sequence[str] = (),
         shown: Collection[int] = (),
     ) -> None:
         """Begin with no events; `shown` are special tokens to write out in the text.
@@ -70,7 +70,7 @@ class TextAssembly:
         """
         # A prompt that was given as ids need not begin as an encoded text does.
         self._decoder = StreamDecoder(tokenizer, continues=True, shown=shown)
-        self._stops = StopStrings(stops)
+        self._stops = StopStrings(stops) if isinstance(stops, Sequence) else stops
         self._prompt = tuple(prompt)
         self._tokens: list[OutputToken] = []
         self._given: list[OutputToken] = []
@@ -101,10 +101,11 @@ class TextAssembly:
         if event.error is not None:
             raise AnespecError(event.error)
         if event.finish is not None:
-            tail, stopped = self._stops.push(self._decoder.flush())
+            tail, _ = self._stops.push(self._decoder.flush())
             tail += self._stops.flush()
             if tail:
                 chunks.append(self._chunk(tail, None))
+            stopped = self._stops.found is not None
             self._end(FinishReason.STOP if stopped else event.finish, event.statistics)
         return chunks
 
@@ -128,7 +129,7 @@ class TextStream:
         service: Service,
         tokenizer: Tokenizer,
         request: Request,
-        stops: Sequence[str] = (),
+        stops: StopFilter | Sequence[str] = (),
         shown: Collection[int] = (),
         sibling: "TextStream | None" = None,
     ) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
+from anespec.runtime.sampling.json_schemas import enforceable
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 
 STACK_BYTES = 1 << 19
@@ -77,7 +78,11 @@ def _native_answer(grammar: Grammar) -> str:
             return _json_grammar("{}")
 
 
-def _json_grammar(schema: str) -> str:
+def _json_grammar(text: str) -> str:
+    try:
+        schema = json.dumps(enforceable(json.loads(text)))
+    except (ValueError, RecursionError):
+        schema = text  # llguidance's error says what is wrong with it
     if not schema.lstrip().startswith("{"):
         # A schema may also be true or false, which take no settings.
         return grammar_from("json_schema", schema)

@@ -1,8 +1,10 @@
 """Separate a model's reasoning from its answer while both are generated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+
+from anespec.runtime.text.stream import StopStrings
 
 TAGS = (
     ("<think>", "</think>"),
@@ -172,3 +174,49 @@ def overlap(text: str, tag: str) -> int:
     """Return the number of characters at the text's end that may be the beginning of the tag."""
     longest = min(len(text), len(tag) - 1)
     return next((count for count in range(longest, 0, -1) if text.endswith(tag[:count])), 0)
+
+
+class AnswerStops:
+    """A filter like StopStrings for the text of a conversation.
+
+    Stop strings are searched for in the answer alone: in the reasoning before it they would end the text
+    with an empty answer. The texts with which the chat template ends a turn end it anywhere.
+    """
+
+    def __init__(self, stops: Sequence[str], ends: Sequence[str], prompt: str) -> None:
+        """`ends` are the template's texts; `prompt` is the end of the prompt (see ReasoningSplitter).
+
+        Raises RequestError if a text is empty.
+        """
+        self._stops, self._ends = StopStrings(stops), StopStrings(ends)
+        self._splitter = ReasoningSplitter(prompt)
+
+    @property
+    def found(self) -> str | None:
+        """The stop string, or the template's text, that ended the text."""
+        return self._stops.found if self._stops.found is not None else self._ends.found
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Add text; return the text that can be shown now, and whether it has ended."""
+        if self.found is not None:
+            return "", True
+        before, is_over = self._ends.push(text)
+        shown = self._searched(self._splitter.push(before))
+        if is_over and self._stops.found is None:
+            shown += self._rest()
+        return shown, self.found is not None
+
+    def flush(self) -> str:
+        """Return the held-back text at the end; it may still have a stop string."""
+        return self._searched(self._splitter.push(self._ends.flush())) + self._rest()
+
+    def _rest(self) -> str:
+        return self._searched(self._splitter.flush()) + self._stops.flush()
+
+    def _searched(self, pieces: Iterable[Piece]) -> str:
+        return "".join(
+            "" if self._stops.found is not None
+            else piece.text if piece.reasoning
+            else self._stops.push(piece.text)[0]
+            for piece in pieces
+        )  # fmt: skip

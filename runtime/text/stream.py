@@ -62,6 +62,23 @@ class StreamDecoder:
         return self._characters.decode(b"", final=True)
 
 
+class StopFilter(Protocol):
+    """A filter that ends one stream of text; see StopStrings."""
+
+    @property
+    def found(self) -> str | None:
+        """The text that ended the stream."""
+        ...
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Add text; return the text that can be shown now, and whether the stream has ended."""
+        ...
+
+    def flush(self) -> str:
+        """Return the held-back text at the end."""
+        ...
+
+
 class StopStrings:
     """A filter that ends a stream of text before the first stop string that is complete in it.
 

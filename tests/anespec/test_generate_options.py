@@ -154,7 +154,7 @@ def test_grammars_and_references_are_read_from_files_or_in_place(tmp_path: Path)
 
 def test_every_option_has_a_flag_that_says_what_it_does() -> None:
     flags = {parameter.name: parameter for parameter in generate.params}
-    own = {"speculate", "queue", "show_special", "scores_prompt", "output_seconds"}
+    own = {"speculate", "queue", "show_special", "scores_prompt", "output_seconds", "answers_to", "ends"}
     hidden = own | {"grammar", "reference"}
     for model in (GenerationOptions, LoadOptions):
         for name, field in model.model_fields.items():

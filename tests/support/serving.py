@@ -139,7 +139,7 @@ def running(
     loaded = models if isinstance(models, LoadedModels) else LoadedModels(models)
     chosen = ServeOptions(**{**PATIENT, **options})
     listening = listen_on(chosen)
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    url = f"http://127.0.0.1:{listening[0].getsockname()[1]}"
     begun = threading.Event()
     found: list[tuple[Server, Daemon, Described, asyncio.AbstractEventLoop]] = []
 
@@ -152,7 +152,7 @@ def running(
         lifecycle.ready()
         found.append((server, daemon, app, asyncio.get_running_loop()))
         begun.set()
-        await server.serve(sockets=[listening])
+        await server.serve(sockets=[*listening])
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()

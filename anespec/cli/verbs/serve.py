@@ -16,10 +16,11 @@ from anespec.models.model_path import ModelPath
 from anespec.models.remote import is_remote
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
-from anespec.serving.config_file import ConfigFile, PoolOptions, file_options, read_config
-from anespec.serving.request import ServeRequest
+from anespec.serving.config_file import ConfigFile, PoolOptions, file_options, is_name, read_config
+from anespec.serving.request import ANY_BUILD, ServeRequest
 from anespec.serving.sources import ModelSource
 from anespec.system.errors import UsageError
+from anespec.system.formatting import printable
 from anespec.system.options import flag_of
 
 # The output of `anespec serve --show-config`: the effective options as a configuration file, each with its
@@ -43,39 +44,52 @@ def shown_config(context: click.Context, asked: ServeRequest) -> str:
             usual = flag_of(group.model_fields[name]).default
             lines.append(f"# {name} is not given" + (f"; default: {usual}" if usual else ""))
         else:
-            lines.append(f"{name} = {_toml(value)}  # {origin}")
+            lines.append(f"{name} = {_toml(_own_place(name, value))}  # {printable(origin)}")
     lines.append("\n[models]")
     for name, source in asked.names(asked.config).items():
-        lines.append(f"{json.dumps(name)} = {_table(source, asked)}")
+        lines.append(f"{_toml(name)} = {_table(source, asked)}")
     return "\n".join(lines) + "\n"
 
 
 def _table(source: ModelSource, asked: ServeRequest) -> str:
-    """Return a model as an inline table, with the options that differ from the common ones."""
+    """Return a model as an inline table, with the options that differ from the common ones, and those for
+    converting."""
+    # Of an artifact among several models, the common options for converting do not hold.
+    common = asked.loading.with_changes(**ANY_BUILD)
     own = {
         name: getattr(source.loading, name)
         for name in LoadOptions.model_fields
-        if getattr(source.loading, name) not in (None, getattr(asked.loading, name))
+        if getattr(source.loading, name) not in (None, getattr(common, name))
     }
     if source.preset.file is not None:
         own["preset"] = source.preset.file
     if not own:
-        return _toml(source.path)
+        return _toml(_own_place("path", source.path))
     parts = {"path": source.path} | own
-    return "{ " + ", ".join(f"{name} = {_toml(value)}" for name, value in parts.items()) + " }"
+    return (
+        "{ " + ", ".join(f"{name} = {_toml(_own_place(name, value))}" for name, value in parts.items()) + " }"
+    )
+
+
+def _own_place(name: str, value: object) -> object:
+    """Return an option's value for a file that may be moved to another folder: its paths are absolute.
+
+    A model that does not exist as a path may be a name in the cache, or a remote name.
+    """
+    if not isinstance(value, Path) or is_name(name, value):
+        return value
+    may_be_name = name in ("draft", "path")
+    return value if may_be_name and not value.exists() else value.absolute()
 
 
 def _toml(value: object) -> str:
-    """Return a value as TOML; JSON's strings, numbers and lists are valid TOML."""
+    """Return a value as TOML; JSON's strings, numbers and lists are valid TOML, except for DEL."""
     match value:
-        case Path():
-            # The file may be moved to another folder, so paths are absolute.
-            return json.dumps(str(value.absolute() if value.exists() else value), ensure_ascii=False)
-        case WeightChoice():
-            return json.dumps(str(value))
+        case Path() | WeightChoice():
+            return _toml(str(value))
         case tuple():
             return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # Rebuild the command line from the given options, with absolute paths, for a unit file.

@@ -67,7 +67,8 @@ class Conversation:
         sure = calls is not None and calls.sure and (calls.required or self.grammar is None)
         single = calls is not None and not calls.parallel
         reading = Reading(model.tokenizer, prompt.tail, form, sure, prompt.is_spaced, single)
-        chosen = options.with_changes(show_special=reading.markers, grammar=held_to).ending_at(prompt.ends)
+        chosen = options.with_changes(show_special=reading.markers, grammar=held_to)
+        chosen = chosen.answering(prompt.tail, prompt.ends)
         return Begun(model.run(prompt.ids, chosen, caller), reading, left_out)
 
     def prompt(self, model: ServingModel) -> ChatPrompt:

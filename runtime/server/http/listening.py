@@ -20,7 +20,8 @@ from anespec.system.safe_files import Folder
 # site can reach this machine under its own name (DNS rebinding), so the accepted names are fixed. A name
 # cannot look like an address, so any address is accepted if a key is needed.
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+LOCALHOST = "localhost"
+LOOPBACK = frozenset({LOCALHOST, "127.0.0.1", "::1"})
 
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{0,5})?")
 
@@ -85,22 +86,47 @@ class AddressTakenError(UsageError):
         self.option = option
 
 
-def listen_on(options: ServeOptions) -> socket.socket:
-    """Return the listening socket for the options.
+def listen_on(options: ServeOptions) -> tuple[socket.socket, ...]:
+    """Return the listening sockets for the options; clients are told the address of the first one.
+
+    The name localhost stands for 127.0.0.1 and, where the system has it, ::1, which clients may try first.
 
     Raises:
         AddressTakenError: another program listens there.
         UsageError: other machines can reach the address, and no key is needed.
-        StorageError: the socket cannot be opened.
+        StorageError: a socket cannot be opened.
     """
     if options.unix is not None:
         try:
-            return _unix(options.unix)
+            return (_unix(options.unix),)
         except OSError as error:
             raise _unusable(str(options.unix), error) from error
+    if options.host.lower() != LOCALHOST:
+        return (_bound_to(options.host, options),)
+    first = _bound_to("127.0.0.1", options)
+    try:
+        # With port 0 the system has chosen one for the first address.
+        same = options.with_changes(port=first.getsockname()[1])
+        return (first, _bound_to("::1", same)) if _has_ipv6() else (first,)
+    except BaseException:
+        first.close()
+        raise
+
+
+def _has_ipv6() -> bool:
+    """Return whether this machine has the address ::1."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _bound_to(host: str, options: ServeOptions) -> socket.socket:
     where = f"{options.host} port {options.port}"
     try:
-        found, address = _resolved(options)
+        found, address = _resolved(host, options.port)
     except (OSError, UnicodeError) as error:
         raise _unusable(where, error) from error
     try:
@@ -138,9 +164,9 @@ def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _resolved(options: ServeOptions) -> tuple[socket.socket, tuple[Any, ...]]:
+def _resolved(host: str, port: int) -> tuple[socket.socket, tuple[Any, ...]]:
     """Return a socket, and the address that the host name resolves to; later only this address is used."""
-    found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     return socket.socket(family, kind, protocol), address
 

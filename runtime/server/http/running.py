@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import uvicorn
@@ -130,7 +130,7 @@ def server_of(app: ASGIApp, options: ServeOptions) -> Server:
 
 
 async def serve_until_ended(
-    daemon: Daemon, app: ASGIApp, listening: socket.socket, begin: Callable[[], Awaitable[None]]
+    daemon: Daemon, app: ASGIApp, listening: Sequence[socket.socket], begin: Callable[[], Awaitable[None]]
 ) -> None:
     """Serve until SIGTERM or SIGINT, then complete the running answers; a second signal cancels them.
 
@@ -169,7 +169,7 @@ async def serve_until_ended(
         loop.add_signal_handler(number, ask, number)
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)
     reloading = asyncio.ensure_future(reload())
-    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    serving = asyncio.ensure_future(server.serve(sockets=[*listening]))
     beginning = asyncio.ensure_future(begin())
     ending = asyncio.ensure_future(asked.wait())
     hurrying = asyncio.ensure_future(again.wait())

@@ -10,11 +10,14 @@ from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.meaning import MeantBody
-from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.schema_limits import require_enforceable, require_modest
 
 
 class JsonSchemaBody(Body):
-    """A JSON schema and its name. The answer always matches it, whether `strict` is set or not."""
+    """A JSON schema and its name.
+
+    The answer matches it; with `strict`, a schema is refused if a keyword of it cannot be enforced.
+    """
 
     name: str = ""
     description: str | None = None
@@ -45,6 +48,8 @@ class ResponseFormat(Body):
                     400, "a json_schema needs its schema", "invalid_value", "response_format.json_schema"
                 )
         require_modest(schema, "response_format")
+        if self.json_schema is not None and self.json_schema.strict:
+            require_enforceable(schema, "response_format.json_schema")
         # An empty schema would allow any JSON value, but json_object means an object.
         return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(schema or {"type": "object"}))
 

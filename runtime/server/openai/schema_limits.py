@@ -1,5 +1,6 @@
-"""Limit the size of free-form JSON in a request, such as a schema, before it is processed."""
+"""Check free-form JSON in a request, such as a schema, before it is processed: its size, and its keywords."""
 
+from anespec.runtime.sampling.json_schemas import UnenforceableError, enforceable
 from anespec.runtime.server.http.errors import ApiError
 
 MOST_VALUES = 20_000
@@ -31,3 +32,16 @@ def require_modest(value: object, place: str) -> None:
                 place,
             )
         level = below
+
+
+def require_enforceable(schema: object, place: str, owner: str = "") -> None:
+    """Raise ApiError if a strict schema has a keyword that cannot be enforced.
+
+    The error names the `place` of the schema in the request, the keyword with its place in the schema, and
+    the `owner`, such as the function.
+    """
+    try:
+        enforceable(schema, strict=True)
+    except UnenforceableError as error:
+        whose = f" ({owner})" if owner else ""
+        raise ApiError(400, f"{place}{whose}: {error}", "unsupported_value", place) from None

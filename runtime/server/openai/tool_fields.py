@@ -9,7 +9,7 @@ from pydantic import Field
 from anespec.runtime.server.constraints import CallConstraint
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
-from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.schema_limits import require_enforceable, require_modest
 from anespec.runtime.server.tools.families import form_of
 from anespec.runtime.server.tools.form import ToolFunction
 from anespec.runtime.text.templates.needs import template_needs
@@ -88,15 +88,20 @@ class ToolUse:
         return CallConstraint(form, self.functions, parallel, self.required)
 
 
-def tool_use(tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: bool) -> ToolUse:
-    """Return a request's choice of tools. Raises ApiError if it is not possible."""
+def tool_use(
+    tools: Sequence[ToolBody], choice: ToolChoice | None, parallel: bool, unsaid: bool = False
+) -> ToolUse:
+    """Return a request's choice of tools; `unsaid` is `strict` of functions that do not set it.
+
+    Raises ApiError if the choice is not possible, or a function that sets `strict` cannot be enforced.
+    """
     if not tools:
         if choice not in (None, "none", "auto"):
             raise ApiError(
                 400, "tool_choice requires a tool, and there are none", "invalid_value", "tool_choice"
             )
         return ToolUse()
-    known = {function.name: function for function in _functions(tools)}
+    known = {function.name: function for function in _functions(tools, unsaid)}
     if len(known) < len(tools):
         raise ApiError(400, "two tools have the same name", "invalid_value", "tools")
     if choice == "none":
@@ -125,7 +130,7 @@ def _described(tool: ToolBody) -> dict[str, object]:
     return {"type": "function", "function": {name: given[name] for name in sorted(given, key=_ORDER.index)}}
 
 
-def _functions(tools: Sequence[ToolBody]) -> list[ToolFunction]:
+def _functions(tools: Sequence[ToolBody], unsaid: bool) -> list[ToolFunction]:
     require_modest([tool.function.parameters for tool in tools if tool.function is not None], "tools")
     found = []
     for number, tool in enumerate(tools):
@@ -140,5 +145,8 @@ def _functions(tools: Sequence[ToolBody]) -> list[ToolFunction]:
         place = f"tools.{number}.function.parameters"
         if parameters is not None and parameters.get("type", "object") != "object":
             raise ApiError(400, f"{place} must be the schema of an object", "invalid_value", place)
-        found.append(ToolFunction(tool.function.name, parameters, bool(tool.function.strict)))
+        strict = tool.function.strict
+        if strict:
+            require_enforceable(parameters, place, f"the function {tool.function.name}")
+        found.append(ToolFunction(tool.function.name, parameters, unsaid if strict is None else strict))
     return found

@@ -76,16 +76,16 @@ def use_of(tools: Sequence[FunctionTool], choice: ToolChoice | None, parallel: b
 
     Raises ApiError if the choice is not possible.
     """
-    found = [_tool(tool, f"tools.{number}", unsaid) for number, tool in enumerate(tools)]
+    found = [_tool(tool, f"tools.{number}") for number, tool in enumerate(tools)]
     try:
-        return tool_use(found, _choice(choice), parallel)
+        return tool_use(found, _choice(choice), parallel, unsaid)
     except ApiError as error:
         # In this API the fields of a function are fields of the tool.
         message, param = error.message.replace(".function.", "."), error.param
         raise replace(error, message=message, param=param and param.replace(".function.", ".")) from None
 
 
-def _tool(tool: FunctionTool, place: str, unsaid: bool) -> ToolBody:
+def _tool(tool: FunctionTool, place: str) -> ToolBody:
     if tool.type != "function":
         raise ApiError(
             400,
@@ -96,7 +96,6 @@ def _tool(tool: FunctionTool, place: str, unsaid: bool) -> ToolBody:
     if tool.name is None:
         raise ApiError(400, f"{place}.name is missing", "invalid_value", f"{place}.name")
     function = tool.model_dump(exclude_unset=True, exclude={"type"})
-    function["strict"] = unsaid if tool.strict is None else tool.strict
     return ToolBody(type="function", function=tool_fields.FunctionBody(**function))
 
 
@@ -136,11 +135,12 @@ class TextFormat(Body):
         """Return the grammar of the answer. Raises ApiError if the schema is missing or too large."""
         fields: dict[str, Any] = {"type": self.type}
         if self.type == "json_schema":
-            fields["schema"] = self.schema_
+            fields["json_schema"] = {"schema": self.schema_, "strict": self.strict}
         try:
             return ResponseFormat.model_validate(fields).grammar
         except ApiError as error:
-            raise replace(error, param="text.format") from None
+            message = error.message.replace("response_format.json_schema", "text.format.schema")
+            raise replace(error, message=message, param="text.format") from None
 
 
 class TextBody(Body):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from anespec.runtime.sampling.json_schemas import enforceable
 from anespec.runtime.server.tools.source import Found, Source
 
 # The functions that an answer may call.
@@ -81,7 +82,8 @@ def value_rule(function: ToolFunction, name: str) -> str:
 
 
 def _json_rule(schema: Mapping[str, object]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': SPACE}})}"
+    found = enforceable({**schema, "x-guidance": {"whitespace_pattern": SPACE}})
+    return f"%json {json.dumps(found)}"
 
 
 Write = Callable[[str], str]

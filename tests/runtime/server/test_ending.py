@@ -79,7 +79,7 @@ def _serve(
     def run() -> None:
         try:
             until(lambda: lifecycle.phase is Phase.READY)
-            client(address_text(listening), lifecycle)
+            client(address_text(listening[0]), lifecycle)
         except BaseException as error:
             failures.append(error)
             if lifecycle.phase is not Phase.DRAINING:
@@ -241,7 +241,7 @@ def test_hanging_up_again_and_again_makes_for_one_reload_more(owned: Model) -> N
 
 def test_two_that_start_at_a_time_do_not_both_serve(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    listen_on(ServeOptions(unix=path)).close()  # as one that was killed leaves it
+    listen_on(ServeOptions(unix=path))[0].close()  # as one that was killed leaves it
     found: list[socket.socket] = []
     refused: list[UsageError] = []
     barrier = threading.Barrier(4)
@@ -249,7 +249,7 @@ def test_two_that_start_at_a_time_do_not_both_serve(tmp_path: Path) -> None:
     def start() -> None:
         barrier.wait()
         try:
-            found.append(listen_on(ServeOptions(unix=path)))
+            found.extend(listen_on(ServeOptions(unix=path)))
         except UsageError as error:
             refused.append(error)
 
@@ -278,12 +278,12 @@ def test_a_daemon_that_takes_no_connections_any_more_keeps_its_socket(tmp_path: 
 
 def test_a_unix_socket_is_its_owners_alone_and_one_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    with contextlib.closing(listen_on(ServeOptions(unix=path))):
+    with contextlib.closing(listen_on(ServeOptions(unix=path))[0]):
         assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(UsageError, match="another program listens there; choose another --unix path"):
             listen_on(ServeOptions(unix=path))
     # What a daemon that was killed has left gives way.
-    with contextlib.closing(listen_on(ServeOptions(unix=path))):
+    with contextlib.closing(listen_on(ServeOptions(unix=path))[0]):
         assert path.is_socket()
     path.unlink()
     path.write_text("precious")

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from patience import PATIENCE
 from serving import Running, running
@@ -14,7 +15,7 @@ from serving import Running, running
 from anespec.model import Model
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.http.keys import Key, KeyRing
-from anespec.runtime.server.http.listening import Hosts, is_loopback, listen_on
+from anespec.runtime.server.http.listening import AddressTakenError, Hosts, _has_ipv6, is_loopback, listen_on
 from anespec.runtime.server.options import ServeOptions
 from anespec.system.errors import StorageError, UsageError
 
@@ -140,7 +141,7 @@ def test_an_address_that_others_reach_needs_a_key(host: str, tmp_path: Path) -> 
         listen_on(ServeOptions(host=host, port=0))
     path = _key_file(tmp_path, f"first:{FIRST}")
     try:
-        found = listen_on(ServeOptions(host=host, port=0, api_key_file=path))
+        (found,) = listen_on(ServeOptions(host=host, port=0, api_key_file=path))
     except StorageError:
         pytest.skip("this machine has no such addresses")
     found.close()
@@ -165,6 +166,45 @@ def test_an_address_in_use_is_one_sentence() -> None:
     message = "another program listens there; choose another --port"
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match=message):
         listen_on(ServeOptions(port=taken.getsockname()[1]))
+
+
+needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="needs the address ::1")
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["localhost", "LocalHost"])
+def test_localhost_is_both_of_its_addresses(host: str) -> None:
+    first, second = listen_on(ServeOptions(host=host, port=0))
+    with first, second:
+        port = first.getsockname()[1]
+        assert (first.getsockname()[0], second.getsockname()[:2]) == ("127.0.0.1", ("::1", port))
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, port), PATIENCE).close()
+
+
+@needs_ipv6
+def test_localhost_is_taken_if_either_address_is() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressTakenError) as error:
+            listen_on(ServeOptions(host="localhost", port=port))
+        assert error.value.address == f"http://[::1]:{port}"
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_localhost_is_one_address_on_a_machine_without_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anespec.runtime.server.http.listening._has_ipv6", lambda: False)
+    (found,) = listen_on(ServeOptions(host="localhost", port=0))
+    with found:
+        assert found.getsockname()[0] == "127.0.0.1"
+
+
+@needs_ipv6
+def test_a_daemon_at_localhost_is_served_at_both(model: Model) -> None:
+    with running({"chatty": model}, host="localhost") as found:
+        port = found.url.rsplit(":", 1)[1]
+        for address in ("127.0.0.1", "[::1]"):
+            assert httpx.get(f"http://{address}:{port}/livez").status_code == 200
 
 
 def test_loopback_is_what_only_this_machine_reaches() -> None:
