@@ -46,8 +46,13 @@ class CheckAsked(Opening):
 
     @property
     def steps(self) -> int:
-        """Return the number of steps of all parts."""
-        return sum(part.steps for part in self.parts)
+        """Return the number of steps of a whole check, the same for every model."""
+        return sum(part.steps for part in Part)
+
+    @property
+    def steps_before(self) -> int:
+        """Return the number of steps of the parts that need not run, which count as done."""
+        return self.steps - sum(part.steps for part in self.parts)
 
 
 class CheckReport(Record):

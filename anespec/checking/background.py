@@ -195,7 +195,8 @@ class Check:
         """Return the progress, as in `3 of 12`; None once the check has ended."""
         if self._has_ended:
             return None
-        return f"{self._last.done if self._last is not None else 0} of {self._asked.steps}"
+        done = 0 if self._last is None else self._last.done
+        return f"{self._asked.steps_before + done} of {self._asked.steps}"
 
     @property
     def share(self) -> float:

@@ -126,6 +126,26 @@ class Choice(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
+class GroupedCommand(click.Command):
+    """A verb whose help has its options in groups; those in none come last."""
+
+    groups: Mapping[str, Callable[[str], bool]] = MappingProxyType({})
+    """The groups' titles in their order, and whether an option with a name belongs to one; the first counts.
+    """
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section for each group."""
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in self.groups}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                name = parameter.name or ""
+                title = next((title for title, holds in self.groups.items() if holds(name)), "Other options")
+                sections.setdefault(title, []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 def flags_of(
     model: type[Options], *, without: Iterable[str] = (), usual: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Verb], Verb]:

@@ -25,12 +25,22 @@ from anespec.gguf import MAGIC
 from anespec.gguf.other_weights import refuse_other_weights
 from anespec.gguf.parts import require_parts, stem_of
 from anespec.manifests.known_hashes import KnownHashes
+from anespec.manifests.states import aligned
 from anespec.manifests.store import model_sha256
-from anespec.models.conversion import Build, Entry, free_name, open_plan, require_agreement, stopped
+from anespec.models.conversion import (
+    Build,
+    Entry,
+    beyond_training,
+    conversion_notes,
+    free_name,
+    open_plan,
+    require_agreement,
+    stopped,
+)
 from anespec.models.fetched import Display
 from anespec.models.missing import missing_model
 from anespec.models.remote import fetched
-from anespec.system.errors import ArtifactError, StorageError, UsageError, unreadable
+from anespec.system.errors import AnespecError, ArtifactError, StorageError, UsageError, unreadable
 from anespec.system.formatting import bytes_text, duration_text, listed, printable, quoted
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.system.safe_files import Folder, open_file
@@ -125,7 +135,7 @@ def resolve_artifact(
             watch.note(f"a context of {context} tokens is rounded up to {build.context}")
         cache = ModelCache()
         cache.require_whole(path)
-        return cache.artifact_of(path, build, watch.shares)
+        return cache.artifact_of(path, build, watch)
     artifact = path if path.exists() else cached_artifact(path)
     if artifact is None:
         raise missing_model(path)
@@ -142,6 +152,8 @@ def resolve_artifact(
             weights_asked=weights is not None,
             may_have_more=is_cached(artifact),
         )
+    if context is not None:
+        _note_long_context(artifact, watch)
     return artifact
 
 
@@ -212,17 +224,19 @@ class ModelCache:
         with GGUFFile(gguf):
             pass
 
-    def artifact_of(self, gguf: Path, build: Build, display: Display) -> Path:
+    def artifact_of(self, gguf: Path, build: Build, watch: ProgressCallbacks) -> Path:
         """Return the artifact of a GGUF, converting it first if needed; raises like `resolve_artifact`."""
         with private_folder(self.root) as root:
-            sha256 = self._hash(gguf, display)
+            sha256 = self._hash(gguf, watch.shares)
             model = self._serving(root, build, sha256)
             if model is None:
                 key = build.key(sha256)
-                with self._lock(key, gguf, display):
-                    model = self._serving(root, build, sha256) or self._make(root, key, gguf, build, display)
+                with self._lock(key, gguf, watch.shares):
+                    model = self._serving(root, build, sha256) or self._make(root, key, gguf, build, watch)
             else:
                 _log.info("%s was converted before: %s", gguf, model.artifact)
+                if build.context is not None:
+                    _note_long_context(model.artifact, watch)
         with contextlib.suppress(OSError):
             os.utime(model.folder / ENTRY_NAME)
         return model.artifact
@@ -304,13 +318,15 @@ class ModelCache:
             entry = None
         return CachedModel(key, self.root / key, entry)
 
-    def _make(self, root: Folder, key: str, gguf: Path, build: Build, display: Display) -> CachedModel:
+    def _make(
+        self, root: Folder, key: str, gguf: Path, build: Build, watch: ProgressCallbacks
+    ) -> CachedModel:
 
         with root.folder(key, create=True) as folder:
             folder.make_private()
             try:
                 output = self.root / key / ARTIFACT_NAME
-                entry = prepare_model(gguf, output, build, display)
+                entry = prepare_model(gguf, output, build, watch)
             except BaseException:
                 # A conversion that failed before its first file leaves no interrupted one.
                 with contextlib.suppress(OSError):
@@ -357,14 +373,14 @@ def _is_known(hashes: KnownHashes, gguf: Path) -> bool:
     return None not in map(hashes.known, require_parts(gguf))
 
 
-def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> Entry:
+def prepare_model(gguf: Path, output: Path, build: Build, watch: ProgressCallbacks) -> Entry:
     """Convert `gguf` to `output`, reusing the finished shards of an interrupted run.
 
     Raises like `resolve_artifact`.
     """
     from anespec.manifests.store import Artifact
 
-    has_usual_context = _convert(gguf, output, build, display)
+    has_usual_context = _convert(gguf, output, build, watch)
     artifact = Artifact(output)
     manifest = artifact.manifest
     formats = {kind.value for shard in manifest.shards for kind in shard.formats}
@@ -385,7 +401,7 @@ def prepare_model(gguf: Path, output: Path, build: Build, display: Display) -> E
     )
 
 
-def _convert(gguf: Path, output: Path, build: Build, display: Display) -> bool:
+def _convert(gguf: Path, output: Path, build: Build, watch: ProgressCallbacks) -> bool:
     """Convert, and return whether the context is the default one."""
     from anespec.convert.options import ConvertOptions
 
@@ -397,7 +413,9 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> bool:
     )
     with open_plan(gguf, options) as plan:
         _require_room(plan, gguf, output.parent)
-        with display(f"converting {gguf.name}") as report:
+        for note in conversion_notes(plan, gguf, output):
+            watch.note(note)
+        with watch.shares(f"converting {gguf.name}") as report:
             report("opening it", 0.0)
             from anespec.convert.pipeline import convert
 
@@ -413,6 +431,17 @@ def _convert(gguf: Path, output: Path, build: Build, display: Display) -> bool:
                 raise stopped(interruption) from None
         _log.info("%s converted in %s", gguf, duration_text(done.seconds))
         return plan.has_usual_context
+
+
+def _note_long_context(artifact: Path, watch: ProgressCallbacks) -> None:
+    """Write a note if an artifact's context is longer than its model was trained for."""
+    from anespec.manifests.store import Artifact
+
+    # Damage is an error when the artifact is opened.
+    with contextlib.suppress(AnespecError):
+        manifest = Artifact(artifact).manifest
+        if manifest.context > aligned(trained := manifest.hyperparameters.trained_context):
+            watch.note(beyond_training(manifest.context, trained))
 
 
 def _require_room(plan: "ConversionPlan", gguf: Path, folder: Path) -> None:

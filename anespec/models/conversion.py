@@ -24,7 +24,7 @@ from anespec.manifests.schema import (
 from anespec.manifests.usual_target import usual_target
 from anespec.manifests.weight_choice import WeightChoice, kind_of
 from anespec.system.errors import Interrupted, UsageError
-from anespec.system.formatting import counted
+from anespec.system.formatting import bytes_text, counted
 
 if TYPE_CHECKING:
     from anespec.convert.options import ConvertOptions
@@ -54,6 +54,28 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
         plan = ConversionPlan(SourceModel(file), options)
         Tokenizer.from_gguf(file)
         yield plan
+
+
+def conversion_notes(plan: "ConversionPlan", gguf: Path, output: Path) -> Iterator[str]:
+    """Yield notes to write before a conversion: on a context that is too long, and on the disk it takes.
+
+    A conversion that goes on, or that was done before, has told of the disk.
+    """
+    if plan.beyond_training:
+        yield beyond_training(plan.context, plan.model.sizes.trained_context)
+    if not output.exists():
+        yield (
+            f"{gguf.name} takes {bytes_text(plan.model.file.nbytes)} of disk, and its artifact will take "
+            f"about {bytes_text(plan.estimated_bytes())} more"
+        )
+
+
+def beyond_training(context: int, trained: int) -> str:
+    """Return the warning about a context that is longer than the trained one."""
+    return (
+        f"a context of {context} is longer than the {trained} tokens the model was trained for; texts longer "
+        "than that may get worse answers"
+    )
 
 
 def stopped(interruption: KeyboardInterrupt) -> Interrupted:

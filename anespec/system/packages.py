@@ -32,7 +32,8 @@ CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 
 
 def missing_package(name: str) -> str | None:
-    """Return why a package of EXTRAS cannot be imported, with the fix; None if it is installed.
+    """Return what is missing if a package of EXTRAS cannot be imported, with the fix, as a clause that
+    follows "needs"; None if it is installed.
 
     The package is not imported.
     """
@@ -40,7 +41,7 @@ def missing_package(name: str) -> str | None:
         folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
         if name not in LIBRARIES or any(any(folder.glob(LIBRARIES[name])) for folder in folders):
             return None
-    return f"{name} is not installed; install it with: {install_command(EXTRAS[name])}"
+    return f"the package {name}, which is not installed; install it with: {install_command(EXTRAS[name])}"
 
 
 def require_package(name: str, purpose: str) -> None:
@@ -50,7 +51,7 @@ def require_package(name: str, purpose: str) -> None:
         MissingPackageError: it is not installed; the message says that `purpose` needs it.
     """
     if (reason := missing_package(name)) is not None:
-        raise MissingPackageError(f"{purpose} needs a missing package: {reason}")
+        raise MissingPackageError(f"{purpose} needs {reason}")
 
 
 def install_command(extra: str | None) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 
 from anespec.runtime.kv.region_store import PoolLoad
 from anespec.runtime.passes import PassPlan, Row, RowKind
+from anespec.system.formatting import counted
 
 MAX_TENANTS = 4096
 """Tenants whose counts are kept; for one more, the counts of the tenant that came first are dropped."""
@@ -145,6 +146,17 @@ class RequestStats:
         """Return `tokens_per_pass` with its unit, and "from memory" if most right drafts came from there."""
         replayed = 2 * self.remembered_tokens > self.accepted
         return f"{self.tokens_per_pass:.2f} {unit}{' from memory' if replayed else ''}"
+
+    def decode_text(self) -> str:
+        """Return a clause about the decode passes: their number, and their tokens, all and for each.
+
+        A number of tokens and of passes alone would not give `tokens_per_pass`: prompt passes make tokens,
+        too.
+        """
+        if not self.decode_passes:
+            return "all from the prompt's"
+        tokens = counted(self.decoded_tokens, "token")
+        return f"{tokens} from {self.decode_passes} after the prompt's, {self.per_pass_text('each')}"
 
     @property
     def proposed(self) -> int:

@@ -1,17 +1,20 @@
 """`anespec list` says how far the gates have judged a model, and keeps its name whole."""
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from anespec.cli.verbs.cache import checked_text, list_models
+from anespec.cli.verbs.cache import checked_text, list_models, remove_models
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile, ExactnessVerdict, Invariance, InvarianceVerdict
 from anespec.models.cache import resolve_artifact
 from anespec.runtime.backends import circumstances
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving.records import recorded
 from anespec.validate.gates import golden_gate
 from anespec.validate.golden.figures import GoldenFile
 
@@ -90,3 +93,13 @@ def test_names_stay_whole_in_a_narrow_terminal(
     assert lines[1].rstrip().endswith("not checked")
     assert max(map(len, lines)) <= columns
     assert ("for" in lines[0].split()) is (columns == 120)
+
+
+@pytest.mark.parametrize("name", ["stories260K.Q8_0", "another"])
+def test_a_model_that_a_daemon_serves_is_removed_with_a_warning(cached: Path, name: str) -> None:
+    with recorded("http://127.0.0.1:1", ServeOptions(), [name]):
+        result = CliRunner().invoke(remove_models, ["stories260K.Q8_0", "-y"])
+    assert result.exception is None, result.output
+    warning = f"the daemon {os.getpid()} at http://127.0.0.1:1 serves stories260K.Q8_0"
+    assert (warning in " ".join(result.stderr.split())) is (name == "stories260K.Q8_0")
+    assert not cached.exists()

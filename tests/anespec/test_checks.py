@@ -42,7 +42,7 @@ from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.system.errors import AnespecError, GoldenGateError
 from anespec.system.progress import SILENT, ProgressCallbacks
-from anespec.validate.check_parts import CheckReport, Part
+from anespec.validate.check_parts import CheckAsked, CheckReport, Part
 from anespec.validate.check_process import _CheckProgress
 from anespec.validate.costs import CostFile
 from anespec.validate.golden.figures import GoldenFile
@@ -70,7 +70,7 @@ def tiny(gguf: Path, once: Once, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def without_golden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GGUF is not there: then a check is a quarter of the work, and of 11 steps."""
+    """The GGUF is not there: then a check is a quarter of the work, and one of its 12 steps is done."""
     monkeypatch.setattr("anespec.validate.check_parts.source_places", lambda artifact: ())
 
 
@@ -386,6 +386,13 @@ def test_nothing_is_checked_beside_where_memory_would_not_suffice(
     assert "1000 B are free" in caplog.text or "1.0 kB are free" in caplog.text
 
 
+@pytest.mark.parametrize("parts", [tuple(Part), (Part.EXACTNESS, Part.COSTS), (Part.RESIDENCY,)])
+def test_every_check_counts_the_same_steps(parts: tuple[Part, ...]) -> None:
+    asked = CheckAsked(artifact="m.anespec", backend="torch", threads=1, parts=parts)
+    assert asked.steps == 12
+    assert asked.steps_before == 12 - sum(part.steps for part in parts)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_golden")
 def test_checks_of_several_models_take_turns(tiny: Path, tmp_path: Path) -> None:
@@ -397,11 +404,11 @@ def test_checks_of_several_models_take_turns(tiny: Path, tmp_path: Path) -> None
     try:
         first.prove()
         second.prove()
-        until(lambda: first.checking != "0 of 11")
-        assert second.checking == "0 of 11"
+        until(lambda: first.checking != "1 of 12")
+        assert second.checking == "1 of 12"
         assert len(children()) == 1
         first.stop()
-        until(lambda: second.checking != "0 of 11")
+        until(lambda: second.checking != "1 of 12")
     finally:
         first.close()
         second.close()

@@ -40,7 +40,7 @@ def test_the_doctor_is_told_what_is_no_artifact(gguf: Path, tmp_path: Path) -> N
     assert (model.code, model.is_one_sentence()) == (5, True)
     assert "is a GGUF" in model.err
     missing = run("doctor", tmp_path / "nothing")
-    assert (missing.code, missing.is_one_sentence()) == (5, True)
+    assert (missing.code, missing.is_one_sentence()) == (8, True)
     assert "no file, no folder and no model in the cache" in missing.err
 
 

@@ -167,7 +167,8 @@ def test_what_is_missing_is_named_with_the_command_that_adds_it(
     outcome = said(run_without((package,), *(places.get(word, word) for word in arguments)))
     assert outcome.code == 1
     assert outcome.ends_in_one_sentence(), outcome.err
-    assert f"{package} is not installed; install it with: {install_command(EXTRAS[package])}" in outcome.err
+    command = install_command(EXTRAS[package])
+    assert f"needs the package {package}, which is not installed; install it with: {command}" in outcome.err
     assert not list(tmp_path.iterdir())
 
 

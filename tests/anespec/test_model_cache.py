@@ -21,8 +21,14 @@ from anespec.manifests.store import file_sha256, model_sha256
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.models.cache import ModelCache, prepare_model, resolve_artifact
 from anespec.models.conversion import USUAL_SEQUENCES, Build, Entry, free_name
-from anespec.models.fetched import Display
-from anespec.system.errors import ArtifactError, GGUFError, GoldenGateError, RequestError, StorageError
+from anespec.system.errors import (
+    ArtifactError,
+    GGUFError,
+    GoldenGateError,
+    NotFoundError,
+    RequestError,
+    StorageError,
+)
 from anespec.system.progress import SILENT, ProgressCallbacks
 from anespec.system.user_folders import private_folder
 
@@ -44,7 +50,7 @@ class Maker:
         gguf: Path,
         output: Path,
         build: Build,
-        display: Display,
+        watch: ProgressCallbacks,
     ) -> Entry:
         self.made.append(gguf.name)
         self.before_writing()
@@ -78,7 +84,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def ask(cache: ModelCache, gguf: Path, build: Build = BUILD) -> Path:
-    return cache.artifact_of(gguf, build, SILENT.shares)
+    return cache.artifact_of(gguf, build, SILENT)
 
 
 def test_a_model_is_made_once_and_found_by_content(
@@ -135,7 +141,9 @@ def test_two_at_once_convert_once(cache: ModelCache, model: Path, maker: Maker) 
     # The first is held up until the second waits for it.
     maker.before_writing = lambda: None if waiting.wait(PATIENCE) else pytest.fail("nobody waits")
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(cache.artifact_of, model, BUILD, Shown) for _ in range(2)]
+        both = [
+            pool.submit(cache.artifact_of, model, BUILD, ProgressCallbacks(shares=Shown)) for _ in range(2)
+        ]
         assert both[0].result(PATIENCE) == both[1].result(PATIENCE)
     assert maker.made == ["tiny.gguf"]
 
@@ -268,7 +276,7 @@ def test_what_is_no_gguf_is_a_folder_or_refused(tmp_path: Path, monkeypatch: pyt
     assert resolve_artifact(tmp_path) == tmp_path
     with pytest.raises(ArtifactError, match="neither a GGUF nor the folder"):
         resolve_artifact(text)
-    with pytest.raises(ArtifactError, match="no file, no folder and no model in the cache"):
+    with pytest.raises(NotFoundError, match="no file, no folder and no model in the cache"):
         resolve_artifact(tmp_path / "missing.gguf")
     with pytest.raises(ArtifactError, match="is not an artifact"):
         resolve_artifact(tmp_path, context=128)
@@ -292,7 +300,7 @@ def test_too_little_room_is_told_before_anything_is_written(
     usage = type(shutil.disk_usage(tmp_path))(1000, 900, 100)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(StorageError, match="anespec rm"):
-        prepare_model(gguf, tmp_path / "out" / "model.anespec", BUILD, SILENT.shares)
+        prepare_model(gguf, tmp_path / "out" / "model.anespec", BUILD, SILENT)
     assert not list(tmp_path.iterdir())
 
 
@@ -437,3 +445,23 @@ def test_the_list_shows_what_tells_models_apart_and_names_remove_them(
     assert (told["llama-lut6-128-x8"]["sequences"], told["llama"]["weight_choice"]) == (8, "int8-channel")
     assert CliRunner().invoke(remove_models, ["llama-lut6-128-x8", "--yes"]).exit_code == 0
     assert [found.name for found in ModelCache().models()] == ["llama"]
+
+
+def test_a_long_context_and_the_disk_are_told(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both before the conversion; the context again when the artifact is used with it, and only then."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    notes: list[str] = []
+    watch = ProgressCallbacks(notes.append)
+    long = "a context of 4096 is longer than the "
+    artifact = resolve_artifact(gguf, context=4096, watch=watch)
+    assert [note.startswith(long) for note in notes] == [True, False]
+    assert "of disk, and its artifact will take about" in notes[1]
+    for model in (gguf, artifact):
+        notes.clear()
+        resolve_artifact(model, context=4096, watch=watch)
+        assert len(notes) == 1 and notes[0].startswith(long)
+    notes.clear()
+    resolve_artifact(artifact, watch=watch)
+    assert notes == []

@@ -348,7 +348,7 @@ def test_wrong_usage_is_json_too(gguf: Path, arguments: tuple[str, ...]) -> None
         (("-p", "x", "--logit-bias", "100000000=1"), 7),
         (("-p", "x", "--prompt-file", "y"), 2),
         ((), 2),
-        (("--prompt-file", "nowhere.jsonl"), 6),
+        (("--prompt-file", "nowhere.jsonl"), 8),
         (("-p", "word " * 5000), 7),
     ],
 )

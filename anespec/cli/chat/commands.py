@@ -206,8 +206,8 @@ def statistics_lines(summary: "Summary") -> list[str]:
     return [
         f"prompt: {prompt}, {statistics.reused_tokens} reused, {computed} computed"
         f"{_rate(computed, statistics.prefill_seconds)}",
-        f"answer: {answer} in {passes}{_rate(statistics.decoded_tokens, statistics.decode_seconds)}, "
-        f"{statistics.per_pass_text('per decode pass')}",
+        f"answer: {answer} in {passes}: {statistics.decode_text()}"
+        f"{_rate(statistics.decoded_tokens, statistics.decode_seconds)}",
         f"drafts: {statistics.accepted} of {statistics.proposed} accepted",
     ]
 

@@ -1,6 +1,6 @@
 """Implement `anespec list` and `anespec rm`: show and remove converted models and downloaded GGUFs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +217,8 @@ def remove_models(names: tuple[str, ...], everything: bool, yes: bool, as_json: 
         chosen, unwanted = _called(present, files, names)
     freed = sum(model.size for model in chosen) + sum(file.bytes for file in unwanted)
     count = counted(len(chosen), "model") + (f" and {counted(len(unwanted), 'download')}" if unwanted else "")
+    for warning in _served(chosen):
+        notes().print(f"note: {warning}", style="yellow")
     if (chosen or unwanted) and not yes:
         listed = [f"  {printable(model.name)} ({model.key[:SHORT_KEY]})" for model in chosen]
         listed += [f"  {printable(file.name)}" for file in unwanted]
@@ -231,6 +233,19 @@ def remove_models(names: tuple[str, ...], everything: bool, yes: bool, as_json: 
         print_json({"removed": removed, "bytes": freed})
     else:
         out().print(f"{count} removed, {bytes_text(freed)} freed.")
+
+
+def _served(models: Sequence[CachedModel]) -> Iterator[str]:
+    """Yield a warning for each model that a running daemon serves by its name."""
+    from anespec.serving.records import running_daemons
+
+    for daemon in running_daemons():
+        for model in models:
+            if model.name in daemon.models:
+                yield (
+                    f"the daemon {daemon.pid} at {printable(daemon.address)} serves {printable(model.name)}, "
+                    f"which it may no longer load after this; `anespec stop {daemon.pid}` ends the daemon"
+                )
 
 
 def _called(

@@ -2,15 +2,16 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anespec.cli.checked_afterwards import loaded_for_once
 from anespec.cli.console import aside, notes, out, watcher
-from anespec.cli.option_flags import flags_of, read_flags
+from anespec.cli.option_flags import GroupedCommand, flags_of, read_flags
 from anespec.cli.preset_option import preset_option
 from anespec.cli.prompts import standard_input_lines
 from anespec.models.model_path import ModelPath, model_name
@@ -29,8 +30,30 @@ if TYPE_CHECKING:
     from anespec.models.presets import Preset
 
 
+DRAFTING_OPTIONS = frozenset(
+    {
+        *("drafter", "draft", "draft_backend", "draft_memory", "draft_memory_size", "datastore"),
+        *("lookup_choose", "lookup_max", "lookup_min", "mod_match", "mod_size", "translate"),
+        *("translate_prefix", "prompt_gate", "allow_inexact"),
+    }
+)
+"""The load options that set how drafts are made."""
+
 HIDDEN_OPTIONS = ("max_tokens", "choices", "logprobs")
 """Generation options that a chat sets in another way, or does not show."""
+
+
+class ConversationCommand(GroupedCommand):
+    """A verb with `conversation_options`, in groups; what changes from talk to talk comes first."""
+
+    groups: Mapping[str, Callable[[str], bool]] = MappingProxyType(
+        {
+            "Sampling and the answer": lambda name: name in {*GenerationOptions.model_fields, "preset"},
+            "The conversation": lambda name: name in ("system", "hide_drafts", "no_history"),
+            "Drafting": lambda name: name in DRAFTING_OPTIONS,
+            "The model and the machine": lambda name: name in LoadOptions.model_fields,
+        }
+    )
 
 
 def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,7 +77,7 @@ def conversation_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
-@click.command(short_help="Talk with a model.")
+@click.command(cls=ConversationCommand, short_help="Talk with a model.")
 @click.argument("model", type=ModelPath())
 @conversation_options
 def chat(

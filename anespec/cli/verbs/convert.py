@@ -8,7 +8,7 @@ import click
 from anespec.cli.console import byte_progress, json_option, notes, out, print_json, watcher
 from anespec.cli.option_flags import flags_of, read_flags
 from anespec.convert.options import ConvertOptions
-from anespec.models.conversion import default_output, open_plan, stopped
+from anespec.models.conversion import conversion_notes, default_output, open_plan, stopped
 from anespec.models.missing import require_there
 from anespec.models.model_path import ModelPath
 from anespec.models.remote import fetched
@@ -109,16 +109,12 @@ def convert(
             notes().print(
                 f"note: a context of {options.context} tokens is rounded up to {plan.context}", style="yellow"
             )
-        if plan.beyond_training:
-            notes().print(
-                f"note: a context of {plan.context} is longer than the {plan.model.sizes.trained_context} "
-                "tokens the model was trained for",
-                style="yellow",
-            )
+        target = output if output is not None else default_output(gguf)
+        for note in conversion_notes(plan, gguf, target):
+            notes().print(f"note: {note}", style="yellow")
         if any(chosen[option] is not None for option in ("topology", "head_shards", "shard_bytes", "preset")):
             for warning in explain(plan.sharding).warnings:
                 notes().print(f"note: {warning}", style="yellow")
-        target = output if output is not None else default_output(gguf)
         with byte_progress("converting", plan.weight_bytes(), shown=not as_json) as report:
             from anespec.convert.pipeline import convert as run
             from anespec.convert.pipeline import process_count

@@ -396,8 +396,8 @@ def _show(choice: Choice, model: "Model") -> None:
         f"the context of {model.context} is full" if choice.finish is FinishReason.CONTEXT else choice.finish
     )
     notes().print(
-        f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}), "
-        f"{statistics.per_pass_text('tokens per decode pass')}\n"
+        f"{counted(tokens, 'token')} in {counted(statistics.passes, 'pass', 'passes')} ({ending}): "
+        f"{statistics.decode_text()}\n"
         f"drafts: {drafts}\n"
         f"{rate:.1f} tokens/s; prefill {counted(prefill, 'token')}{kept} at {prefill_rate:.1f} tokens/s; "
         f"load {model.load_seconds:.1f} s on {model.backend}{gates}",

@@ -10,7 +10,7 @@ from anespec.cli.completion_facts import completion_facts
 from anespec.cli.console import json_option, print_json
 from anespec.cli.option_flags import read_flags
 from anespec.cli.prompts import read_standard_input
-from anespec.cli.verbs.chat import conversation_options, loaded_to_talk, talk
+from anespec.cli.verbs.chat import ConversationCommand, conversation_options, loaded_to_talk, talk
 from anespec.models.model_path import complete_model, model_name
 from anespec.models.presets import Preset
 from anespec.models.url.name import path_of
@@ -19,7 +19,7 @@ from anespec.runtime.text.conversation import Message
 from anespec.system.errors import Interrupted
 
 
-@click.command(short_help="Talk with a model, or get one answer.")
+@click.command(cls=ConversationCommand, short_help="Talk with a model, or get one answer.")
 @click.argument("words", metavar="MODEL [PROMPT]...", nargs=-1, shell_complete=complete_model)
 @conversation_options
 @json_option

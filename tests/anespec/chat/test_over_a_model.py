@@ -128,7 +128,7 @@ def test_pull_brings_and_converts(chatting: Path) -> None:
         ready = run("pull", url).out
         assert f"{first['artifact']}: converted and ready. Next: anespec run {url}" in ready
     refused = run("pull", "nothing-there")
-    assert refused.code == 5
+    assert refused.code == 8
     assert refused.is_one_sentence()
 
 

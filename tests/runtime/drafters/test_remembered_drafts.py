@@ -45,3 +45,16 @@ def test_most_of_the_right_drafts_decide(remembered: int, said: str) -> None:
         remembered_tokens=remembered,
     )  # fmt: skip
     assert cost.per_pass_text("a pass") == said
+
+
+@pytest.mark.parametrize(
+    ("decoded", "passes", "said"),
+    [
+        (56, 5, "56 tokens from 5 after the prompt's, 11.20 each"),
+        (1, 1, "1 token from 1 after the prompt's, 1.00 each"),
+        (0, 0, "all from the prompt's"),
+    ],
+)
+def test_the_rate_of_decode_passes_stands_beside_its_counts(decoded: int, passes: int, said: str) -> None:
+    cost = RequestStats(prompt_tokens=1, prompt_passes=1, decoded_tokens=decoded, decode_passes=passes)
+    assert cost.decode_text() == said

@@ -11,6 +11,7 @@ import { Settings } from "./settings.js";
 import { Shell } from "./shell.js";
 import { Store } from "./store.js";
 import { exported, imported } from "./transfer.js";
+import { keepUnsent, unsent } from "./unsent.js";
 import { SettingsSheet, askKey } from "./view/dialogs.js";
 import { editQuestion, fit } from "./view/editing.js";
 import { Gauges } from "./view/gauges.js";
@@ -151,6 +152,18 @@ function unsaved() {
 
 // Actions of the user.
 
+/** Write a text into the message field, as if it had been typed. */
+function fill(text) {
+  question.value = text;
+  typed();
+}
+
+function typed() {
+  keepUnsent(question.value);
+  fit(question);
+  drawSend();
+}
+
 function send() {
   if (!question.value.trim()) return;
   if (chat.run) {
@@ -158,9 +171,7 @@ function send() {
     return;
   }
   chat.ask(question.value.trim());
-  question.value = "";
-  fit(question);
-  drawSend();
+  fill("");
 }
 
 function edit(id) {
@@ -265,10 +276,7 @@ function connect() {
     settings.set({ model: byId("model").value });
     watch.soon();
   });
-  question.addEventListener("input", () => {
-    fit(question);
-    drawSend();
-  });
+  question.addEventListener("input", typed);
   question.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
@@ -305,6 +313,7 @@ async function fillModels() {
 
 connect();
 shell.paint();
+fill(unsent());
 await chat.load(location.hash.slice(1));
 if (!store.isLasting) shell.notice("This browser keeps no history here: conversations end with the page.");
 question.focus();

@@ -17,6 +17,9 @@ export class Shell {
     byId("toggle-theme").addEventListener("click", () => this.toggleTheme());
     this.narrow.addEventListener("change", () => this.placeSidebar(!this.narrow.matches));
     this.placeSidebar(!this.narrow.matches);
+    const dock = document.querySelector(".dock");
+    // A toast stands above the message field and its notices, however high they are.
+    new ResizeObserver(() => document.documentElement.style.setProperty("--dock", `${dock.offsetHeight}px`)).observe(dock);
   }
 
   /** Apply the chosen colours and the display of drafts. */

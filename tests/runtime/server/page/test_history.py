@@ -92,3 +92,19 @@ def test_tabs_see_each_other(visit: Visit, daemon: Running) -> None:
         heard = other.page.evaluate("window.heard")
         other.page.wait_for_timeout(100)
         assert other.page.evaluate("window.heard") == heard
+
+
+@pytest.mark.slow
+def test_what_is_typed_survives_a_reload_until_it_is_sent(visit: Visit) -> None:
+    field = visit.page.locator("#question")
+    field.fill("Half a\nquestion")
+    height = field.evaluate("field => field.offsetHeight")
+    visit.page.reload()
+    expect(field).to_have_value("Half a\nquestion")
+    expect(visit.page.locator("#send")).to_be_enabled()
+    assert field.evaluate("field => field.offsetHeight") == height
+    field.press("Enter")
+    visit.wait_for_end()
+    visit.page.reload()
+    expect(visit.page.locator(".question")).to_have_count(1)
+    expect(field).to_have_value("")

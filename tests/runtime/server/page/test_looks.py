@@ -162,3 +162,23 @@ def test_all_that_can_be_used_has_a_name(visit: Visit) -> None:
           .filter((each) => !each.hidden).map((each) => each.outerHTML)"""
     )
     assert nameless == []
+
+
+@pytest.mark.slow
+def test_a_toast_covers_no_notice(visit: Visit) -> None:
+    visit.page.evaluate(
+        """() => {
+            const notice = document.getElementById("notice");
+            notice.textContent = "A long notice of what is wrong. ".repeat(20);
+            notice.hidden = false;
+        }"""
+    )
+    visit.ask("Is it covered?")
+    visit.wait_for_end()
+    visit.page.locator("#conversations .open").hover()
+    visit.page.get_by_role("button", name=re.compile("^Delete")).click()
+    toast, notice = visit.page.locator("#toast"), visit.page.locator("#notice")
+    expect(toast).to_be_visible()
+    above, below = toast.bounding_box(), notice.bounding_box()
+    assert above is not None and below is not None
+    assert above["y"] + above["height"] <= below["y"]
