@@ -294,13 +294,14 @@ def test_of_a_long_session_the_last_answers_are_learnt(
 def test_a_full_disk_leaves_nothing_of_an_import(gguf: Path) -> None:
     learnt(gguf)
     store = DraftMemoryStore(memory_folder())
-    record = RequestRecord(np.arange(50_000, dtype=np.int32), 1)
+    tokens = np.random.default_rng(0).integers(0, 1 << 30, 50_000, dtype=np.int32)  # they do not compress
+    record = RequestRecord(tokens, 1)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = max(path.stat().st_size for path in memory_folder().rglob("memory.*"))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 250_000, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20_000, limit[1]))
     try:
         with pytest.raises(StorageError, match="cannot be used"):
-            store.add(key_of(gguf), "", [record, record])
+            store.add(key_of(gguf), "", [record] * 3)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert texts_of(gguf) == [QUESTION + ANSWER]
