@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from anespec.cli.console import notes
 from anespec.runtime.options import LoadOptions, WhenGates, usual_gates
+from anespec.system.errors import AnespecError
 from anespec.system.process_exit import keep
 from anespec.system.progress import ProgressCallbacks
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from anespec.model import Model
 
 
-SMALL_BYTES = 32_000_000
-"""The bytes of a small model, whose quick gates take seconds."""
+SMALL_BYTES, SMALL_CONTEXT = 32_000_000, 2048
+"""The bytes and the context in tokens of a small model, whose quick gates take seconds."""
 
 
 @contextlib.contextmanager
@@ -38,7 +39,7 @@ def loaded_for_once(
 
     is_chosen = (loading.gates or usual_gates()) is not None
     is_watched = shown and notes().is_terminal
-    if not is_chosen and (is_watched or shows_drafts) and _is_small(path):
+    if not is_chosen and (is_watched or shows_drafts) and _is_small(path, loading.context):
         loading = loading.with_changes(gates=WhenGates.NOW)
     elif loading.when_gates is WhenGates.LATER and not (is_chosen or is_watched):
         loading = loading.with_changes(gates=WhenGates.NEVER)
@@ -54,7 +55,23 @@ def loaded_for_once(
         keep(model)
 
 
-def _is_small(path: Path) -> bool:
-    """Return whether a model, a file or the folder of an artifact, has few bytes."""
+def _is_small(path: Path, context: int | None) -> bool:
+    """Return whether a model, a file or the folder of an artifact, has few bytes and a short context."""
     files = [path] if path.is_file() else [*path.rglob("*")]
-    return bool(files) and sum(file.stat().st_size for file in files if file.is_file()) <= SMALL_BYTES
+    if not files or sum(file.stat().st_size for file in files if file.is_file()) > SMALL_BYTES:
+        return False
+    with contextlib.suppress(AnespecError):
+        return (context or _context(path)) <= SMALL_CONTEXT
+    return False
+
+
+def _context(path: Path) -> int:
+    """Return the context of an artifact, or the one that a GGUF's model was trained for."""
+    from anespec.gguf.container import GGUFFile
+    from anespec.manifests.store import Artifact
+
+    if path.is_dir():
+        return Artifact(path).manifest.context
+    with GGUFFile(path) as file:
+        found = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length")
+        return found if isinstance(found, int) else SMALL_CONTEXT + 1

@@ -58,9 +58,9 @@ class GGUFFile:
     def _require_part(self, file: MappedFile, number: int) -> None:
         """Check that a file is the part of this model that its name says."""
         count = len(self.paths)
-        said = file.metadata.get(SPLIT_COUNT, 0)
+        said = _whole(file, SPLIT_COUNT, 0)
         if count == 1:
-            if isinstance(said, int) and said > 1:
+            if said is not None and said > 1:
                 part = PartName(self.path.stem, 1, said)
                 raise GGUFError(
                     f"{file.path}: is one of {said} parts, but has not the name of one; name them "
@@ -72,15 +72,17 @@ class GGUFFile:
                 f"{file.path}: its name says that the model has {count} parts, and its metadata "
                 f"({SPLIT_COUNT}) {quoted(str(said), 40) if said else 'that it is no part'}; rename it"
             )
-        found = file.metadata.get(SPLIT_NUMBER)
+        found = _whole(file, SPLIT_NUMBER)
         if found != number:
             raise GGUFError(
                 f"{file.path}: its name says that it is part {number + 1}, and its metadata ({SPLIT_NUMBER} "
                 f"{quoted(str(found), 40)}) another; download it again"
             )
         first = self._files[0].metadata
+        if not number:
+            return
         for key in file.metadata.keys() & first.keys() - OWN_KEYS:
-            if not np.array_equal(np.asarray(file.metadata[key]), np.asarray(first[key])):
+            if not _same(file.metadata[key], first[key]):
                 raise GGUFError(
                     f"{file.path}: is a part of another model than {self.path.name}, since {quoted(key)} "
                     "differs; download all parts of one model"
@@ -96,7 +98,7 @@ class GGUFFile:
                         f"{file.path}: the tensor {name!r} is also in {other.path.name}; download all parts "
                         "of one model"
                     )
-        total = self.metadata.get(SPLIT_TENSORS)
+        total = _whole(self._files[0], SPLIT_TENSORS)
         if len(self.paths) > 1 and total is not None and total != len(holders):
             raise GGUFError(
                 f"{self.path}: its parts have {len(holders)} tensors, and its metadata ({SPLIT_TENSORS}) "
@@ -222,3 +224,18 @@ class GGUFFile:
         if not isinstance(value, np.ndarray):
             raise unfit(self.path, key, "an array of numbers", value)
         return value
+
+
+def _whole(file: MappedFile, key: str, default: int | None = None) -> int | None:
+    """Return an integer from a part's metadata; raises GGUFError if it is of another type."""
+    value = file.metadata.get(key, default)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise unfit(file.path, key, "an integer", value)
+    return value
+
+
+def _same(one: MetadataValue, other: MetadataValue) -> bool:
+    """Return whether two values of metadata are equal, without copies of them."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    return type(one) is type(other) and (one == other or one != one)

@@ -123,7 +123,7 @@ def _is_beyond(schema: Mapping[str, object], keyword: str, value: object) -> boo
 def _has_optional(schema: Mapping[str, object]) -> bool:
     """Return whether a property is not required; then llguidance cannot count properties."""
     properties, required = schema.get("properties"), schema.get("required")
-    named = required if isinstance(required, list) else []
+    named = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
     return isinstance(properties, Mapping) and any(name not in named for name in properties)
 
 

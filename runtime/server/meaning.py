@@ -21,7 +21,10 @@ NOTHING: tuple[object, ...] = (None, False, 0, "", [], {})
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a client can send instead of a field, and the values with which the field changes nothing."""
+    """What a client can send instead of a field, and the values with which the field changes nothing.
+
+    `{limit}` stands for the endpoint's own limit of tokens.
+    """
 
     instead: str = "leave it out"
     neutral: tuple[object, ...] = NOTHING
@@ -76,7 +79,7 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
         "thinking": Meaning("send reasoning_effort"),
         **dict.fromkeys(
             ("thinking_budget", "reasoning_budget", "thinking_budget_tokens", "thinking_token_budget"),
-            Meaning("limit the answer with max_tokens", (None, -1)),
+            Meaning("limit the answer with {limit}", (None, -1)),
         ),
         "reasoning_format": Meaning(
             "leave it out; reasoning comes apart from the answer", (None, "", "auto", "deepseek")
@@ -85,10 +88,7 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
         "add_generation_prompt": Meaning("send the conversation to /v1/chat/completions", (None, True)),
         "truncation": Meaning("send the conversation to /v1/chat/completions", (None, "", "disabled")),
         "truncate_prompt_tokens": Meaning("shorten the prompt"),
-        **dict.fromkeys(
-            ("previous_response_id", "conversation", "background", "context_management", "compaction"),
-            _STATELESS,
-        ),
+        **dict.fromkeys(("previous_response_id", "conversation", "background", "compaction"), _STATELESS),
         "thread": _STATELESS,
         **dict.fromkeys(
             ("container", "mcp_servers"), Meaning("this daemon runs no tools itself; leave it out")
@@ -98,9 +98,9 @@ MEANINGS: Mapping[str, Meaning] = MappingProxyType(
         # Where the answer ends.
         **dict.fromkeys(
             ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"),
-            Meaning("send the limit of this API", (None, -1)),
+            Meaning("send {limit}", (None, -1)),
         ),
-        "num_predict": Meaning("send the limit of this API", (None, -1)),
+        "num_predict": Meaning("send {limit}", (None, -1)),
         "stop": Meaning("send it in options"),
         "stop_sequences": Meaning("send stop"),
         "ignore_eos": Meaning(),
@@ -150,6 +150,9 @@ class MeantBody(Body):
     place: ClassVar[str] = ""
     """The path of this object in the request, with a dot at its end."""
 
+    limit: ClassVar[str] = "max_tokens"
+    """The field that limits the tokens of the answer."""
+
     @model_validator(mode="after")
     def require_served(self) -> Self:
         """Raise ApiError for a field of MEANINGS that this body does not have; forget all unknown fields."""
@@ -159,7 +162,7 @@ class MeantBody(Body):
             if unknown[name] not in meaning.neutral:
                 raise ApiError(
                     400,
-                    f"{self.place}{name} is not supported here; {meaning.instead}",
+                    f"{self.place}{name} is not supported here; {meaning.instead.format(limit=self.limit)}",
                     "unsupported_value",
                     self.place + name,
                 )

@@ -129,10 +129,13 @@ def _with_tags(message: Facts, before: Facts) -> Facts:
     """Return a protected message with the original tags around its reasoning, if it is an assistant's.
 
     Clients that did not get the reasoning separately send it back in the content, where templates search for
-    its tags. The tags cannot begin a turn, and all other text stays protected.
+    its tags. A message whose reasoning is separate has none in its content. The tags cannot begin a turn, and
+    all other text stays protected.
     """
     content, written = message.get("content"), before.get("content")
-    if before.get("role") != "assistant" or not isinstance(content, str) or not isinstance(written, str):
+    if before.get("role") != "assistant" or before.get("reasoning_content"):
+        return message
+    if not isinstance(content, str) or not isinstance(written, str):
         return message
     for start, end in tags_in(written):
         content = content[:start] + written[start:end] + content[end:]

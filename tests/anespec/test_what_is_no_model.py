@@ -28,6 +28,7 @@ def weights(tmp_path: Path) -> Path:
 
 def error_of(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> AnespecError:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("ANESPEC_SERVE_PORT", "0")
     monkeypatch.chdir(folder)
     prompt = ("words",) if words[0] == "generate" else ()
     error = CliRunner().invoke(cli, words + prompt).exception

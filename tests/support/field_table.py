@@ -21,7 +21,7 @@ WITHOUT_EFFECT = (
     *("mirostat_tau", "mirostat_eta", "dry_base", "dry_allowed_length", "dry_penalty_last_n"),
     *("dry_sequence_breakers", "xtc_threshold", "dynatemp_exponent", "adaptive_decay"),
     *("cache_control", "diagnostics", "inference_geo", "speed", "user_profile_id", "workspace_id", "betas"),
-    *("billing_policy", "fallbacks", "fallback_credit_token"),
+    *("context_management", "billing_policy", "fallbacks", "fallback_credit_token"),
     *("t_max_prompt_ms", "spaces_between_special_tokens"),
 )
 """Fields that change no answer. Some only support fields of MEANINGS, and do nothing without these."""

@@ -101,15 +101,16 @@ def convert(
     gguf = fetched(gguf, watcher(shown=not as_json))
     require_there(gguf)
     with early_process(gguf, jobs) as early, open_plan(gguf, options) as plan:
+        from anespec.convert.output_lock import resolve_output
         from anespec.convert.planning.report import explain
 
+        target = resolve_output(output if output is not None else default_output(gguf))
         for note in plan.tuning_notes:
             notes().print(f"note: {note}", style="yellow")
         if options.context not in (None, plan.context):
             notes().print(
                 f"note: a context of {options.context} tokens is rounded up to {plan.context}", style="yellow"
             )
-        target = output if output is not None else default_output(gguf)
         for note in conversion_notes(plan, gguf, target):
             notes().print(f"note: {note}", style="yellow")
         if any(chosen[option] is not None for option in ("topology", "head_shards", "shard_bytes", "preset")):

@@ -20,7 +20,7 @@ from anespec.serving.config_file import ConfigFile, PoolOptions, file_options, i
 from anespec.serving.request import ANY_BUILD, ServeRequest
 from anespec.serving.sources import ModelSource
 from anespec.system.errors import UsageError
-from anespec.system.formatting import printable
+from anespec.system.formatting import LONGEST_REASON, printable
 from anespec.system.options import flag_of
 
 # The output of `anespec serve --show-config`: the effective options as a configuration file, each with its
@@ -31,7 +31,7 @@ def shown_config(context: click.Context, asked: ServeRequest) -> str:
     """Return TOML that `--config` reads; options without a value are comments.
 
     Raises:
-        UsageError: no model is given.
+        UsageError: no model is given, or a path cannot be written.
     """
     file = asked.config.path if asked.config is not None else None
     parameters = {parameter.name: parameter for parameter in context.command.params}
@@ -44,11 +44,14 @@ def shown_config(context: click.Context, asked: ServeRequest) -> str:
             usual = flag_of(group.model_fields[name]).default
             lines.append(f"# {name} is not given" + (f"; default: {usual}" if usual else ""))
         else:
-            lines.append(f"{name} = {_toml(_own_place(name, value))}  # {printable(origin)}")
+            lines.append(f"{name} = {_toml(_own_place(name, value))}  # {printable(origin, LONGEST_REASON)}")
     lines.append("\n[models]")
     for name, source in asked.names(asked.config).items():
         lines.append(f"{_toml(name)} = {_table(source, asked)}")
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError("a path is not valid UTF-8, which no configuration file can hold; rename it")
+    return text
 
 
 def _table(source: ModelSource, asked: ServeRequest) -> str:

@@ -100,7 +100,8 @@ async def answer(
         _require_ended(summaries)
         _count(call, leased, summaries)
         await call.share.turn()
-        return json_answer(prepared.writer.whole(summaries))
+        # A long answer with logprobs takes a while to write.
+        return await asyncio.to_thread(lambda: json_answer(prepared.writer.whole(summaries)))
 
 
 async def _parts(

@@ -11,7 +11,6 @@ from anespec.runtime.server.answers.conversing import Conversation
 from anespec.runtime.server.anthropic.blocks import InputMessage, Texts, messages_of
 from anespec.runtime.server.anthropic.tools import Tool, ToolChoice, use_of
 from anespec.runtime.server.http.bodies import Body
-from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import MOST_MESSAGES, template_messages
 from anespec.runtime.server.openai.sampling_fields import LONGEST_STOP, SamplingFields, effort_variables
 from anespec.runtime.server.openai.schema_limits import require_modest
@@ -55,19 +54,9 @@ class PromptBody(Body):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    container: Any = None
-    mcp_servers: Any = None
 
     def conversation(self) -> Conversation:
         """Return the conversation. Raises ApiError if a field is invalid or not supported."""
-        for name in ("container", "mcp_servers"):
-            if getattr(self, name):
-                raise ApiError(
-                    400,
-                    f"{name} is not supported, since this daemon runs no tools itself; leave it out",
-                    "unsupported_value",
-                    name,
-                )
         messages = template_messages(messages_of(self.system or (), self.messages))
         tools = use_of(self.tools or (), self.tool_choice)
         return Conversation(messages, self._variables, tools, self._grammar)
@@ -101,9 +90,8 @@ StopSequence = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
 
 class MessagesBody(PromptBody, SamplingFields):
-    """A request for the next message. `context_management` has no effect: the context is what is sent."""
+    """A request for the next message."""
 
-    context_management: Any = None
     max_tokens: int = Field(ge=1)
     stop_sequences: list[StopSequence] | None = Field(default=None, max_length=MOST_STOPS)
 

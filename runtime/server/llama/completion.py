@@ -8,7 +8,7 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AliasChoices, BaseModel, Field
 from starlette.responses import Response
@@ -147,6 +147,8 @@ class LlamaFields(ConstrainedFields):
     in llama-server, `t_max_predict_ms` does not wait for the end of a line.
     """
 
+    limit: ClassVar[str] = "n_predict"
+
     model: str | None = None
     samplers: list[str] | None = Field(default=None, max_length=MOST_SAMPLERS)
     t_max_predict_ms: float | None = None
@@ -158,7 +160,7 @@ class LlamaFields(ConstrainedFields):
         longest = self.n_predict if self.n_predict >= 0 else None
         chosen = self.without_seed.options(max_tokens=longest, grammar=self.wanted_grammar)
         if self.t_max_predict_ms is not None and self.t_max_predict_ms > 0:
-            chosen = chosen.with_changes(output_seconds=self.t_max_predict_ms / 1000)
+            chosen = chosen.with_changes(output_seconds=max(self.t_max_predict_ms, 1.0) / 1000)
         if self.samplers is None:
             return chosen
         named = {_OLD_NAMES.get(name, name) for name in self.samplers}

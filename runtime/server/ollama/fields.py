@@ -82,6 +82,8 @@ class OllamaBody(MeantBody):
     """The common fields of requests. `keep_alive` has no effect: models are unloaded when others need the
     memory."""
 
+    limit: ClassVar[str] = "options.num_predict"
+
     model: str = Field(min_length=1)
     stream: bool | None = None
     options: OllamaOptions | None = None

@@ -92,6 +92,8 @@ async def complete(call: Call[CompletionBody]) -> Response:
     if body.best_of not in (None, body.n or 1):
         raise ApiError(400, "best_of other than n is not supported; leave it out", param="best_of")
     prompts, choices = body.prompts(), body.n or 1
+    if body.max_tokens == 0 and choices > 1:
+        raise ApiError(400, "n answers without a token are all the same; leave n out", param="n")
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(
             400, f"the request has more than {MOST_CHOICES} continuations; send fewer prompts", param="prompt"
@@ -152,6 +154,7 @@ class _Writer:
         self._echoes = echoes
         self._firsts = firsts
         self._logprobs = logprobs
+        self._texts: dict[int, str] = {}
         self._include_usage = include_usage
         self._offsets = [0 if firsts else len(echo) for echo in echoes]
 
@@ -245,7 +248,9 @@ class _Writer:
         self._offsets[run] += len(self._tokenizer.decode([id], continues=True))
 
     def _text(self, token: int) -> str:
-        return self._tokenizer.decode([token], skip_special=False, continues=True)
+        if token not in self._texts:
+            self._texts[token] = self._tokenizer.decode([token], skip_special=False, continues=True)
+        return self._texts[token]
 
 
 ENDPOINT = Endpoint(

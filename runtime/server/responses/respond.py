@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 from starlette.responses import Response
@@ -162,6 +162,8 @@ def _said_by_the_user(value: Any) -> Any:
 
 class ResponsesBody(SamplingFields):
     """A request. Responses are not stored, so `store` must not be true."""
+
+    limit: ClassVar[str] = "max_output_tokens"
 
     model: str | None = None
     input: Annotated[

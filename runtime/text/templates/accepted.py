@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from anespec.runtime.text.templates.rendering import TemplateRefusalError, render_chat
+from anespec.system.errors import RequestError
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def _writes_system(template: str) -> bool:
     def tried(*messages: Facts) -> str | None:
         try:
             return render_chat(template, messages, add_generation_prompt=True, bos="", eos="")
-        except TemplateRefusalError:
+        except RequestError:
             return None
 
     found = tried({"role": "system", "content": _NEEDLE}, user)

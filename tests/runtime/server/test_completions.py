@@ -83,6 +83,7 @@ def test_logprobs_are_those_of_the_tokens(client: OpenAI, model: Model) -> None:
         ({"max_tokens": 4}, "prompt"),
         ({"prompt": "x", "suffix": "y"}, "suffix"),
         ({"prompt": "x", "n": 1000}, "n"),
+        ({"prompt": "x", "n": 2, "max_tokens": 0}, "n"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(
