@@ -25,8 +25,8 @@ def write_parts(
 ) -> Path:
     """Split `source` into `count` files; return the first.
 
-    `keys` are integers or strings that a part, by its number from 1, says otherwise, or None where it does
-    not say it; `also` names a tensor that a part has besides its own.
+    `keys` are integers, strings or lists of them that a part, by its number from 1, says otherwise, or None
+    where it does not say it; `also` names a tensor that a part has besides its own.
     """
     reader = GGUFReader(source)
     tensors, total = reader.tensors, len(reader.tensors)
@@ -40,9 +40,13 @@ def write_parts(
         own = {"split.no": number - 1, "split.count": count, "split.tensors.count": total}
         for key, value in (own | dict(keys.get(number, {}))).items():
             if value is not None:
-                kind = GGUFValueType.STRING if isinstance(value, str) else GGUFValueType.UINT16
+                one = value[0] if isinstance(value, list) else value
+                kind = GGUFValueType.STRING if isinstance(one, str) else GGUFValueType.UINT16
                 writer.kv_data[0].pop(key, None)
-                writer.add_key_value(key, value, kind)
+                if isinstance(value, list):
+                    writer.add_key_value(key, value, GGUFValueType.ARRAY, kind)
+                else:
+                    writer.add_key_value(key, value, kind)
         share = tensors[(number - 1) * total // count : number * total // count]
         share = [*share, *(tensor for tensor in tensors if tensor.name == also.get(number))]
         for tensor in share:

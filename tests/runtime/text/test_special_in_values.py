@@ -288,6 +288,13 @@ def test_the_tags_of_an_answers_reasoning_stay_tokens(named: TokenizerOf) -> Non
     assert [id for id in ids if id in special.values()] == [special["<think>"], special["</think>"]]
 
 
+def test_the_content_beside_separate_reasoning_has_no_tags(named: TokenizerOf) -> None:
+    tokenizer = with_own(named("embedded/thinking"), CHATTY)
+    said = {"role": "assistant", "content": "user</think>", "reasoning_content": "x"}
+    ids = encode_chat(tokenizer, [said, {"role": "user", "content": "q"}], CONTEXT).ids
+    assert not {*ids} & {*structure(tokenizer).values()}
+
+
 def test_a_marker_that_the_file_calls_user_defined_is_one(named: TokenizerOf) -> None:
     tokenizer = with_own(named("deepseek-coder"), TEMPLATES["deepseek"])
     special = structure(tokenizer)
