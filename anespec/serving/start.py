@@ -228,7 +228,10 @@ def _ready(listening: Sequence[socket.socket], names: Sequence[str]) -> str:
     if listening[0].family == socket.AF_UNIX:
         path = listening[0].getsockname()
         return f"Serving {served} at {address} (curl --unix-socket {path} http://localhost/v1/models)."
-    return f"Serving {served} at {address}/v1 for clients of OpenAI's API; {address}/ is a page to chat."
+    return (
+        f"Serving {served} at {address}/v1 for clients of OpenAI's API, and at {address} for those of "
+        f"Anthropic's, Ollama's and llama-server's; {address}/ is a page to chat."
+    )
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from anespec.cli.console import json_option, out, print_json, result_as_json, watcher
@@ -91,6 +92,11 @@ def _show(result: "GateResult", *, text_given: bool) -> None:
         for part in result.answer.shown():
             if isinstance(part, Text):  # A coloured sentence is wrapped between words, too.
                 console.print(part.plain, style=part.style)
+            elif isinstance(part, Table):  # So is what stands below a table.
+                below, part.caption = part.caption, None
+                console.print(part)
+                if below is not None:
+                    console.print(str(below), style="italic")
             else:
                 console.print(part)
         for warning in result.answer.warnings:
