@@ -10,7 +10,7 @@ from anespec.models.loading import open_artifact
 from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Completion
 from anespec.runtime.options import GenerationOptions, LoadOptions
-from anespec.runtime.text.conversation import ChatPrompt, Conversation, read_conversation
+from anespec.runtime.text.conversation import SYSTEM_ROLES, ChatPrompt, Conversation, read_conversation
 from anespec.served import GREEDY, ServedArtifact
 from anespec.system.errors import RequestError
 from anespec.system.formatting import named
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from anespec.checking.background import Checks
     from anespec.runtime.drafters.memory.memories import Memories
     from anespec.runtime.engine.completion import Chunk, TextStream
-
-SYSTEM_ROLES = ("system", "developer")
 
 Prompt = str | Sequence[int]
 """A text, or token ids, which are used unchanged."""

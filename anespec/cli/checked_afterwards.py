@@ -73,5 +73,4 @@ def _context(path: Path) -> int:
     if path.is_dir():
         return Artifact(path).manifest.context
     with GGUFFile(path) as file:
-        found = file.metadata.get(f"{file.metadata.get('general.architecture')}.context_length")
-        return found if isinstance(found, int) else SMALL_CONTEXT + 1
+        return file.integer(f"{file.text('general.architecture')}.context_length")

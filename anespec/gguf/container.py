@@ -78,9 +78,9 @@ class GGUFFile:
                 f"{file.path}: its name says that it is part {number + 1}, and its metadata ({SPLIT_NUMBER} "
                 f"{quoted(str(found), 40)}) another; download it again"
             )
-        first = self._files[0].metadata
         if not number:
             return
+        first = self._files[0].metadata
         for key in file.metadata.keys() & first.keys() - OWN_KEYS:
             if not _same(file.metadata[key], first[key]):
                 raise GGUFError(

@@ -12,11 +12,10 @@ from anespec.system.errors import StorageError
 from anespec.system.user_folders import cache_folder
 
 if TYPE_CHECKING:
-    from anespec.gguf.parts import stem_of
     from anespec.models.loading import OpenedModel
     from anespec.runtime.drafters.memory.learner import Learner, Memory
     from anespec.runtime.drafters.memory.memories import Memories
-from anespec.runtime.options import LoadOptions
+    from anespec.runtime.options import LoadOptions
 
 MEMORY_FOLDER = "memory"
 

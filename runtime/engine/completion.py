@@ -144,7 +144,7 @@ class TextStream:
         self._service = service
         self._request = request
         self._sibling = sibling
-        self._assembly = TextAssembly(tokenizer, (*request.prompt, *request.given), stops, shown)
+        self._assembly = TextAssembly(tokenizer, self.prompt_ids, stops, shown)
         self._prepared: WaitingRequest | None = None
         self._stream: Stream | None = None
         self._given_up = False

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from anespec.system.errors import PromptTooLongError, RequestError
 from anespec.system.options import complaint
 
+SYSTEM_ROLES = ("system", "developer")
+"""The names of the role that instructs the model: OpenAI's API has replaced the first by the second."""
+
 TAIL = 16
 """The number of tokens at the prompt's end whose text shows whether the template opened a tag there."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from converting import build
+from embedded_variants import rewritten
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize
 from numpy.typing import NDArray
@@ -34,21 +35,9 @@ FACTORS = {"attn_q": 0.25, "attn_k": 2.0, "attn_v": 0.5, "attn_output": 3.0, "ff
 def with_tensors(source: Path, path: Path, extra: Extra) -> Path:
     """Copy a GGUF with more tensors."""
     reader = GGUFReader(source)
-    architecture = reader.fields["general.architecture"].contents()
-    writer = GGUFWriter(path, architecture)
-    for field in reader.fields.values():
-        if not field.name.startswith(("GGUF.", "general.architecture")):
-            kind, *inner = field.types
-            writer.add_key_value(field.name, field.contents(), kind, inner[0] if inner else None)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    for name, values in extra.items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    own = [(tensor.name, tensor.data, tensor.tensor_type) for tensor in reader.tensors]
+    more = [(name, values, None) for name, values in extra.items()]
+    return rewritten(path, reader, lambda _, value: value, [*own, *more])
 
 
 def nvfp4_pair(folder: Path, ending: str = "scale") -> tuple[Path, Path]:

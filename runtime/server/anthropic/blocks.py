@@ -1,6 +1,5 @@
 """Convert the messages of a request, which are lists of content blocks, to those of a chat."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -14,12 +13,13 @@ from anespec.runtime.server.openai.chat_messages import (
     MOST_CALLS,
     MOST_MESSAGES,
     MOST_PARTS,
-    CalledFunction,
     ContentPart,
     MessageBody,
     ToolCallBody,
     after_instructions,
+    needed,
     part_text,
+    past_call,
     text_of,
 )
 from anespec.system.formatting import quoted
@@ -141,7 +141,7 @@ def _result(block: Block, place: str) -> MessageBody:
     if block.is_error:
         text = f"Error: {text}"
     return MessageBody(
-        role="tool", content=text, tool_call_id=_needed(block.tool_use_id, f"{place}.tool_use_id")
+        role="tool", content=text, tool_call_id=needed(block.tool_use_id, f"{place}.tool_use_id")
     )
 
 
@@ -153,7 +153,7 @@ def _answered(blocks: _Placed) -> MessageBody:
     for place, block in blocks:
         match block.type:
             case "thinking":
-                thoughts.append(_needed(block.thinking, f"{place}.thinking"))
+                thoughts.append(needed(block.thinking, f"{place}.thinking"))
             case "redacted_thinking":
                 pass  # Only the server that encrypted it can read it.
             case "tool_use" if len(calls) == MOST_CALLS:
@@ -174,9 +174,8 @@ def _answered(blocks: _Placed) -> MessageBody:
 
 
 def _call(block: Block, place: str) -> ToolCallBody:
-    arguments = json.dumps(block.input or {}, ensure_ascii=False)
-    function = CalledFunction(name=_needed(block.name, f"{place}.name"), arguments=arguments)
-    return ToolCallBody(id=_needed(block.id, f"{place}.id"), function=function)
+    name = needed(block.name, f"{place}.name")
+    return past_call(needed(block.id, f"{place}.id"), name, block.input or {})
 
 
 def _joined(blocks: _Placed) -> str:
@@ -207,9 +206,3 @@ def _text(block: Block, place: str) -> str:
             place,
         )
     return part_text(ContentPart(type=block.type, text=block.text), place)
-
-
-def _needed(value: str | None, place: str) -> str:
-    if value is None:
-        raise ApiError(400, f"{place} is missing", "invalid_value", place)
-    return value

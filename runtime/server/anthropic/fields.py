@@ -1,19 +1,18 @@
 """Define the fields of requests, and convert them to a conversation and to options."""
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from anespec.runtime.options import MOST_STOPS
-from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+from anespec.runtime.sampling.parameters import Grammar
 from anespec.runtime.server.answers.conversing import Conversation
 from anespec.runtime.server.anthropic.blocks import InputMessage, Texts, messages_of
 from anespec.runtime.server.anthropic.tools import Tool, ToolChoice, use_of
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.openai.chat_messages import MOST_MESSAGES, template_messages
 from anespec.runtime.server.openai.sampling_fields import LONGEST_STOP, SamplingFields, effort_variables
-from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.schema_limits import schema_grammar
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS
 
 
@@ -73,10 +72,7 @@ class PromptBody(Body):
         """Return the grammar of the answer. Raises ApiError if it is too large."""
         chosen = self.output_config.format if self.output_config is not None else None
         chosen = chosen or self.output_format
-        if chosen is None:
-            return None
-        require_modest(chosen.schema_, self.format_field)
-        return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(chosen.schema_))
+        return None if chosen is None else schema_grammar(chosen.schema_, self.format_field)
 
     @property
     def _variables(self) -> dict[str, object]:

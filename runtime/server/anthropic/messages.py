@@ -18,11 +18,11 @@ from anespec.runtime.server.anthropic.answers import (
 from anespec.runtime.server.anthropic.fields import MessagesBody, PromptBody
 from anespec.runtime.server.anthropic.writer import MessageWriter
 from anespec.runtime.server.http.endpoint import Call, Endpoint
-from anespec.runtime.server.http.errors import api_error
+from anespec.runtime.server.http.errors import api_error, grammar_named
 from anespec.runtime.server.http.request_log import record_of
 from anespec.runtime.server.http.streams import EVENTS, as_json
 from anespec.runtime.server.models import Leased
-from anespec.system.errors import GrammarError, PromptTooLongError
+from anespec.system.errors import PromptTooLongError
 
 
 async def create(call: Call[MessagesBody]) -> Response:
@@ -60,12 +60,11 @@ async def count_tokens(call: Call[PromptBody]) -> Response:
 def _named_errors(body: PromptBody) -> Iterator[None]:
     """Add to errors what clients need: the field, and the words by which Claude Code knows a long prompt."""
     try:
-        yield
+        with grammar_named(body.format_field):
+            yield
     except PromptTooLongError as error:
         found = api_error(error)
         raise replace(found, message=f"prompt is too long: {found.message}", param=None) from None
-    except GrammarError as error:
-        raise replace(api_error(error), param=body.format_field) from None
 
 
 ENDPOINTS = (

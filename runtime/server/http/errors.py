@@ -1,8 +1,9 @@
 """Define the errors for clients: OpenAI's error object, and the HTTP status."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from pydantic import BaseModel
@@ -75,6 +76,15 @@ _KINDS = MappingProxyType(
         503: "overloaded_error",
     }
 )
+
+
+@contextmanager
+def grammar_named(param: str | None) -> Iterator[None]:
+    """Add to the error of a grammar the field that the grammar comes from."""
+    try:
+        yield
+    except GrammarError as error:
+        raise replace(api_error(error), param=param) from None
 
 
 def ending() -> ApiError:

@@ -6,7 +6,7 @@ https://github.com/ggml-org/llama.cpp/tree/master/tools/server
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -20,14 +20,14 @@ from anespec.runtime.server.answers.answering import Prepared, answer
 from anespec.runtime.server.answers.conversing import settled
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.endpoint import Call, Endpoint
-from anespec.runtime.server.http.errors import ApiError, api_error
+from anespec.runtime.server.http.errors import ApiError, grammar_named
 from anespec.runtime.server.http.streams import EVENTS, event
 from anespec.runtime.server.models import Leased, ServingModel
 from anespec.runtime.server.openai.sampling_fields import ConstrainedFields
 from anespec.runtime.server.openai.usage import Timings, finish_reason, timings_of
 from anespec.runtime.text.special_tokens import InfillIds
 from anespec.runtime.text.tokenizer import Tokenizer, require_fitting
-from anespec.system.errors import GrammarError, RequestError
+from anespec.system.errors import RequestError
 
 # The prompt of `/infill` for filling a gap, in llama-server's format:
 #
@@ -252,10 +252,8 @@ async def _continued(call: Call[FieldsT], prompt: Callable[[ServingModel], Seque
         chosen = settled(options, model, _FILTERS)
         return Prepared(model.run(prompt(model), chosen, call.caller), _Writer(leased.id, model.tokenizer))
 
-    try:
+    with grammar_named(body.grammar_field):
         return await answer(call, body.model, prepare, bool(body.stream))
-    except GrammarError as error:
-        raise replace(api_error(error), param=body.grammar_field) from None
 
 
 class _Writer:

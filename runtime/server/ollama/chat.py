@@ -1,6 +1,5 @@
 """Serve `/api/chat`: answer conversations."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -22,9 +21,8 @@ from anespec.runtime.server.ollama.writer import load, reply
 from anespec.runtime.server.openai.chat_messages import (
     MOST_CALLS,
     MOST_MESSAGES,
-    CalledFunction,
     MessageBody,
-    ToolCallBody,
+    past_call,
     template_messages,
 )
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, tool_use
@@ -91,7 +89,7 @@ def _read(messages: Sequence[OllamaMessage]) -> list[MessageBody]:
         for call in message.tool_calls or ():
             id = call.id or f"call_{made}"
             made += 1
-            calls.append(_call(id, call.function))
+            calls.append(past_call(id, call.function.name, call.function.arguments))
             open_calls.append((id, call.function.name))
         answered = message.tool_call_id
         if message.role == "tool" and answered is None and open_calls:
@@ -107,11 +105,6 @@ def _read(messages: Sequence[OllamaMessage]) -> list[MessageBody]:
             )
         )
     return found
-
-
-def _call(id: str, function: OllamaCalled) -> ToolCallBody:
-    arguments = json.dumps(function.arguments, ensure_ascii=False)
-    return ToolCallBody(id=id, function=CalledFunction(name=function.name, arguments=arguments))
 
 
 def _take(open_calls: list[tuple[str, str]], name: str | None) -> str:

@@ -1,16 +1,15 @@
 """Define the common fields of Ollama's requests for text, and convert them to options."""
 
-import json
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from anespec.runtime.options import GenerationOptions
-from anespec.runtime.sampling.parameters import Grammar, GrammarKind, SamplingParameters
+from anespec.runtime.sampling.parameters import Grammar, SamplingParameters
 from anespec.runtime.server.meaning import MeantBody
 from anespec.runtime.server.models import Models
 from anespec.runtime.server.openai.sampling_fields import StopStrings, TopK, repetition, rivals
-from anespec.runtime.server.openai.schema_limits import require_modest
+from anespec.runtime.server.openai.schema_limits import schema_grammar
 
 # Names of models in Ollama's format.
 
@@ -103,9 +102,7 @@ class OllamaBody(MeantBody):
         """Return the grammar of the answer. Raises ApiError if it is too large."""
         if not self.format:
             return None
-        require_modest(self.format, "format")
-        schema = {"type": "object"} if self.format == "json" else self.format
-        return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(schema))
+        return schema_grammar({"type": "object"} if self.format == "json" else self.format, "format")
 
     @property
     def variables(self) -> dict[str, object]:

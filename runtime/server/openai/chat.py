@@ -1,6 +1,5 @@
 """Serve `/v1/chat/completions`: answer conversations."""
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -11,7 +10,7 @@ from anespec.runtime.server.answers.answering import Prepared, answer
 from anespec.runtime.server.answers.conversing import Conversation, settled
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.endpoint import Call, Endpoint
-from anespec.runtime.server.http.errors import ApiError, api_error
+from anespec.runtime.server.http.errors import ApiError, grammar_named
 from anespec.runtime.server.http.streams import EVENTS
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.chat_answer import ChatAnswer, ChatWriter, Wanted
@@ -31,7 +30,6 @@ from anespec.runtime.server.openai.sampling_fields import (
 )
 from anespec.runtime.server.openai.schema_limits import require_modest
 from anespec.runtime.server.openai.tool_fields import MOST_TOOLS, ToolBody, ToolChoice, ToolUse, tool_use
-from anespec.system.errors import GrammarError
 
 # A request to `/v1/chat/completions`.
 
@@ -145,10 +143,8 @@ async def chat(call: Call[ChatBody]) -> Response:
         begun = conversation.begin(leased.model, settled(options, leased.model), call.caller)
         return Prepared(begun.runs, ChatWriter(leased.id, leased.model.tokenizer, begun, wanted))
 
-    try:
+    with grammar_named(body.grammar_field or "tools"):
         return await answer(call, body.model, prepare, bool(body.stream), runs=options.choices)
-    except GrammarError as error:
-        raise replace(api_error(error), param=body.grammar_field or "tools") from None
 
 
 ENDPOINT = Endpoint(

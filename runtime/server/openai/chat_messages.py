@@ -1,5 +1,6 @@
 """Convert the messages of clients to messages for chat templates."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -7,6 +8,7 @@ from pydantic import Field
 
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
+from anespec.runtime.text.conversation import SYSTEM_ROLES
 
 MOST_MESSAGES = 4096
 MOST_PARTS = 4096
@@ -17,8 +19,6 @@ MOST_CALLS = 256
 
 MOST_CHARACTERS = 1 << 22
 """The most characters of all messages together, about a million tokens."""
-
-SYSTEM_ROLES = ("system", "developer")
 
 _KINDS: Mapping[str, str] = {
     "image_url": "an image",
@@ -135,6 +135,19 @@ def after_instructions(instructions: str | None, messages: Sequence[MessageBody]
     said = [text for text in (instructions, *(found.content for found in messages[:count])) if text]
     system = [MessageBody(role="system", content="\n\n".join(map(str, said)))] if said else []
     return [*system, *messages[count:]]
+
+
+def needed(value: str | None, place: str) -> str:
+    """Return a text that a request must have. Raises ApiError, naming its `place`, if it is missing."""
+    if value is None:
+        raise ApiError(400, f"{place} is missing", "invalid_value", place)
+    return value
+
+
+def past_call(id: str, name: str, arguments: Mapping[str, object]) -> ToolCallBody:
+    """Return a call that the model made earlier, from its arguments as an object."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    return ToolCallBody(id=id, function=CalledFunction(name=name, arguments=text))
 
 
 def text_of(content: Content | None, place: str) -> str | None:

@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
@@ -15,13 +14,12 @@ from anespec.runtime.options import LONGEST_REFERENCE, MOST_CHOICES
 from anespec.runtime.server.answers.answering import Prepared, answer
 from anespec.runtime.server.answers.conversing import settled
 from anespec.runtime.server.http.endpoint import Call, Endpoint
-from anespec.runtime.server.http.errors import ApiError, api_error
+from anespec.runtime.server.http.errors import ApiError, grammar_named
 from anespec.runtime.server.http.streams import DONE, EVENTS, event
 from anespec.runtime.server.models import Leased
 from anespec.runtime.server.openai.sampling_fields import Choices, ConstrainedFields, MostOrNoTokens
 from anespec.runtime.server.openai.usage import Timings, Usage, finish_reason, timings_of, usage_of
 from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.system.errors import GrammarError
 
 
 class CompletionBody(ConstrainedFields):
@@ -130,10 +128,8 @@ async def complete(call: Call[CompletionBody]) -> Response:
             ),
         )
 
-    try:
+    with grammar_named(body.grammar_field):
         return await answer(call, body.model, prepare, bool(body.stream), runs=len(prompts) * choices)
-    except GrammarError as error:
-        raise replace(api_error(error), param=body.grammar_field) from None
 
 
 class _Writer:

@@ -10,7 +10,7 @@ from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.meaning import MeantBody
-from anespec.runtime.server.openai.schema_limits import require_enforceable, require_modest
+from anespec.runtime.server.openai.schema_limits import require_enforceable, require_modest, schema_grammar
 
 
 class JsonSchemaBody(Body):
@@ -226,6 +226,5 @@ class ConstrainedFields(SamplingFields):
             case "grammar":
                 return Grammar(kind=GrammarKind.GBNF, text=str(self.grammar))
             case "json_schema":
-                require_modest(self.json_schema, "json_schema")
-                return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(self.json_schema))
+                return schema_grammar(self.json_schema or {}, "json_schema")
         return None if self.response_format is None else self.response_format.grammar

@@ -1,6 +1,10 @@
 """Check free-form JSON in a request, such as a schema, before it is processed: its size, and its keywords."""
 
+import json
+from collections.abc import Mapping
+
 from anespec.runtime.sampling.json_schemas import UnenforceableError, enforceable
+from anespec.runtime.sampling.parameters import Grammar, GrammarKind
 from anespec.runtime.server.http.errors import ApiError
 
 MOST_VALUES = 20_000
@@ -32,6 +36,12 @@ def require_modest(value: object, place: str) -> None:
                 place,
             )
         level = below
+
+
+def schema_grammar(schema: Mapping[str, object], place: str) -> Grammar:
+    """Return the grammar of JSON that matches a schema. Raises ApiError as `require_modest` does."""
+    require_modest(schema, place)
+    return Grammar(kind=GrammarKind.JSON_SCHEMA, text=json.dumps(schema))
 
 
 def require_enforceable(schema: object, place: str, owner: str = "") -> None:

@@ -7,14 +7,15 @@ from anespec.runtime.server.http.bodies import Body
 from anespec.runtime.server.http.errors import ApiError
 from anespec.runtime.server.openai.chat_messages import (
     MOST_CALLS,
-    SYSTEM_ROLES,
     CalledFunction,
     ContentPart,
     MessageBody,
     ToolCallBody,
     after_instructions,
+    needed,
     text_of,
 )
+from anespec.runtime.text.conversation import SYSTEM_ROLES
 
 MOST_ITEMS = 4096
 STATELESS = "responses are not stored here; send the whole conversation as input"
@@ -71,8 +72,8 @@ class _Reader:
                     self.close()
                 self._open().reasoning += _reasoning(item, place)
             case "function_call":
-                function = CalledFunction(name=_needed(item.name, f"{place}.name"), arguments=item.arguments)
-                call = ToolCallBody(id=_needed(item.call_id, f"{place}.call_id"), function=function)
+                function = CalledFunction(name=needed(item.name, f"{place}.name"), arguments=item.arguments)
+                call = ToolCallBody(id=needed(item.call_id, f"{place}.call_id"), function=function)
                 calls = self._open().calls
                 if len(calls) == MOST_CALLS:
                     raise ApiError(
@@ -84,8 +85,8 @@ class _Reader:
                 calls.append(call)
             case "function_call_output":
                 self.close()
-                text = _needed(text_of(item.output, f"{place}.output"), f"{place}.output")
-                id = _needed(item.call_id, f"{place}.call_id")
+                text = needed(text_of(item.output, f"{place}.output"), f"{place}.output")
+                id = needed(item.call_id, f"{place}.call_id")
                 self.messages.append(MessageBody(role="tool", content=text, tool_call_id=id))
             case "item_reference":
                 raise ApiError(
@@ -109,7 +110,7 @@ class _Reader:
                 self._open().text = text or ""
             case "system" | "developer" | "user" as role:
                 self.close()
-                content = _needed(text, f"{place}.content")
+                content = needed(text, f"{place}.content")
                 self.messages.append(MessageBody(role=role, content=content))
             case _:
                 raise ApiError(
@@ -146,9 +147,3 @@ def _reasoning(item: InputItem, place: str) -> str:
     if isinstance(item.content, str):
         raise ApiError(400, f"{place}.content must be a list of parts", "invalid_value", f"{place}.content")
     return "\n".join(part.text or "" for part in item.content or item.summary or ())
-
-
-def _needed(value: str | None, place: str) -> str:
-    if value is None:
-        raise ApiError(400, f"{place} is missing", "invalid_value", place)
-    return value
