@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from arrays import ArraySource
 from blocks import random_q4_k
+from examples import examples
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from graphs import projection_of, reloaded
@@ -137,7 +138,7 @@ def test_q4_k_keeps_its_integers(tmp_path: Path) -> None:
     assert (parts["data"][scaled] == q[scaled]).all()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     d=SCALES,
     m=st.floats(-4000, 4000, width=16),

@@ -4,6 +4,7 @@ import re
 from itertools import accumulate, combinations
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ def test_a_plan_covers_everything_once_and_within_limits(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     sizes=st.lists(
         st.sampled_from((1 * MB, 6 * MB, 13 * MB, 14 * MB, 300 * MB, 500 * MB, 990 * MB, 1500 * MB)),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def trie_of(*together: Sequence[int], nodes: int = 1 << 12, step: int = 1000) ->
     return trie
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(texts, st.integers(1, 9))
 def test_counts_are_those_of_a_plain_count(text: list[int], step: int) -> None:
     trie = trie_of(text, step=step)
@@ -123,7 +124,7 @@ def test_a_full_trie_goes_on_counting_what_it_has(text: list[int], nodes: int) -
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(texts, texts, texts, st.integers(0, 3))
 def test_chances_are_shares_of_what_followed(
     own: list[int], earlier: list[int], earliest: list[int], last: int

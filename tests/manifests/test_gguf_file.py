@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from work import limited_work
@@ -376,7 +377,7 @@ def damaged(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 @pytest.mark.slow
 @settings(
-    max_examples=600,
+    max_examples=examples(600),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -397,7 +398,9 @@ def test_damaged_files_raise_nothing_else(
             assert path.name in str(error)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(noise=st.binary(max_size=400))
 def test_noise_after_a_good_head_raises_nothing_else(tmp_path: Path, noise: bytes) -> None:
     path = tmp_path / "noise.gguf"

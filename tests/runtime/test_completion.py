@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from drafting import oracle_source
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepping import SteppedVerifier
@@ -57,7 +58,7 @@ def whole(tokens: Sequence[int], stops: Sequence[str]) -> tuple[str, bool]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 11), max_size=4), max_size=8),
     st.lists(st.sampled_from(["abc", "ba", "c", "bb", "é", "\ufffd", " a", "ab!", "aab"]), max_size=3),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from drafting import HostileSession, OracleSession, SourceByReference
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepping import Clock
@@ -219,7 +220,7 @@ def shapes(draw: st.DrawFn) -> VerifierShape:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.data())
 def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:
     shape = data.draw(shapes())
@@ -236,7 +237,7 @@ def test_any_traffic_gives_the_sequential_texts(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_related_prompts_share_regions_and_give_the_same_texts(data: st.DataObject) -> None:
     """Prompts that begin alike, so that prefixes are continued and copied while others decode."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import toy
 from drafting import SourceByReference, oracle_source
+from examples import examples
 from forcing import FIRST, LAST, ForcingSampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -184,7 +185,7 @@ def test_a_finished_grammar_ends_the_text(forcing: None) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_grammar_s_text_is_the_same_whatever_is_drafted_and_however_it_is_cut(data: st.DataObject) -> None:
     shape = toy_shape(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from drafting import oracle_source
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepping import SteppedVerifier
@@ -62,7 +63,7 @@ def test_an_owner_s_own_prefix_is_used_again_and_another_s_never() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["me", "you"]), st.integers(0, 3), st.integers(2, 20)),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ limits = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(texts(), st.integers(1, 6), st.one_of(st.just(LookupSettings()), limits), st.data())
 def test_proposals_are_those_of_a_search(
     text: list[int], budget: int, limits: LookupSettings, data: st.DataObject
@@ -87,7 +88,7 @@ def test_proposals_are_those_of_a_search(
         grow(session, text[before:length])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(texts(), st.integers(1, 10))
 def test_hugging_face_s_prompt_lookup_is_a_setting(text: list[int], budget: int) -> None:
     """Theirs ends where the text does; ours goes on with what it copied."""
@@ -97,7 +98,7 @@ def test_hugging_face_s_prompt_lookup_is_a_setting(text: list[int], budget: int)
     assert bool(theirs) == bool(ours.tokens)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(texts(), st.integers(1, 10), st.integers(1, 5))
 def test_llama_cpp_s_ngram_simple_is_a_setting(text: list[int], budget: int, ngram: int) -> None:
     theirs = ngram_simple(text, ngram, budget)
@@ -106,7 +107,7 @@ def test_llama_cpp_s_ngram_simple_is_a_setting(text: list[int], budget: int, ngr
     assert bool(theirs) == bool(ours.tokens)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(texts(), texts(), st.integers(1, 6), limits)
 def test_a_reference_is_text_before_the_prompt_that_nothing_runs_out_of(
     reference: list[int], text: list[int], budget: int, limits: LookupSettings
@@ -142,7 +143,7 @@ def test_a_draft_says_where_it_comes_from() -> None:
     assert (draft.tokens, draft.source) == ((5, 6, 7, 8), "reference")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(texts(), texts(), st.integers(1, 6), limits)
 def test_just_what_is_copied_from_the_reference_is_said_to_be(
     reference: list[int], text: list[int], budget: int, limits: LookupSettings

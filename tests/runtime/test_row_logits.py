@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def rows(draw: st.DrawFn) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(row=rows(), count=st.integers(1, 40))
 def test_parts_in_any_precision_give_what_the_row_in_fp16_gives(
     row: tuple[np.ndarray, list[np.ndarray]], count: int

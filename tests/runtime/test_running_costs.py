@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow import slow_but
@@ -86,7 +87,7 @@ def test_one_outlier_changes_nothing(
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(rising, rising, st.integers(0, 100))
 def test_widths_that_run_are_known_whatever_was_recorded(
     recorded: PassCosts, truth: PassCosts, seed: int

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from drafting import OracleSession, SourceOf
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE
@@ -52,7 +53,7 @@ def regions(passes: Sequence[PassPlan], slots: int) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(
     shape=st.sampled_from(SHAPES),
     prompts=st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=12), min_size=1, max_size=5),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from drafting import oracle_source
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepping import SteppedVerifier
@@ -91,7 +92,7 @@ def test_what_a_failed_step_committed_is_kept_when_the_time_is_over_before_the_n
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.one_of(st.none(), st.floats(0.5, 30)), st.integers(1, 12)), min_size=1, max_size=8)
 )

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import ToyVerifier, everything, toy_shape
@@ -56,7 +57,7 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(steps)
 def test_priority_holds_owners_take_turns_and_each_one_s_order_is_kept(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     queue = WaitingQueue()
@@ -94,7 +95,7 @@ def test_priority_holds_owners_take_turns_and_each_one_s_order_is_kept(steps: li
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=20),
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3)), max_size=60),
@@ -123,7 +124,7 @@ def test_whoever_has_nothing_running_is_passed_over_by_each_other_owner_once_at_
         assert max(passed.values()) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 6)), min_size=1, max_size=14),
     st.integers(1, 3),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -67,7 +68,7 @@ def head(worker_binary: Path, server: LogitsServer, shared: RawArena) -> Iterato
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     rows=rows_of(FEW_BITS) | rows_of(FINITE) | rows_of(st.integers(0, 0xFFFF)),
     top=st.integers(0, 70),

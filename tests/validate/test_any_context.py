@@ -6,6 +6,7 @@ from typing import Any, get_args
 import pytest
 from converting import build
 from elsewhere import same
+from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strict_verifier import StrictVerifier
@@ -99,7 +100,7 @@ def test_the_full_form_fits_where_another_sequence_outgrows_the_context() -> Non
     require_cases(measure(shape, "full"), shape)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(shapes(), st.sampled_from(get_args(Stimulus)))
 @example(global_shape(64, 128, 64, 2), "random")
 @example(global_shape(33, 128, 64, 1), "embeddings")

@@ -9,6 +9,7 @@ import pytest
 from by_hand import run_tokens
 from converting import build
 from planted import is_red
+from slow import slow_but
 
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
@@ -171,7 +172,7 @@ def test_a_bug_in_a_form_is_found(bug: str, tmp_path: Path) -> None:
         assert is_red(faulty, LLAMA)
 
 
-@pytest.mark.parametrize("bug", ["late", "early"])
+@pytest.mark.parametrize("bug", slow_but(["late", "early"], "late"))
 def test_a_position_off_by_one_fails_the_exactness_gate(
     bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,8 +121,8 @@ PLANTED: dict[str, Plant] = {
 }
 
 
-@pytest.mark.fast_only("not squared")
-@pytest.mark.parametrize("name", slow_but(PLANTED, "not squared", "no scale"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
 def test_a_wrong_graph_is_red(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf = FAMILIES / f"{BASE}.gguf"
     PLANTED[name](monkeypatch)

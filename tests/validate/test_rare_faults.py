@@ -21,6 +21,7 @@ from rare_faults import (
     NumberVerifier,
 )
 from rich.console import Console
+from slow import slow_but
 
 from anespec.manifests.verdicts import ExactnessVerdict, Invariance, RunEnvironment
 from anespec.validate.exactness.effort import Form
@@ -61,12 +62,14 @@ def test_the_quick_form_finds_what_touches_every_row(fault: Fault) -> None:
     assert not verdict_of(of(fault, rate=1), "quick").allows_speculation
 
 
-@pytest.mark.parametrize("fault", REQUIRED, **by_name)
+@pytest.mark.parametrize(
+    "fault", slow_but(REQUIRED, LANES[0], NEIGHBOURS[0], PARTITION[0], WANTED[0]), **by_name
+)
 def test_the_full_form_finds_what_touches_one_row_in_thirty(fault: Fault) -> None:
     assert not verdict_of(of(fault), "full").allows_speculation
 
 
-@pytest.mark.parametrize("fault", [*WIDTHS, *LAST_LANE], **by_name)
+@pytest.mark.parametrize("fault", slow_but([*WIDTHS, *LAST_LANE], WIDTHS[0], LAST_LANE[0]), **by_name)
 def test_the_full_form_finds_a_width_that_differs_in_one_row_in_thirty(fault: Fault) -> None:
     rate = 1 if fault in LAST_LANE else ONE_IN
     verdict = verdict_of(of(fault, rate), "full")
@@ -74,20 +77,20 @@ def test_the_full_form_finds_a_width_that_differs_in_one_row_in_thirty(fault: Fa
     assert verdict.allows_speculation
 
 
-@pytest.mark.parametrize("fault", SPANS, **by_name)
+@pytest.mark.parametrize("fault", slow_but(SPANS, SPANS[0]), **by_name)
 def test_the_full_form_finds_a_span_that_differs_in_one_row_in_thirty(fault: Fault) -> None:
     verdict = verdict_of(of(fault), "full")
     assert verdict.proven_spans == (tuple(span for span in SHAPE.spans[0] if span != fault.number),)
     assert verdict.allows_speculation
 
 
-@pytest.mark.parametrize("fault", REGIONS, **by_name)
+@pytest.mark.parametrize("fault", slow_but(REGIONS, REGIONS[0]), **by_name)
 def test_the_full_form_finds_a_region_that_differs_in_one_row_in_thirty(fault: Fault) -> None:
     verdict = verdict_of(of(fault), "full")
     assert not verdict.proves(Invariance.REGION)
 
 
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", slow_but(STATES, *list(STATES)[:2]))
 def test_the_full_form_finds_rows_that_hear_slots_they_do_not_see_and_passes_that_waver(name: str) -> None:
     assert not verdict_of(STATES[name](SHAPE, rate=ONE_IN), "full").allows_speculation
 

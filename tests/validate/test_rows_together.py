@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import row_by_row, row_logits
@@ -71,7 +72,7 @@ cases = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases)
 def test_any_positions_in_any_two_calls_equal_single_rows(case: tuple[Path, list[list[int]], int]) -> None:
     path, places, cut = case

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from both_gates import require_gates
 from converting import build
+from examples import examples
 from family_files import FAMILIES, Variant
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,7 +116,7 @@ def test_taps_of_the_slots_before_are_red(tmp_path: Path) -> None:
     assert is_red(artifact, GGUF, pass_inputs=OneEarlier(artifact.manifest))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_taps_are_one_hot_at_each_position_before_a_row(data: st.DataObject) -> None:
     """Compared with the positions themselves, over passes that follow each other in one array."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from converting import build
+from examples import examples
 from gguf.constants import GGMLQuantizationType
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,7 +69,7 @@ def blocks(draw: st.DrawFn) -> list[Row]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(block=blocks())
 def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
     x = hidden(len(block))
@@ -91,7 +92,7 @@ def test_masks_and_rope_rows(manifest: Manifest, block: list[Row]) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(steps=st.lists(blocks(), min_size=2, max_size=6))
 def test_masks_that_are_kept_are_those_made_anew(manifest: Manifest, steps: list[list[Row]]) -> None:
     kept = PassInputs(manifest)

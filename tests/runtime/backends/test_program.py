@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from examples import examples
 from graphs import layers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -426,7 +427,9 @@ def test_what_a_library_still_raises_is_one_sentence(
         make(program, 1)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_noise_in_the_model_file_never_escapes(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
     package = tmp_path / "noisy.mlpackage"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from graphs import program_of, reloaded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +61,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(shown=ROWS, seed=st.integers(0, 1 << 30))
 def test_a_gather_has_the_values_of_the_products(
     products: TorchRunner, gather: OpenVINORunner, shown: list[list[int | None]], seed: int

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from graphs import layers, program_of, reloaded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,7 +87,7 @@ LANES = st.lists(st.integers(0, SLOTS - 1) | st.none(), min_size=1, max_size=6).
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(passes=st.lists(st.tuples(LANES, st.integers(0, 1 << 30)), min_size=1, max_size=4))
 def test_a_scatter_leaves_the_bits_of_the_blend(
     blend: TorchRunner, scatter: OpenVINORunner, passes: list[tuple[list[int | None], int]]
@@ -216,7 +217,7 @@ def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     passes=st.lists(
         st.tuples(st.integers(0, SLOTS - 1), st.integers(1, SLOTS), st.integers(0, 1 << 30)),

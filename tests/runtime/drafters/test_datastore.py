@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE
@@ -75,7 +76,7 @@ wide = st.lists(st.sampled_from([0, 1, 299, 70_000, 99_999]), max_size=12)
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(
     st.one_of(st.lists(tokens, min_size=1, max_size=6), st.lists(wide, min_size=1, max_size=6)),
     st.sampled_from([4, 7, 1000]),
@@ -299,7 +300,7 @@ def test_another_vocabulary_and_a_file_that_is_not_there_are_said(tmp_path: Path
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_damage_behind_the_header_is_refused_or_does_no_harm(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

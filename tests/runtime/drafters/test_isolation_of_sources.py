@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markov import VOCABULARY, Conversation
@@ -65,7 +66,7 @@ def drafts(source: DraftSource, history: Sequence[Sequence[Asked]], tenant: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(traffic)
 def test_no_owner_sees_what_another_asked(name: str, history: list[list[Asked]]) -> None:
     alone = [[each for each in together if each.tenant == "me"] for together in history]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ def kept_by_them(logits: NDArray[np.float16], name: str, value: float) -> set[in
 
 
 @pytest.mark.parametrize("name", WARPERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     data=st.data(),
     seed=st.integers(0, 10**6),
@@ -56,7 +57,7 @@ def test_one_filter_keeps_what_theirs_keeps(
     assert len(at_limit) <= 1 + (name in ("typical_p", "top_p"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10**6), penalty=st.sampled_from([0.5, 1.1, 2.0]), count=st.integers(1, 50))
 def test_repetition_is_penalized_as_theirs(seed: int, penalty: float, count: int) -> None:
     logits = row(seed, 300, 1.0)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ def random_row(seed: int, vocabulary: int, scale: float) -> NDArray[np.float16]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     vocabulary=st.sampled_from([2, 300, 4096, 50_000]),

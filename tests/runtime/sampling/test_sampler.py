@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -142,7 +143,7 @@ def test_a_window_of_repetitions_moves_with_the_text(
         assert found[token] == penalized - 0.5 * output.count(token)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     vocabulary=st.integers(2, 300),

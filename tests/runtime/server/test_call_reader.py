@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -255,7 +256,7 @@ def cut_answers(draw: st.DrawFn) -> list[str]:
 
 @pytest.mark.slow
 @given(cut_answers(), st.sampled_from(sorted(FORMS)), st.booleans(), st.sampled_from(["", "<think>\n"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_cuts_do_not_matter(parts: list[str], form: str, sure: bool, tail: str) -> None:
     text = "".join(parts)
     found = read(FORMS[form], parts, sure, tail)
@@ -287,7 +288,7 @@ json_values = st.recursive(
     st.text(max_size=3),
     st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_objects_are_read_as_json_reads_them(
     value: dict[str, object], plain: bool, indent: int | None, behind: str, data: st.DataObject
 ) -> None:
@@ -303,7 +304,7 @@ def test_objects_are_read_as_json_reads_them(
 
 
 @given(st.text(alphabet='{}[]",:\\u0019.eE+-truefalsn \n', max_size=20))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_whatever_is_taken_for_an_object_is_json(text: str) -> None:
     reader = JsonReader()
     if reader.push("{" + text) is ObjectState.WHOLE:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Encoder
@@ -62,7 +63,7 @@ pieces = st.one_of(
     *(st.text(alphabet=alphabet, min_size=1, max_size=20) for alphabet in ALPHABETS),
 )
 texts = st.lists(pieces, max_size=5).map("".join)
-fuzz = settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+fuzz = settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 
 
 def load(path: Path) -> Any:

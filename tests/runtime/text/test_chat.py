@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from chat_templates import FEATURES
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow import slow_but
@@ -134,7 +135,7 @@ def test_messages_are_text_never_template() -> None:
 
 @pytest.mark.slow
 @given(template=st.text(alphabet="{}%-|#'\" abfori.in_messages()[]0\n", max_size=40))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_any_template_renders_or_is_refused(template: str) -> None:
     try:
         render(template)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ TokenizerOf = Callable[[str], Tokenizer]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2", "llama-spm", "gpt-2"])
 @given(text=st.text(max_size=300), context=st.integers(1, 40))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_what_is_refused_would_not_have_fitted(
     name: str, tokenizer_of: TokenizerOf, text: str, context: int
 ) -> None:

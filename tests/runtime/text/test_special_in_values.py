@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from chat_templates import FEATURES, SPECIAL, TEMPLATES, tokenizer_with
 from chatty_model import TEMPLATE as CHATTY
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow import slow_but
@@ -165,7 +166,7 @@ def test_the_old_way_is_there_for_who_wants_it(name: str, named: TokenizerOf) ->
     slow_but(["embedded/thinking", "phi-3", "deepseek-coder", "qwen2", "granite"], "granite"),
 )
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_no_text_at_any_place_forges_a_token(name: str, named: TokenizerOf, data: st.DataObject) -> None:
     made = named(name)
     tokenizer = with_own(

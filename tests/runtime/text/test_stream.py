@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,7 +86,7 @@ few_letters = st.text(alphabet="abc", min_size=1, max_size=5)
     chunks=st.lists(st.text(alphabet="abc", max_size=6), max_size=12),
     stops=st.lists(few_letters, max_size=3),
 )
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 def test_stop_strings_equal_a_search_of_the_whole(chunks: list[str], stops: list[str]) -> None:
     expected, found = cut("".join(chunks), stops)
     stream = StopStrings(stops)

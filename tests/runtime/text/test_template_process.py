@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
+from slow import slow_but
 from waiting import until
 
 from anespec.runtime.text.templates import rendering as template_process
@@ -107,7 +108,7 @@ def patient() -> Iterator[TemplateProcesses]:
     made.close()
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", slow_but(HOSTILE, *list(HOSTILE)[::4]))
 def test_hostile_templates_end_in_one_sentence(name: str, processes: TemplateProcesses) -> None:
     with pytest.raises(RequestError) as caught:
         processes.render(HOSTILE[name], {"messages": MESSAGES})

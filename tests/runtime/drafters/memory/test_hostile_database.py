@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_learner import ToyLearner
@@ -149,7 +150,7 @@ def test_values_that_cannot_be_cost_one_sentence(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_any_bytes_may_be_wrong(data: st.DataObject) -> None:
     """In the file or its log, whether checksums notice or not; nothing is ever raised."""

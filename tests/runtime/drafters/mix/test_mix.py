@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def replay(session: MixSession, answer: Sequence[int], budget: int = 3) -> list[
     return drafts
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(texts, texts, texts, st.integers(1, 70))
 def test_any_request_gets_drafts_within_its_budget(
     reference: list[int], prompt: list[int], answer: list[int], budget: int
