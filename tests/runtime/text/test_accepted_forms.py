@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.runtime.text.templates.accepted import in_accepted_form
+from anespec.runtime.text.templates.needs import as_template_reads
 from anespec.runtime.text.templates.rendering import TemplateRefusalError, render_chat
 from anespec.system.errors import RequestError
 
@@ -63,6 +64,43 @@ def rendered(template: str, conversation: Sequence[Mapping[str, object]]) -> str
 def test_the_text_of_every_message_stays_in_order(template: str, said: str, wanted: str | None) -> None:
     wanted = wanted or "<system>Be\nbrief.<user>Hi<assistant>Yes<user>Now\nGo"
     assert rendered(template, messages(said)) == wanted
+
+
+CALLED: list[Mapping[str, object]] = [
+    {"role": "user", "content": "How warm?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "warmth", "arguments": '{"in": "Łódź"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "name": "warmth", "content": "21"},
+    {"role": "user", "content": "And now?"},
+]
+TOLD = '{"tool_calls": [{"id": "c1", "name": "warmth", "arguments": {"in": "Łódź"}}]}'
+RESULT = '{"tool_response": {"tool": "warmth", "tool_call_id": "c1", "content": "21"}}'
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        (_TURNS, f"<user>How warm?<assistant>{TOLD}<user>{RESULT}<user>And now?"),
+        (GEMMA, f"<user>How warm?<assistant>{TOLD}<user>{RESULT}\nAnd now?"),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+            "{{ c.function.name }}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}",
+            '<user>How warm?<assistant>warmth{"in": "Łódź"}<tool>21<user>And now?',
+        ),
+    ],
+    ids=["none are written", "roles alternate", "calls are written"],
+)
+def test_a_template_that_writes_no_calls_gets_them_as_text(template: str, wanted: str) -> None:
+    def render(conversation: Sequence[Mapping[str, object]]) -> str:
+        read = as_template_reads(conversation, template)
+        return render_chat(template, read, add_generation_prompt=True, bos="", eos="")
+
+    assert in_accepted_form(template, CALLED, render) == wanted
 
 
 def test_parts_are_joined_as_parts() -> None:
