@@ -131,21 +131,32 @@ BACKENDS: "Mapping[str, Backend]" = _Backends(
 def resolve_backend(name: str, target: "Target | None" = None) -> str:
     """Return the name of the backend to use on this machine, for an artifact that was built for `target`.
 
-    `auto` stands for Core ML on a Mac with a Neural Engine, unless the artifact was built for CPUs. If the
-    worker has been built, it is preferred. Everywhere else `auto` stands for OpenVINO.
+    `auto` stands for the first that can run here of: the worker and Core ML, on a Mac with a Neural Engine,
+    unless the artifact was built for CPUs; MLX, on a Mac's GPU; OpenVINO.
 
     Raises:
         RequestError: no backend has this name.
         MissingPackageError: the backend cannot run on this machine.
     """
     if name == AUTO:
-        on_the_engine = (WORKER, COREML) if _prefers_engine(target) else ()
-        name = next((name for name in on_the_engine if BACKENDS[name].unavailable() is None), OPENVINO)
+        name = next((each for each in _in_order(target) if BACKENDS[each].unavailable() is None), OPENVINO)
     if name not in BACKENDS:
         raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
     if (reason := BACKENDS[name].unavailable()) is not None:
         raise MissingPackageError(f"the backend {name} cannot run here; it needs {reason}")
     return name
+
+
+def _in_order(target: "Target | None") -> Iterator[str]:
+    """Yield what `auto` tries, the best first."""
+    if _prefers_engine(target):
+        yield from (WORKER, COREML)
+    if sys.platform == "darwin" and BACKENDS[MLX].unavailable() is None:
+        from anespec.runtime.backends.portable.mlx_gpu.library import on_gpu
+
+        if on_gpu():
+            yield MLX
+    yield OPENVINO
 
 
 def _prefers_engine(target: "Target | None") -> bool:

@@ -271,7 +271,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile passes, as on a GPU."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++ (apt-get install g++)")
-    monkeypatch.setattr(mlx, "compiles_passes", lambda: True)
+    monkeypatch.setattr(mlx, "on_gpu", lambda: True)
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "compiled"])

@@ -71,10 +71,6 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def compiles_passes() -> bool:
-    """Return whether passes are compiled: on a GPU, which runs many small operations as one kernel.
-
-    For the processor MLX writes each such kernel as a C++ file and calls the system's compiler, which takes
-    some ten seconds for the passes of a small model, or is not there.
-    """
+def on_gpu() -> bool:
+    """Return whether MLX computes on a GPU: on a Mac, unless its system offers none, as in some VMs."""
     return bool(mx.default_device().type == mx.DeviceType.gpu)

@@ -14,7 +14,7 @@ from anespec.manifests.channel_layout import laid_out, layout_of, row_of
 from anespec.runtime.backends.portable.arguments import refusing
 from anespec.runtime.backends.portable.fusions import fused
 from anespec.runtime.backends.portable.mlx_gpu.graph import LIBRARY, Arrays, PassGraph
-from anespec.runtime.backends.portable.mlx_gpu.library import compiles_passes, worker
+from anespec.runtime.backends.portable.mlx_gpu.library import on_gpu, worker
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_reads import read_masks, read_slots
 from anespec.runtime.backends.portable.slot_writes import (
@@ -51,8 +51,10 @@ class MLXOutputs:
 class MLXRunner:
     """A ShardRunner over MLX. Its states are fp16 arrays, which a pass takes and returns.
 
-    A pass is one function of arrays, compiled for each T and span (see `compiles_passes`). The runner drops
-    the old states before MLX computes the new ones, so MLX writes rows into the same memory.
+    A pass is one function of arrays. On a GPU, which then runs many small operations as one kernel, it is
+    compiled for each T and span. For a processor MLX writes each such kernel as a C++ file and calls the
+    system's compiler, which takes some ten seconds for the passes of a small model, or is not there. The
+    runner drops the old states before MLX computes the new ones, so MLX writes rows into the same memory.
     """
 
     def __init__(self, program: Program, threads: int, pools: tuple[PoolNames, ...] = ()) -> None:
@@ -79,9 +81,7 @@ class MLXRunner:
     def _open(self) -> None:
         graph = PassGraph(self.program, self._pools, self.axes or {})
         self.program, self.experts = graph.program, graph.experts
-        self._function: Callable[..., tuple[Arrays, Arrays]] = (
-            mx.compile(graph) if compiles_passes() else graph
-        )
+        self._function: Callable[..., tuple[Arrays, Arrays]] = mx.compile(graph) if on_gpu() else graph
         self._clear()
 
     def _clear(self) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.mil_package import Packed
+from anespec.runtime.backends.portable.mlx_gpu.library import on_gpu
 
 GROUPS = (128, 64, 32)
 """The sizes of groups that MLX has kernels for, the one with the fewest scales first."""
@@ -87,7 +88,7 @@ class Dense:
     def gathered(self, rows: mx.array, experts: mx.array) -> mx.array:
         """Return each row [P, 1, in] times the transposed matrix of its expert [P]; fp32 [P, 1, out]."""
         half, matrices = rows.astype(mx.float16), self.matrix.swapaxes(-1, -2)
-        if mx.default_device().type == mx.DeviceType.gpu:
+        if on_gpu():
             return mx.gather_mm(half, matrices, rhs_indices=experts).astype(mx.float32)
         # The CPU build gathers matrices of fp32 alone.
         return (half @ mx.take(matrices, experts, axis=0)).astype(mx.float32)

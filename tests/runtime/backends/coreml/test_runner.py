@@ -1,5 +1,6 @@
 """A shard on Core ML: what its states hold, what a failure leaves, and what its results must be."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,5 +164,15 @@ def test_auto_is_core_ml_where_there_is_a_neural_engine_and_the_artifact_is_for_
     assert resolve_backend("auto", Target.MAC) == resolve_backend("auto") == "coreml"
     assert resolve_backend("auto", Target.CPU) == "openvino"
     assert resolve_backend("coreml-cpu", Target.CPU) == "coreml-cpu"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr("anespec.runtime.backends.portable.mlx_gpu.library.on_gpu", lambda: True)
+    assert resolve_backend("auto", Target.MAC) == "coreml"
+    assert resolve_backend("auto", Target.CPU) == "mlx"
+    monkeypatch.setattr("anespec.runtime.backends.coreml.library.has_neural_engine", lambda: False)
+    assert resolve_backend("auto", Target.MAC) == "mlx"
+    monkeypatch.setattr("anespec.runtime.backends.portable.mlx_gpu.library.on_gpu", lambda: False)
+    assert resolve_backend("auto", Target.MAC) == resolve_backend("auto", Target.CPU) == "openvino"
+    monkeypatch.undo()
+    monkeypatch.setattr("anespec.runtime.backends.coreml.library.unavailable", lambda: None)
     monkeypatch.setattr("anespec.runtime.backends.coreml.library.has_neural_engine", lambda: False)
     assert resolve_backend("auto", Target.MAC) == "openvino"
