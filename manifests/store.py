@@ -186,6 +186,11 @@ class Artifact:
             self._verified.add(shard.path)
         return path
 
+    def verify_shards(self) -> None:
+        """Check the size and, the first time, the hash of every shard; raises like `shard_path`."""
+        for shard in self.manifest.shards:
+            self.shard_path(shard)
+
     def _inside(self, relative: str) -> Path:
         if ".." in PurePosixPath(relative).parts:
             raise ArtifactError(

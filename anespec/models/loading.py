@@ -89,7 +89,7 @@ def open_artifact(
         # Libraries compile shards without the GIL, so Python reads the vocabulary meanwhile.
         with ThreadPoolExecutor(2) as aside:
             reading = aside.submit(_read_vocabulary, tokens)
-            aside.submit(_load_drafting, options)
+            aside.submit(_load_what_follows, options)
             report(f"shards, on {backend}")
             verifier = open_verifier(artifact, backend, options.threads, options.workers)
         try:
@@ -105,13 +105,15 @@ def open_artifact(
     return OpenedModel(artifact, tokenizer, verifier, here, began, suggested)
 
 
-def _load_drafting(options: "BackendOptions") -> None:
-    """Load the compiled code of the draft source, if it exists; this takes almost a second."""
+def _load_what_follows(options: "BackendOptions") -> None:
+    """Import what generating needs: the compiled code of the draft source, if it exists, and the engine."""
     from anespec.runtime.drafters.kept_code import import_compiled, is_compiled
     from anespec.runtime.options import LoadOptions
 
     if isinstance(options, LoadOptions) and is_compiled(options.drafter):
         import_compiled(options.drafter)
+    import anespec.runtime.drafters.registry
+    import anespec.runtime.engine.engine  # noqa: F401
 
 
 def _read_vocabulary(tokens: Path) -> "tuple[Tokenizer, SamplingParameters]":

@@ -29,5 +29,5 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(5)
+    os.nice(19)  # A model is loaded meanwhile, and its first text should not wait for this.
     main(sys.argv[1])

@@ -1,7 +1,9 @@
 """A backend that executes .mlpackages with a library, which is imported when the first shard is opened."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -176,8 +178,8 @@ def _size(sizes: Sequence[int | None], rows: Sequence[int | None]) -> int | None
 Shape = tuple[int | None, ...]
 
 
-def load_declared(artifact: Artifact, shard: Shard) -> Program:
-    """Load a shard's program and check its interface against the manifest.
+def load_declared(artifact: Artifact, shard: Shard, *, verify: bool = True) -> Program:
+    """Load a shard's program and check its interface against the manifest; `verify` as in `shard_path`.
 
     Several functions become one program for any T, in the layout of the first (see `declared_function`).
 
@@ -185,7 +187,7 @@ def load_declared(artifact: Artifact, shard: Shard) -> Program:
         ArtifactError: the shard is missing or damaged, or its functions, inputs, outputs or states differ
             from the manifest.
     """
-    package = read_package(artifact.shard_path(shard))
+    package = read_package(artifact.shard_path(shard, verify=verify))
     manifest, functions = artifact.manifest, artifact.manifest.functions_of(shard)
     whole = next(each for each in manifest.shards if each.path == shard.path)
     program = program_of(package, declared_function(package, manifest.package_functions(whole), functions))
@@ -317,13 +319,30 @@ class PortableBackend:
     def open(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
         """Load an artifact's shards: all layer shards as one program, all head shards as another.
 
+        The hashes of shards that are new to this machine are computed while the library compiles them.
+
         Raises:
             ArtifactError: see Backend.
         """
-        manifest = artifact.manifest
-        body = chain([load_declared(artifact, s) for s in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
-        head = merge([load_declared(artifact, s) for s in manifest.head_shards])
-        found = [load_declared(artifact, each) for each in manifest.best_heads]
+        with ThreadPoolExecutor(1) as aside:
+            hashed = aside.submit(artifact.verify_shards)
+            try:
+                verifier = self._compiled(artifact, threads)
+            except Exception:
+                hashed.result()  # A file that differs from the manifest explains what else is wrong with it.
+                raise
+            try:
+                hashed.result()
+            except BaseException:
+                verifier.close()
+                raise
+            return verifier
+
+    def _compiled(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+        manifest, load = artifact.manifest, partial(load_declared, artifact, verify=False)
+        body = chain([load(shard) for shard in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
+        head = merge([load(shard) for shard in manifest.head_shards])
+        found = [load(each) for each in manifest.best_heads]
         best = [merge(found)] if found else []
         embedding = open_embedding(artifact)
         states = tuple(state for shard in manifest.layer_shards for state in shard.states)
