@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from anespec.manifests.weight_choice import WeightChoice, read_choice
-from anespec.runtime.backends import AUTO, BACKENDS
+from anespec.runtime.backends import AUTO, ENTRIES
 from anespec.runtime.sampling.parameters import SamplingParameters
 from anespec.system.errors import RequestError
 from anespec.system.formatting import listed, quoted
@@ -90,13 +90,12 @@ def _require_texts(stops: tuple[str, ...]) -> tuple[str, ...]:
 class BackendOptions(Options):
     """The backend that runs the shards, and its number of threads."""
 
-    backend: Annotated[str, Flag(choices=(AUTO, *BACKENDS))] = Field(
+    backend: Annotated[str, Flag(choices=(AUTO, *ENTRIES))] = Field(
         default="auto",
-        description="The library that runs the model: openvino, the fastest on a CPU; mlx, for the GPU of a "
-        "Mac; torch, which rounds after every operation; torch-flush, which also treats subnormal fp16 "
-        "numbers as zero, as a Neural Engine may; coreml, Core ML with the Neural Engine; coreml-cpu, Core "
-        "ML without it; worker, Core ML in native processes (anespec worker build). auto takes worker, else "
-        "coreml, on a Mac with a Neural Engine, and openvino elsewhere.",
+        description="The library that runs the model: "
+        + "; ".join(f"{name}, {entry.described}" for name, entry in ENTRIES.items())
+        + ". auto takes worker, else coreml, on a Mac with a Neural Engine, unless the artifact is for CPUs; "
+        "then mlx on a Mac that has it; then openvino.",
     )
     threads: Annotated[int | None, Flag(default="all")] = Field(
         default=None, ge=1, le=MAX_THREADS, description="The number of CPU threads."
@@ -208,8 +207,8 @@ class LoadOptions(BackendOptions):
         description="A second, smaller model that drafts beside the drafter, where its passes bring more "
         "than they cost: an artifact, a GGUF (a file, hf:… or a URL) or a cached model.",
     )
-    draft_backend: Annotated[str | None, Flag(choices=(AUTO, *BACKENDS), default="that of --backend")] = (
-        Field(default=None, description="The library that runs the second model.")
+    draft_backend: Annotated[str | None, Flag(choices=(AUTO, *ENTRIES), default="that of --backend")] = Field(
+        default=None, description="The library that runs the second model."
     )
     translate: Annotated[
         Literal["none", "naive", "context", "intersect"] | None,

@@ -1,25 +1,11 @@
 """Define the memory limit of a daemon's models, and estimate the memory that a model takes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Self
 
 from anespec.manifests.schema import PALETTES, Manifest
+from anespec.runtime.backends import ENTRIES
 from anespec.system.machine import machine_memory
-
-MEMORY_FACTORS: Mapping[str, float] = MappingProxyType({"openvino": 2.0})
-"""The measured memory of a model in use, as a factor of the bytes of its weights and states, by backend.
-
-OpenVINO keeps states in f32, and a second copy of the weights after a wide pass: 904 MB of weights with 268
-MB of states took 1.01 GB when they were loaded, 1.92 GB after a prompt of 30 tokens, 2.20 GB with all
-contexts full. Backends that were not measured have USUAL_FACTOR, the budget of the design.
-"""
-
-PALETTE_BYTES: Mapping[str, int] = MappingProxyType({"openvino": 4, "mlx": 2})
-"""The bytes of a number of a weight with a palette, by backend: it is looked up when the shard is loaded."""
-
-USUAL_FACTOR = 1.3
 
 SHARE_OF_MACHINE = 0.8
 """The share of the machine's memory that models may take by default."""
@@ -50,13 +36,12 @@ class MemoryLimit:
 def memory_of(manifest: Manifest, backend: str) -> int:
     """Return the bytes that an artifact takes in use, estimated."""
     weights = sum(shard.bytes for shard in manifest.shards) + _looked_up(manifest, backend)
-    factor = MEMORY_FACTORS.get(backend, USUAL_FACTOR)
-    return int(factor * (weights + manifest.state_bytes)) + manifest.tokens.bytes
+    return int(ENTRIES[backend].memory_factor * (weights + manifest.state_bytes)) + manifest.tokens.bytes
 
 
 def _looked_up(manifest: Manifest, backend: str) -> int:
     """Return the bytes that weights with palettes take in memory beyond those of their files."""
-    each = PALETTE_BYTES.get(backend)
+    each = ENTRIES[backend].palette_bytes
     if each is None:
         return 0
     stored = [tensor for shard in manifest.shards for tensor in shard.tensors if tensor.weights in PALETTES]

@@ -5,9 +5,10 @@ Importing this module imports no backend: each is imported when it is first look
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from anespec.system.errors import MissingPackageError, RequestError
@@ -32,6 +33,9 @@ TORCH_FLUSH = "torch-flush"
 COREML = "coreml"
 COREML_CPU = "coreml-cpu"
 WORKER = "worker"
+
+USUAL_MEMORY_FACTOR = 1.3
+"""The budget of the design for a backend that was not measured."""
 
 EXECUTOR_VERSION = 6
 """The version of the executors, which every verdict records.
@@ -93,73 +97,8 @@ def _worker(name: str) -> "Backend":
     return WorkerBackend(name)
 
 
-class _Backends(Mapping[str, "Backend"]):
-    """The backends by name. Each is imported and made when it is first looked up."""
-
-    def __init__(self, makers: "Mapping[str, Callable[[], Backend]]") -> None:
-        self._makers = makers
-        self._made: dict[str, Backend] = {}
-
-    def __getitem__(self, name: str) -> "Backend":
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-
-BACKENDS: "Mapping[str, Backend]" = _Backends(
-    {
-        TORCH: partial(_portable, TORCH, "torch", _torch, holds_caches=False),
-        OPENVINO: partial(
-            _portable, OPENVINO, "openvino", _openvino, holds_caches=True, int8_activations=True
-        ),
-        MLX: partial(_portable, MLX, "mlx", _mlx, holds_caches=True, uses_threads=False),
-        TORCH_FLUSH: partial(_portable, TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
-        COREML: partial(_core_ml, COREML, on_the_engine=True),
-        COREML_CPU: partial(_core_ml, COREML_CPU, on_the_engine=False),
-        WORKER: partial(_worker, WORKER),
-    }
-)
-"""All backends by name, in the order in which `--backend` lists them."""
-
-
-def resolve_backend(name: str, target: "Target | None" = None) -> str:
-    """Return the name of the backend to use on this machine, for an artifact that was built for `target`.
-
-    `auto` stands for the first that can run here of: the worker and Core ML, on a Mac with a Neural Engine,
-    unless the artifact was built for CPUs; MLX, on a Mac's GPU; OpenVINO.
-
-    Raises:
-        RequestError: no backend has this name.
-        MissingPackageError: the backend cannot run on this machine.
-    """
-    if name == AUTO:
-        name = next((each for each in _in_order(target) if BACKENDS[each].unavailable() is None), OPENVINO)
-    if name not in BACKENDS:
-        raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
-    if (reason := BACKENDS[name].unavailable()) is not None:
-        raise MissingPackageError(f"the backend {name} cannot run here; it needs {reason}")
-    return name
-
-
-def _in_order(target: "Target | None") -> Iterator[str]:
-    """Yield what `auto` tries, the best first."""
-    if _prefers_engine(target):
-        yield from (WORKER, COREML)
-    if sys.platform == "darwin" and BACKENDS[MLX].unavailable() is None:
-        from anespec.runtime.backends.portable.mlx_gpu.library import on_gpu
-
-        if on_gpu():
-            yield MLX
-    yield OPENVINO
-
-
-def _prefers_engine(target: "Target | None") -> bool:
+def _on_the_engine(target: "Target | None") -> bool:
+    """Return whether an artifact runs on a Neural Engine: if there is one, and it was not built for CPUs."""
     from anespec.manifests.schema import Target
 
     if target is Target.CPU:
@@ -167,6 +106,124 @@ def _prefers_engine(target: "Target | None") -> bool:
     from anespec.runtime.backends.coreml.library import has_neural_engine
 
     return has_neural_engine()
+
+
+def _on_a_gpu(_: "Target | None") -> bool:
+    """Return whether MLX computes on the GPU of a Mac."""
+    if sys.platform != "darwin" or BACKENDS[MLX].unavailable() is not None:
+        return False
+    from anespec.runtime.backends.portable.mlx_gpu.library import on_gpu
+
+    return on_gpu()
+
+
+def _anywhere(_: "Target | None") -> bool:
+    return True
+
+
+def _if_named(_: "Target | None") -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class BackendEntry:
+    """What a backend is made by, what is said of it, and what is known of its memory.
+
+    `suits` returns whether `auto` may take it here, for an artifact that was built for a target. A model in
+    use takes `memory_factor` times the bytes of its weights and states. A weight with a palette that is
+    looked up when a shard is loaded takes `palette_bytes` for each number.
+    """
+
+    make: "Callable[[], Backend]"
+    described: str
+    suits: "Callable[[Target | None], bool]" = _if_named
+    memory_factor: float = USUAL_MEMORY_FACTOR
+    palette_bytes: int | None = None
+
+
+ENTRIES: Mapping[str, BackendEntry] = MappingProxyType(
+    {
+        WORKER: BackendEntry(
+            partial(_worker, WORKER),
+            "Core ML in native processes (anespec worker build)",
+            suits=_on_the_engine,
+        ),
+        COREML: BackendEntry(
+            partial(_core_ml, COREML, on_the_engine=True),
+            "Core ML with the Neural Engine",
+            suits=_on_the_engine,
+        ),
+        MLX: BackendEntry(
+            partial(_portable, MLX, "mlx", _mlx, holds_caches=True, uses_threads=False),
+            "for the GPU of a Mac",
+            suits=_on_a_gpu,
+            palette_bytes=2,
+        ),
+        # States are f32, and there is a second copy of the weights after a wide pass: 904 MB of weights with
+        # 268 MB of states took 1.01 GB when they were loaded, 1.92 GB after a prompt of 30 tokens, and 2.20
+        # GB with all contexts full.
+        OPENVINO: BackendEntry(
+            partial(_portable, OPENVINO, "openvino", _openvino, holds_caches=True, int8_activations=True),
+            "the fastest on a CPU",
+            suits=_anywhere,
+            memory_factor=2.0,
+            palette_bytes=4,
+        ),
+        COREML_CPU: BackendEntry(
+            partial(_core_ml, COREML_CPU, on_the_engine=False), "Core ML without the Neural Engine"
+        ),
+        TORCH: BackendEntry(
+            partial(_portable, TORCH, "torch", _torch, holds_caches=False),
+            "which rounds after every operation",
+        ),
+        TORCH_FLUSH: BackendEntry(
+            partial(_portable, TORCH_FLUSH, "torch", _torch_flush, holds_caches=False),
+            "which also treats subnormal fp16 numbers as zero, as a Neural Engine may",
+        ),
+    }
+)
+"""Everything that is known of each backend, in the order in which `auto` tries them and `--backend` lists
+them."""
+
+
+class _Backends(Mapping[str, "Backend"]):
+    """The backends by name. Each is imported and made when it is first looked up."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Backend] = {}
+
+    def __getitem__(self, name: str) -> "Backend":
+        if name not in self._made:
+            self._made[name] = ENTRIES[name].make()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ENTRIES)
+
+    def __len__(self) -> int:
+        return len(ENTRIES)
+
+
+BACKENDS: "Mapping[str, Backend]" = _Backends()
+
+
+def resolve_backend(name: str, target: "Target | None" = None) -> str:
+    """Return the name of the backend to use on this machine, for an artifact that was built for `target`.
+
+    `auto` stands for the first of ENTRIES that suits and can run here.
+
+    Raises:
+        RequestError: no backend has this name.
+        MissingPackageError: the backend cannot run on this machine.
+    """
+    if name == AUTO:
+        suiting = (each for each, entry in ENTRIES.items() if entry.suits(target))
+        name = next((each for each in suiting if BACKENDS[each].unavailable() is None), OPENVINO)
+    if name not in BACKENDS:
+        raise RequestError(f"there is no backend {name!r}; choose one of {', '.join((AUTO, *BACKENDS))}")
+    if (reason := BACKENDS[name].unavailable()) is not None:
+        raise MissingPackageError(f"the backend {name} cannot run here; it needs {reason}")
+    return name
 
 
 def device_of(backend: str) -> str:

@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from anespec.gguf.parts import SUFFIX, PartName, first_part, stem_of
 from anespec.models.hub.name import HubName, is_plain
 from anespec.models.hub.request import MAIN, ask_hub, following, hub_url
-from anespec.models.memory_limit import USUAL_FACTOR
 from anespec.models.url.connection import Broken
+from anespec.runtime.backends import USUAL_MEMORY_FACTOR
 from anespec.system.errors import RequestError, StorageError
 from anespec.system.formatting import LONGEST_REASON, bytes_text, named, printable, quoted
 from anespec.system.safe_files import Folder, read_bounded
@@ -159,7 +159,7 @@ class HubFile:
     def memory(self) -> int:
         """Return roughly the bytes that the model takes in use."""
         grown = CONVERTED_BITS / self.bits if self.bits else 1.0
-        return int(USUAL_FACTOR * self.bytes * max(1.0, grown))
+        return int(USUAL_MEMORY_FACTOR * self.bytes * max(1.0, grown))
 
     @property
     def is_model(self) -> bool:

@@ -167,7 +167,7 @@ def test_a_block_of_one_row_alone_runs(tmp_path: Path, backend: str) -> None:
 
 def test_backends_by_name(path: Path) -> None:
     assert resolve_backend("auto") == "openvino"
-    with pytest.raises(RequestError, match="there is no backend 'coreml2'; choose one of auto, torch"):
+    with pytest.raises(RequestError, match="there is no backend 'coreml2'; choose one of auto, worker"):
         open_verifier(path, "coreml2")
     here = circumstances(Artifact(path), "auto", threads=1)
     assert (here.backend, here.threads) == ("openvino", 1)

@@ -2,6 +2,7 @@
 
 from anespec.validate.selftest.steps.cpu import CPU, TABLE
 from anespec.validate.selftest.steps.exactness import EXACTNESS
+from anespec.validate.selftest.steps.gpu import GPU
 from anespec.validate.selftest.steps.mixers import MIXERS
 from anespec.validate.selftest.steps.numbers import NUMBERS
 from anespec.validate.selftest.steps.repeat import REPEATS
@@ -15,6 +16,6 @@ from anespec.validate.selftest.steps.worker import WORKER
 
 STEPS: tuple[Step, ...] = (
     SHAPES, KV, LAYOUT, CPU, TABLE, WORKER, PLANS, TRAINED, STATES, NUMBERS, MIXERS, REPEATS, EXACTNESS,
-    TOPOLOGY,
+    TOPOLOGY, GPU,
 )  # fmt: skip
 """The steps in the order in which they run and are reported."""
