@@ -37,17 +37,21 @@ INSTRUCTIONS = {
     "AVX512_VBMI": {"avx512vbmi"},
     "AVX512_VNNI": {"avx512_vnni"},
     "AVX512_BF16": {"avx512_bf16"},
-    "AMX_TILE": {"amx_tile"},
-    "AMX_INT8": {"amx_int8"},
-    "AMX_BF16": {"amx_bf16"},
 }
 """The options of ggml, and the words of /proc/cpuinfo that each of them needs."""
+
+LEFT_OUT = ("AMX_TILE", "AMX_INT8", "AMX_BF16")
+"""On an Intel Xeon in a virtual machine, which lists AMX, llama-server ended with an illegal instruction of it
+(tilezero) before it answered."""
 
 
 def instruction_options(words: Iterable[str]) -> list[str]:
     """Return ggml's build options for a processor with these words in /proc/cpuinfo."""
     known = set(words)
-    return [f"-DGGML_{name}={'ON' if needs <= known else 'OFF'}" for name, needs in INSTRUCTIONS.items()]
+    return [
+        *(f"-DGGML_{name}={'ON' if needs <= known else 'OFF'}" for name, needs in INSTRUCTIONS.items()),
+        *(f"-DGGML_{name}=OFF" for name in LEFT_OUT),
+    ]
 
 
 def processor_words() -> list[str]:
