@@ -41,7 +41,7 @@ INSTRUCTIONS = {
 """The options of ggml, and the words of /proc/cpuinfo that each of them needs."""
 
 LEFT_OUT = ("AMX_TILE", "AMX_INT8", "AMX_BF16")
-"""On an Intel Xeon in a virtual machine, which lists AMX, llama-server ended with an illegal instruction of it
+"""On an Intel Xeon in a virtual machine, which lists AMX, llama-server ended with an illegal instruction
 (tilezero) before it answered."""
 
 
