@@ -102,7 +102,8 @@ async def _answer(client: httpx.AsyncClient, body: Body) -> Answered:
 
 async def _load(server: Server, case: Case, bodies: Sequence[Sequence[Body]]) -> Load:
     """Run clients that each send their own requests, one after another."""
-    limits = httpx.Limits(max_connections=None)
+    # llama-server may close a connection after an answer, so each request has its own.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=server.url, timeout=None, limits=limits) as client:
 
         async def run(own: Sequence[Body]) -> list[Answered]:
