@@ -1,4 +1,5 @@
-"""Compare anespec on MLX with mlx-lm: tokens per second of greedy text, with and without drafts.
+"""Compare anespec on MLX with mlx-lm: passes of 1, 4 and 8 rows, prompts, memory, and tokens per second of
+greedy text, with and without drafts.
 
     python benchmarks/mlx_peer.py model.gguf [--tokens 128] [--rounds 3] [--peer-type float32] [--json]
 
@@ -15,12 +16,13 @@ import importlib.util
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from measure import describe, emit, machine, show_table
+from measure import describe, emit, gigabytes, machine, show_table
 from smoke_options import MODEL, command_line
 from spending import Sources, proven
-from subjects import artifact_of
+from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import TURN_CALLS, Key, take_turns
 
 from anespec.convert.options import ConvertOptions
@@ -31,12 +33,13 @@ from anespec.runtime.backends import BACKENDS, MLX, open_verifier
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
-from anespec.runtime.passes import Verifier
+from anespec.runtime.passes import Verifier, run_pass
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.cost_measurement import measure_pass_costs
 from anespec.runtime.speculation.pass_costs import PassCosts
 
 REPEATING = "def area(width, height):\n    return width * height\n\n" * 40
+ROWS = (1, 4, 8)
 DRAFTER = "auto"
 PLAIN, DRAFTED, PEER, PEER_LOOKUP = "anespec", "anespec, drafts", "mlx-lm", "mlx-lm, prompt lookup"
 
@@ -71,13 +74,11 @@ def compared(
     options: argparse.Namespace, sources: Sources, verifier: Verifier, costs: PassCosts, prompt: list[int]
 ) -> dict[str, object]:
     """Return tokens per second of all programs on one prompt, their ratios, and where texts part."""
-    import mlx.core as mx
     from peers.mlx_lm_model import peer_model, plain, with_lookup
 
     count, drafts = options.tokens, verifier.shape.block - 1
     request = Request(tuple(prompt), count, SamplingParameters())
-    usual = "float16" if mx.default_device().type == mx.DeviceType.gpu else "float32"
-    model = peer_model(options.gguf, options.peer_type or usual)
+    model = peer_model(options.gguf, options.peer_type or usual_type())
     with sources.opened(1 + options.rounds * (1 + TURN_CALLS)) as fresh:
         ours, accepted = generated(verifier, costs, request, next(fresh))
         theirs, looked_up = with_lookup(model, prompt, count, drafts)
@@ -107,6 +108,41 @@ def compared(
     }
 
 
+def passes(
+    options: argparse.Namespace, verifier: Verifier, prompt: list[int], memory: dict[str, int]
+) -> dict[str, object]:
+    """Return the times of passes behind a prompt and of prompts, and the bytes that MLX holds."""
+    import mlx.core as mx
+    from peers.mlx_lm_model import PeerPasses, peer_model
+
+    before = mx.get_active_memory()
+    theirs = PeerPasses(peer_model(options.gguf, options.peer_type or usual_type()), prompt)
+    memory = memory | {PEER: mx.get_active_memory() - before}
+    prefill(verifier, prompt)
+    contestants: dict[Key, Callable[[], object]] = {}
+    for rows in ROWS:
+        plan = narrowed(verifier, pass_of(verifier, prompt[:rows], len(prompt)))
+        contestants[PLAIN, rows] = partial(run_pass, verifier, plan)
+        contestants[PEER, rows] = partial(theirs.rows, rows)
+    contestants[PLAIN, 0] = partial(prefill, verifier, prompt)
+    contestants[PEER, 0] = theirs.prompt
+    times = take_turns(contestants, options.rounds)
+    return {
+        "milliseconds": {f"{who}, {rows}": times[who, rows].median for who, rows in times if rows},
+        "prompt_tokens_per_second": {who: 1e3 * len(prompt) / times[who, 0].median for who in (PLAIN, PEER)},
+        "speedups": {rows: times[PEER, rows].median / times[PLAIN, rows].median for rows in ROWS}
+        | {"prompt": times[PEER, 0].median / times[PLAIN, 0].median},
+        "bytes": memory,
+    }
+
+
+def usual_type() -> str:
+    """Return the numbers in which mlx-lm computes here: see above."""
+    import mlx.core as mx
+
+    return "float16" if mx.default_device().type == mx.DeviceType.gpu else "float32"
+
+
 def common(one: list[int], other: list[int]) -> int:
     """Return the number of leading tokens that are equal."""
     pairs = enumerate(zip(one, other, strict=False))
@@ -131,14 +167,20 @@ def main() -> None:
     }
     weights = WeightChoice(WeightFormat.INT8_BLOCK32)
     converted = ConvertOptions(target=Target.CPU, weights=weights, context=options.context)
+    import mlx.core as mx
+
+    before = mx.get_active_memory()
     verifier = open_verifier(Artifact(artifact_of(options.gguf, converted)), MLX)
+    memory = {PLAIN: mx.get_active_memory() - before}
     costs = measure_pass_costs(verifier, proven(verifier.shape))
+    timed = passes(options, verifier, prompts["no repetition"], memory)
     found = {name: compared(options, sources, verifier, costs, prompt) for name, prompt in prompts.items()}
     verifier.close()
-    report = {"texts": found, "versions": versions(), **machine()}
+    report = {"passes": timed, "texts": found, "versions": versions(), **machine()}
     if options.json:
         emit(report)
     else:
+        show_passes(timed)
         show(found)
         print(f"{versions()}; {describe(machine())}")
 
@@ -150,6 +192,23 @@ def versions() -> dict[str, str]:
     import mlx.core as mx
 
     return {name: version(name) for name in ("mlx", "mlx-lm")} | {"device": str(mx.default_device().type)}
+
+
+def show_passes(timed: dict[str, Any]) -> None:
+    """Print the times of passes and of prompts, and the memory, beside the peer's."""
+    ms, speeds, ratios = timed["milliseconds"], timed["prompt_tokens_per_second"], timed["speedups"]
+    rows = [
+        (
+            f"{rows} rows",
+            f"{ms[f'{PLAIN}, {rows}']:.1f} ms",
+            f"{ms[f'{PEER}, {rows}']:.1f} ms",
+            f"{ratios[rows]:.2f}",
+        )
+        for rows in ROWS
+    ]
+    rows.append(("a prompt", f"{speeds[PLAIN]:.0f}/s", f"{speeds[PEER]:.0f}/s", f"{ratios['prompt']:.2f}"))
+    rows.append(("memory", *(gigabytes(timed["bytes"][who]) for who in (PLAIN, PEER)), ""))
+    show_table(("", PLAIN, PEER, "times as fast"), rows)
 
 
 def show(found: dict[str, dict[str, object]]) -> None:

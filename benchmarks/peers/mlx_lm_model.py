@@ -14,6 +14,7 @@ import numpy as np
 from mlx import nn
 from mlx_lm.generate import generate_step, speculative_generate_step
 from mlx_lm.models import llama
+from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 
 GROUP = 32
 """The weights with one scale, as in Q8_0."""
@@ -95,6 +96,25 @@ def _parameters(name: str, tensor: Any) -> list[tuple[str, mx.array]]:
 def plain(model: llama.Model, prompt: Sequence[int], count: int) -> list[int]:
     """Return `count` greedy tokens."""
     return [int(token) for token, _ in generate_step(mx.array(prompt), model, max_tokens=count)]
+
+
+class PeerPasses:
+    """Passes behind a prompt, each of which is taken back."""
+
+    def __init__(self, model: llama.Model, prompt: Sequence[int]) -> None:
+        self._model, self._prompt = model, mx.array([prompt])
+        self._cache = make_prompt_cache(model)
+        mx.eval(model(self._prompt, cache=self._cache))
+
+    def rows(self, count: int) -> None:
+        """Compute the logits of this many tokens."""
+        mx.eval(self._model(self._prompt[:, :count], cache=self._cache))
+        trim_prompt_cache(self._cache, count)
+
+    def prompt(self) -> None:
+        """Read the prompt from its start, in a cache of its own."""
+        cache = make_prompt_cache(self._model)
+        mx.eval(self._model(self._prompt, cache=cache)[:, -1])
 
 
 def with_lookup(model: llama.Model, prompt: Sequence[int], count: int, drafts: int) -> tuple[list[int], int]:
