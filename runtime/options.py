@@ -210,6 +210,16 @@ class LoadOptions(BackendOptions):
     draft_backend: Annotated[str | None, Flag(choices=(AUTO, *ENTRIES), default="that of --backend")] = Field(
         default=None, description="The library that runs the second model."
     )
+    draft_max: int = Field(
+        default=15, ge=1, le=15, description="The most tokens that the second model guesses for a pass."
+    )
+    draft_min_p: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="The least probability that the second model must give a token that it guesses "
+        "(llama.cpp's --draft-p-min); a guess ends before a less likely one.",
+    )
     translate: Annotated[
         Literal["none", "naive", "context", "intersect"] | None,
         Flag(

@@ -65,7 +65,7 @@ def open_draft_model(
     """Open a model that drafts for `opened`. Its verdicts do not matter, since its guesses are verified."""
     from anespec.runtime.backends import device_of
     from anespec.runtime.draft_model.continuing import Continuing
-    from anespec.runtime.draft_model.source import DraftModelSource
+    from anespec.runtime.draft_model.source import DraftLimits, DraftModelSource
 
     shape = opened.verifier.shape
     shared = {name: getattr(options, name) for name in BackendOptions.model_fields}
@@ -73,10 +73,21 @@ def open_draft_model(
     root = draft_artifact(path, shape.context, shape.sequences, watch)
     found = open_artifact(root, second, watch, f"{path}, which drafts", shape.sequences)
     try:
+        if found.artifact.fingerprint == opened.artifact.fingerprint:
+            watch.note(f"{path} is the model itself, so its guess takes as long as the token that it saves")
+        if found.verifier.shape.context < shape.context:
+            watch.note(
+                f"{path} takes {found.verifier.shape.context} tokens of the {shape.context} that a text may "
+                "have; what follows them gets no guesses of it"
+            )
         translation = translation_between(opened.tokenizer, found.tokenizer, options, watch)
         own = device_of(found.here.backend) != device_of(opened.here.backend)
         return DraftModelSource(
-            Continuing(found.verifier), translation, found.verifier.close, has_own_device=own
+            Continuing(found.verifier),
+            translation,
+            found.verifier.close,
+            has_own_device=own,
+            limits=DraftLimits(options.draft_max, options.draft_min_p),
         )
     except BaseException:
         found.verifier.close()

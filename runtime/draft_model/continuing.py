@@ -44,14 +44,15 @@ class Continuation:
 
     `probabilities[i]` is the model's own for token i, given those before it. If `allowed` is not None, only
     its tokens are taken, and probabilities are relative to them, as far as they are among the CANDIDATES
-    likeliest. It `is_over` once it has all its tokens, was cancelled, or met an end: a full context, an
-    unlikely token, none that is allowed, or a failure, which `error` names.
+    likeliest. It `is_over` once it has all its tokens, was cancelled, or met an end: a full context, a token
+    less likely than `least`, none that is allowed, or a failure, which `error` names.
     """
 
     text: tuple[int, ...]
     most: int
     tenant: str = ""
     allowed: frozenset[int] | None = None
+    least: float = 0.0
     tokens: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     chance: float = 1.0
@@ -61,7 +62,7 @@ class Continuation:
     def take(self, token: OutputToken) -> bool:
         """Add the likeliest allowed token of a row; return whether it is the row's likeliest one.
 
-        Without an allowed token the continuation is over.
+        Without an allowed token that is likely enough the continuation is over.
         """
         found, probability = token.id, exp(token.logprob or 0.0)
         if self.allowed is not None:
@@ -72,6 +73,9 @@ class Continuation:
                 return False
             found = shared[0].token
             probability = 1 / sum(exp(each.logprob - shared[0].logprob) for each in shared)
+        if probability < self.least:
+            self.is_over = True
+            return False
         self.tokens.append(found)
         self.probabilities.append(probability)
         self.chance *= probability

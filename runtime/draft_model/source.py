@@ -1,6 +1,7 @@
 """Draft with a second model: a source whose sessions ask it to continue their texts."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from anespec.runtime.draft_model.continuing import Continuation, Continuing
 from anespec.runtime.draft_model.translation import Translation
@@ -13,8 +14,22 @@ AHEAD = 16
 """The tokens that are computed beyond a draft while a pass verifies it, if the model has its own device. They
 serve if the whole draft is right, and the token after it is the expected one."""
 
+MOST_TOKENS = 15
+"""The most tokens of a draft, which is as many as a pass of 16 rows verifies."""
+
 USUAL_TOKENS = 4
 """The tokens of a proposal, for the estimate of its time."""
+
+
+@dataclass(frozen=True)
+class DraftLimits:
+    """The most tokens of a draft, and the least probability that the model must give each."""
+
+    most: int = MOST_TOKENS
+    least: float = 0.0
+
+
+USUAL_LIMITS = DraftLimits()
 
 
 class DraftModelSession:
@@ -22,12 +37,15 @@ class DraftModelSession:
 
     wants_top = 0
 
-    def __init__(self, model: Continuing, translation: Translation, tenant: str, ahead: int) -> None:
+    def __init__(
+        self, model: Continuing, translation: Translation, tenant: str, ahead: int, limits: DraftLimits
+    ) -> None:
         """Begin to compute the state of the text that `translation` has; see AHEAD for `ahead`."""
         self._model = model
         self._translation = translation
         self._tenant = tenant
         self._ahead = ahead
+        self._limits = limits
         self._continuation = self._begin(1)
         self._was_ready = False
         self._first: int | None = None
@@ -47,6 +65,7 @@ class DraftModelSession:
 
     def start(self, budget: int) -> None:
         """Compute the tokens of a draft, unless they are computed already."""
+        budget = min(budget, self._limits.most)
         if not self.is_ready:
             return
         known = self._continuation
@@ -58,11 +77,13 @@ class DraftModelSession:
 
     def is_done(self, budget: int) -> bool:
         """Return whether enough tokens are computed, or no more will be."""
+        budget = min(budget, self._limits.most)
         known = self._continuation
         return self._first is None or known.is_over or len(known.tokens) - self._first >= budget
 
     def draft(self, budget: int) -> Draft:
         """Return the draft from the tokens that are computed, once `start` was called."""
+        budget = min(budget, self._limits.most)
         if self._first is None:
             return Draft()
         known, wanted = self._continuation, slice(self._first, self._first + budget)
@@ -79,7 +100,11 @@ class DraftModelSession:
 
     def _begin(self, budget: int) -> Continuation:
         continuation = Continuation(
-            tuple(self._translation.text), budget + self._ahead, self._tenant, self._translation.allowed
+            tuple(self._translation.text),
+            budget + self._ahead,
+            self._tenant,
+            self._translation.allowed,
+            self._limits.least,
         )
         self._model.begin(continuation)
         return continuation
@@ -108,6 +133,7 @@ class DraftModelSource:
         release: Callable[[], None] = lambda: None,
         *,
         has_own_device: bool = False,
+        limits: DraftLimits = USUAL_LIMITS,
     ) -> None:
         """Translate each text with a new `translation`; `release` is called after the model was closed.
 
@@ -117,6 +143,7 @@ class DraftModelSource:
         self._translation = translation
         self._release = release
         self._ahead = AHEAD if has_own_device else 0
+        self._limits = limits
         self._is_closed = False
 
     @property
@@ -134,7 +161,7 @@ class DraftModelSource:
         """Open a session and begin to compute the state of its text; a reference is not used."""
         translation = self._translation()
         translation.extend(prompt)
-        return DraftModelSession(self._model, translation, tenant, self._ahead)
+        return DraftModelSession(self._model, translation, tenant, self._ahead, self._limits)
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """Return a draft for each session; the second model computes them in shared passes."""

@@ -47,10 +47,12 @@ def plain(trained: Path) -> list[int]:
 
 
 def test_a_model_of_the_same_vocabulary_drafts(trained: Path, plain: list[int]) -> None:
-    found = generated(trained, "--drafter", "model", "--draft", trained).json
+    drafted = generated(trained, "--drafter", "model", "--draft", trained, "--draft-max", 2)
+    found = drafted.json
     assert found["output_ids"] == plain
     assert found["drafts"]["model"]["accepted"] >= 5
     assert found["passes"] < 58
+    assert "is the model itself, so its guess takes as long as the token that it saves" in drafted.err
 
 
 @pytest.mark.slow
@@ -73,6 +75,15 @@ def test_untranslated_ids_of_another_vocabulary_are_wrong_and_harmless(
     drafts = found["drafts"]["model"]
     assert drafts["proposed"] > 5
     assert drafts["accepted"] <= 0.2 * drafts["proposed"]
+
+
+def test_a_second_model_with_a_shorter_context_is_told(
+    trained: Path, plain: list[int], tmp_path: Path, once: Once
+) -> None:
+    short = convert_once(once, model_path(), tmp_path / "short.anespec", "--target", "cpu", "--context", 64)
+    found = generated(trained, "--drafter", "model", "--draft", short)
+    assert found.json["output_ids"] == plain
+    assert f"{short} takes 64 tokens of the 256 that a text may have" in found.err
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ MOST_SESSIONS = 1 << 40
 MODEL_OPTIONS = (
     *BackendOptions.model_fields, "context", "sequences", "weights", "gates", "queue", "allow_inexact",
     "allow_special", "chat_template", "draft_memory", "draft", "draft_backend", "translate",
-    "translate_prefix",
+    "translate_prefix", "draft_max", "draft_min_p",
 )  # fmt: skip
 """Load options that a replay does not have, or (draft_memory) that have another meaning here."""
 

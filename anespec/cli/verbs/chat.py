@@ -34,7 +34,7 @@ DRAFTING_OPTIONS = frozenset(
     {
         *("drafter", "draft", "draft_backend", "draft_memory", "draft_memory_size", "datastore"),
         *("lookup_choose", "lookup_max", "lookup_min", "mod_match", "mod_size", "translate"),
-        *("translate_prefix", "prompt_gate", "allow_inexact"),
+        *("translate_prefix", "draft_max", "draft_min_p", "prompt_gate", "allow_inexact"),
     }
 )
 """The load options that set how drafts are made."""

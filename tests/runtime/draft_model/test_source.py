@@ -11,7 +11,7 @@ from toy import ToyVerifier, drain, everything, ids, prompt_rows, sequential_tex
 from waiting import until
 
 from anespec.runtime.draft_model.continuing import Continuing
-from anespec.runtime.draft_model.source import AHEAD, DraftModelSession, DraftModelSource
+from anespec.runtime.draft_model.source import AHEAD, DraftLimits, DraftModelSession, DraftModelSource
 from anespec.runtime.draft_model.translation import SameIds
 from anespec.runtime.drafters import DraftSession, Outcome, TopKLogits
 from anespec.runtime.engine.engine import Engine
@@ -37,6 +37,19 @@ def ready(session: DraftSession) -> DraftModelSession:
     assert isinstance(session, DraftModelSession)
     session._model.wait(lambda: session._continuation.is_over)
     return session
+
+
+@pytest.mark.parametrize(("most", "least", "longest"), [(15, 0.0, 4), (2, 0.0, 2), (15, 1.0, 0)])
+def test_a_guess_has_no_more_tokens_and_none_less_likely_than_is_asked(
+    most: int, least: float, longest: int
+) -> None:
+    model = Continuing(ToyVerifier(SHAPE))
+    limits = DraftLimits(most, least)
+    source = DraftModelSource(model, lambda: SameIds(SHAPE.vocabulary), limits=limits)
+    session = source.open("", [1, 2, 3])
+    ready(session)
+    assert len(source.propose([(session, 4)])[0].tokens) == longest
+    source.close()
 
 
 def test_the_same_model_guesses_every_token() -> None:

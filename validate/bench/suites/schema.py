@@ -22,6 +22,7 @@ Name = Annotated[str, Field(min_length=1, max_length=40)]
 WAY_OPTIONS = (
     "drafter", "lookup_max", "lookup_min", "lookup_choose", "mod_match", "mod_size", "datastore",
     "draft_memory_size", "translate", "translate_prefix",
+    "draft_max", "draft_min_p",
 )  # fmt: skip
 """The options that may differ from way to way; all others belong to the command."""
 
