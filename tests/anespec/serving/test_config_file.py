@@ -51,7 +51,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("preload = 'yes'", "preload is 'yes'; it must be true or false"),
         ("unix = 3", "unix is 3; it must be a path"),
         ("allow-host = 'x'", 'allow_host is \'x\'; it must be a list, as in ["one", "two"]'),
-        ("backend = 'cuda'", "backend is 'cuda'; it must be auto, torch"),
+        ("backend = 'cuda'", "backend is 'cuda'; it must be auto, worker"),
         ("drafter = 'suffix'", "the draft source suffix was removed; use auto"),
         ("request_seconds = inf", "request_seconds is inf; it must be at most"),
         ("port = 1979-05-27", "it must be an integer"),
