@@ -9,9 +9,11 @@ from anespec.models.loading import OpenedModel, open_artifact
 from anespec.models.remote import fetched
 from anespec.runtime.options import BackendOptions, LoadOptions
 from anespec.system.errors import RequestError
+from anespec.system.formatting import bytes_text
 from anespec.system.progress import SILENT, ProgressCallbacks
 
 if TYPE_CHECKING:
+    from anespec.manifests.schema import Manifest
     from anespec.runtime.draft_model.source import DraftModelSource
     from anespec.runtime.draft_model.translation import Translation
     from anespec.runtime.drafters import DraftSource
@@ -63,6 +65,7 @@ def open_draft_model(
     path: Path, options: LoadOptions, opened: OpenedModel, watch: ProgressCallbacks
 ) -> "DraftModelSource":
     """Open a model that drafts for `opened`. Its verdicts do not matter, since its guesses are verified."""
+    from anespec.manifests.store import Artifact
     from anespec.runtime.backends import device_of
     from anespec.runtime.draft_model.continuing import Continuing
     from anespec.runtime.draft_model.source import DraftLimits, DraftModelSource
@@ -71,6 +74,7 @@ def open_draft_model(
     shared = {name: getattr(options, name) for name in BackendOptions.model_fields}
     second = BackendOptions(**{**shared, "backend": options.draft_backend or options.backend})
     root = draft_artifact(path, shape.context, shape.sequences, watch)
+    _require_room(path, Artifact(root).manifest, second.backend, opened)
     found = open_artifact(root, second, watch, f"{path}, which drafts", shape.sequences)
     try:
         if found.artifact.fingerprint == opened.artifact.fingerprint:
@@ -92,6 +96,21 @@ def open_draft_model(
     except BaseException:
         found.verifier.close()
         raise
+
+
+def _require_room(path: Path, second: "Manifest", backend: str, opened: OpenedModel) -> None:
+    """Raise RequestError if both models cannot be in memory at once."""
+    from anespec.models.memory_limit import memory_of
+    from anespec.runtime.backends import resolve_backend
+    from anespec.system.machine import machine_memory
+
+    own = memory_of(opened.artifact.manifest, opened.here.backend)
+    other = memory_of(second, resolve_backend(backend, second.target))
+    if own + other > machine_memory():
+        raise RequestError(
+            f"{path}: takes about {bytes_text(other)} of memory beside the {bytes_text(own)} of the model "
+            f"that it drafts for, and this machine has {bytes_text(machine_memory())}; give a smaller one"
+        )
 
 
 def translation_between(

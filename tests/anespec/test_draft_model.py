@@ -11,6 +11,7 @@ from embedded_variants import write_renumbered
 from once import Once
 
 from anespec.embedded import model_path
+from anespec.model import load_model
 from anespec.models.draft_model import translation_between
 from anespec.runtime.options import LoadOptions
 from anespec.serving.config_file import read_config
@@ -75,6 +76,12 @@ def test_untranslated_ids_of_another_vocabulary_are_wrong_and_harmless(
     drafts = found["drafts"]["model"]
     assert drafts["proposed"] > 5
     assert drafts["accepted"] <= 0.2 * drafts["proposed"]
+
+
+def test_two_models_that_do_not_fit_are_refused(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anespec.system.machine.machine_memory", lambda: 4_000_000)
+    with pytest.raises(RequestError, match="and this machine has 4.0 MB; give a smaller one"):
+        load_model(trained, LoadOptions(draft=trained, gates="never"), SILENT)
 
 
 def test_a_second_model_with_a_shorter_context_is_told(
