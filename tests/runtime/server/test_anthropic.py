@@ -320,7 +320,7 @@ def test_thinking_is_a_block_of_its_own_if_it_is_asked_for(tooled_client: Anthro
     assert joined(streamed, "thinking_delta", "thinking") == ""
     assert joined(streamed, "signature_delta", "signature") == block.signature
     for without in ({}, {"thinking": {"type": "disabled"}}):
-        found = tooled_client.messages.create(**fields, **without)
+        found = tooled_client.messages.create(**fields, **without, extra_body={"temperature": 0})
         assert [block.type for block in found.content] == ["text"]
     back: Any = [USER, {"role": "assistant", "content": [block.to_dict()]}, USER]
     assert tooled_client.messages.create(model="thinking", messages=back, **SHORT).usage
