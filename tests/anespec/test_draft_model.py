@@ -80,7 +80,7 @@ def test_untranslated_ids_of_another_vocabulary_are_wrong_and_harmless(
 
 def test_two_models_that_do_not_fit_are_refused(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anespec.system.machine.machine_memory", lambda: 4_000_000)
-    with pytest.raises(RequestError, match="and this machine has 4.0 MB; give a smaller one"):
+    with pytest.raises(RequestError, match=r"and this machine has 4\.0 MB; give"):
         load_model(trained, LoadOptions(draft=trained, gates="never"), SILENT)
 
 
