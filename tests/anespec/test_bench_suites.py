@@ -188,7 +188,7 @@ def test_energy_is_shown_where_there_is_a_meter(
     ("options", "code", "sentence"),
     [
         (("--suite", "pdl"), 7, "there is no suite 'pdl'"),
-        (("--suite", "none.toml"), 6, "none.toml: cannot be read"),
+        (("--suite", "none.toml"), 8, "none.toml: cannot be read"),
         (("--suite", "pld", "--drafts", "2"), 2, "--drafts is a matter of the suite; change it in a copy"),
         (("--suite", "pld", "--drafter", "mix"), 2, "`anespec bench suites pld` prints"),
         (("--second-model", "."), 2, "--second-model needs a suite"),

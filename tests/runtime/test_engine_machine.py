@@ -299,7 +299,7 @@ def test_whatever_happens_every_text_is_its_own() -> None:
 @pytest.mark.slow
 def test_what_the_machine_is_to_show_happens() -> None:
     TOTALS.clear()
-    always_alike = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
+    always_alike = settings(max_examples=60, stateful_step_count=25, deadline=None, derandomize=True)
     run_state_machine_as_test(EngineMachine, settings=always_alike)
     happened = {
         "accepted drafts",

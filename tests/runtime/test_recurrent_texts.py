@@ -39,9 +39,9 @@ def artifact_of(once: Once, folder: Path, model: str) -> Artifact:
     return Artifact(build_once(once, FAMILIES / f"{model}.gguf", folder / "m.anespec", **options))
 
 
-def plain_text(verifier: Verifier, request: Request) -> list[int]:
-    """The text in passes of one block, each from the first token on, without drafts."""
-    engine = Engine(verifier, Proven(speculate=False, widths=(4,), reuse_prefixes=False))
+def plain_text(verifier: Verifier, request: Request, width: int = 4) -> list[int]:
+    """The text in passes of one width, each from the first token on, without drafts."""
+    engine = Engine(verifier, Proven(speculate=False, widths=(width,), reuse_prefixes=False))
     return [token.id for event in engine.generate(request) for token in event.tokens]
 
 
@@ -63,13 +63,15 @@ def test_drafts_widths_and_reused_prefixes_leave_texts_the_same(
     artifact = artifact_of(once, tmp_path, model)
     requests = [Request(PROMPT[:count], 30) for count in LENGTHS]
     plain, drafted = open_verifier(artifact, backend, 1), open_verifier(artifact, backend, 1)
-    texts = {tuple(request.prompt): plain_text(plain, request) for request in requests}
+    # Torch's products at one width do not depend on the other rows; at two widths they do on some processors.
+    widths = (64,) if backend == "torch" else (4, 64)
+    texts = {tuple(request.prompt): plain_text(plain, request, widths[0]) for request in requests}
 
     def session(tenant: str, prompt: Sequence[int]) -> OracleSession:
         return OracleSession([*prompt, *texts[tuple(prompt)]], len(prompt), wrong_each=4)
 
     watched = WatchedVerifier(drafted)
-    proven = Proven(speculate=True, widths=(4, 64), region_independent=True, reuse_prefixes=True)
+    proven = Proven(speculate=True, widths=widths, region_independent=True, reuse_prefixes=True)
     engine = Engine(watched, proven, SourceOf(session))
     numbers = {engine.submit(request): request for request in requests}
     found: dict[int, list[int]] = {number: [] for number in numbers}

@@ -23,7 +23,7 @@ from anespec.cli.chat.loaded_model import LoadedModel
 from anespec.cli.main import cli
 from anespec.models.cache import resolve_artifact
 from anespec.runtime.options import GenerationOptions
-from anespec.system.errors import Interrupted, RequestError, UsageError
+from anespec.system.errors import Interrupted, NotFoundError, UsageError
 
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
@@ -218,7 +218,7 @@ def test_the_cache_shows_and_removes_what_was_made(chatting: Path) -> None:
     assert "4 x 1024" in shown
     assert "pass" in shown
     assert json.loads(verb("inspect", "chatty", "--json").output)["target"] == listed["target"]
-    assert isinstance(verb("rm", "other", "--yes").exception, RequestError)
+    assert isinstance(verb("rm", "other", "--yes").exception, NotFoundError)
     assert verb("rm").exit_code == 2
     assert isinstance(verb("rm", "chatty", answer="n\n").exception, Interrupted)
     unanswered = verb("rm", "chatty").exception

@@ -69,10 +69,11 @@ def test_a_completion_matches_its_grammar(served: Running) -> None:
     for fields, param in (
         ({"grammar": "root ::= ("}, "grammar"),
         ({"json_schema": {"type": "strange"}}, "json_schema"),
-        ({"json_schema": {}, "grammar": "x"}, "grammar"),
+        ({"json_schema": {}, "grammar": "x"}, "json_schema"),
         ({"n_predict": "0"}, "n_predict"),
     ):
-        assert ask(**fields)["error"]["param"] == param
+        error = ask(**fields)["error"]
+        assert error["param"] == param, error
 
 
 def test_a_prompt_alone_is_computed(served: Running) -> None:

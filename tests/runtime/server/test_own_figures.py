@@ -151,8 +151,11 @@ def test_a_key_pays_for_its_metrics(
 ) -> None:
     found, ring, _ = shared
     taken: list[str] = []
-    monkeypatch.setattr(found.daemon.shares, "take", lambda tenant, seconds: taken.append(tenant))
+    monkeypatch.setattr(found.daemon.shares, "_take", lambda tenant, seconds: taken.append(tenant))
+    assert _metrics(found, ANN)
+    assert not taken, "a look costs nobody anything while nobody is served"
+    monkeypatch.setattr(found.daemon.shares, "_serving", 1)
     assert _metrics(found, ANN)
     tenant = ring.caller(f"Bearer {ANN}").tenant
-    assert tenant in taken
-    assert all(name.startswith(tenant) for name in taken), "what it only looked at is counted apart"
+    assert taken
+    assert all(name.startswith(tenant) and name != tenant for name in taken), "looks are counted apart"

@@ -111,10 +111,13 @@ def rendered(tokenizer: Tokenizer, messages: Sequence[Mapping[str, object]], var
         "" if id is None else tokenizer.decode([id], skip_special=False)
         for id in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    reads = as_template_reads(messages, tokenizer.chat_template)
-    return render_chat(
-        tokenizer.chat_template, reads, add_generation_prompt=True, bos=bos, eos=eos, variables=variables
-    )
+    template = tokenizer.chat_template
+
+    def render(form: Sequence[Mapping[str, object]]) -> str:
+        reads = as_template_reads(form, template)
+        return render_chat(template, reads, add_generation_prompt=True, bos=bos, eos=eos, variables=variables)
+
+    return in_accepted_form(template, messages, render)
 
 
 def forged(tokenizer: Tokenizer, ids: Sequence[int] | None, harmless: Sequence[int] | None) -> Counter[int]:
