@@ -4,9 +4,9 @@
 
 Both files need one vocabulary, as `random_gguf.py` writes it. The small model runs its passes, and so takes
 its time; its results are then replaced: at a planted share of the places by the token that the big model
-writes next, with that share as its probability, elsewhere by another token. No run but the first has seen the
-text, and the ways take turns. The exit code is 1 if a text differs, or if the model alone at the least
-agreement is slower than no drafts by more than a machine's noise.
+writes next, with that share as its probability, elsewhere by another token. Runs with and without drafts take
+turns. The exit code is 1 if a text differs, or if the first agreement is slower than no drafts by more than a
+machine's noise.
 """
 
 import argparse
@@ -133,7 +133,7 @@ def measured(target: Verifier, draft: PlantedVerifier, options: argparse.Namespa
             counts.proposed,
             counts.accepted,
         )
-        for agreement, counts in ((each, last[each]) for each in options.agreement)
+        for agreement, counts in last.items()
     ]
 
 

@@ -71,14 +71,21 @@ def generated(
 
 
 def compared(
-    options: argparse.Namespace, sources: Sources, verifier: Verifier, costs: PassCosts, prompt: list[int]
+    options: argparse.Namespace,
+    sources: Sources,
+    verifier: Verifier,
+    costs: PassCosts,
+    model: Any,
+    prompt: list[int],
 ) -> dict[str, object]:
-    """Return tokens per second of all programs on one prompt, their ratios, and where texts part."""
-    from peers.mlx_lm_model import peer_model, plain, with_lookup
+    """Return tokens per second of all programs on one prompt, their ratios, and where texts part.
+
+    `model` is mlx-lm's.
+    """
+    from peers.mlx_lm_model import plain, with_lookup
 
     count, drafts = options.tokens, verifier.shape.block - 1
     request = Request(tuple(prompt), count, SamplingParameters())
-    model = peer_model(options.gguf, options.peer_type or usual_type())
     with sources.opened(1 + options.rounds * (1 + TURN_CALLS)) as fresh:
         ours, accepted = generated(verifier, costs, request, next(fresh))
         theirs, looked_up = with_lookup(model, prompt, count, drafts)
@@ -109,15 +116,12 @@ def compared(
 
 
 def passes(
-    options: argparse.Namespace, verifier: Verifier, prompt: list[int], memory: dict[str, int]
+    rounds: int, verifier: Verifier, model: Any, prompt: list[int], memory: dict[str, int]
 ) -> dict[str, object]:
     """Return the times of passes behind a prompt and of prompts, and the bytes that MLX holds."""
-    import mlx.core as mx
-    from peers.mlx_lm_model import PeerPasses, peer_model
+    from peers.mlx_lm_model import PeerPasses
 
-    before = mx.get_active_memory()
-    theirs = PeerPasses(peer_model(options.gguf, options.peer_type or usual_type()), prompt)
-    memory = memory | {PEER: mx.get_active_memory() - before}
+    theirs = PeerPasses(model, prompt)
     prefill(verifier, prompt)
     contestants: dict[Key, Callable[[], object]] = {}
     for rows in ROWS:
@@ -126,7 +130,7 @@ def passes(
         contestants[PEER, rows] = partial(theirs.rows, rows)
     contestants[PLAIN, 0] = partial(prefill, verifier, prompt)
     contestants[PEER, 0] = theirs.prompt
-    times = take_turns(contestants, options.rounds)
+    times = take_turns(contestants, rounds)
     return {
         "milliseconds": {f"{who}, {rows}": times[who, rows].median for who, rows in times if rows},
         "prompt_tokens_per_second": {who: 1e3 * len(prompt) / times[who, 0].median for who in (PLAIN, PEER)},
@@ -134,13 +138,6 @@ def passes(
         | {"prompt": times[PEER, 0].median / times[PLAIN, 0].median},
         "bytes": memory,
     }
-
-
-def usual_type() -> str:
-    """Return the numbers in which mlx-lm computes here: see above."""
-    import mlx.core as mx
-
-    return "float16" if mx.default_device().type == mx.DeviceType.gpu else "float32"
 
 
 def common(one: list[int], other: list[int]) -> int:
@@ -168,13 +165,20 @@ def main() -> None:
     weights = WeightChoice(WeightFormat.INT8_BLOCK32)
     converted = ConvertOptions(target=Target.CPU, weights=weights, context=options.context)
     import mlx.core as mx
+    from peers.mlx_lm_model import peer_model
 
-    before = mx.get_active_memory()
+    from anespec.runtime.backends.portable.mlx_gpu.library import on_gpu
+
+    empty = mx.get_active_memory()
     verifier = open_verifier(Artifact(artifact_of(options.gguf, converted)), MLX)
-    memory = {PLAIN: mx.get_active_memory() - before}
+    with_ours = mx.get_active_memory()
+    model = peer_model(options.gguf, options.peer_type or ("float16" if on_gpu() else "float32"))
+    memory = {PLAIN: with_ours - empty, PEER: mx.get_active_memory() - with_ours}
     costs = measure_pass_costs(verifier, proven(verifier.shape))
-    timed = passes(options, verifier, prompts["no repetition"], memory)
-    found = {name: compared(options, sources, verifier, costs, prompt) for name, prompt in prompts.items()}
+    timed = passes(options.rounds, verifier, model, prompts["no repetition"], memory)
+    found = {
+        name: compared(options, sources, verifier, costs, model, prompt) for name, prompt in prompts.items()
+    }
     verifier.close()
     report = {"passes": timed, "texts": found, "versions": versions(), **machine()}
     if options.json:

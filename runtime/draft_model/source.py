@@ -59,13 +59,13 @@ class DraftModelSession:
 
     def propose(self, budget: int) -> Draft:
         """Return a draft of at most `budget` tokens; it is empty while the text's state is computed."""
+        budget = min(budget, self._limits.most)
         self.start(budget)
         self._model.wait(lambda: self.is_done(budget))
         return self.draft(budget)
 
     def start(self, budget: int) -> None:
         """Compute the tokens of a draft, unless they are computed already."""
-        budget = min(budget, self._limits.most)
         if not self.is_ready:
             return
         known = self._continuation
@@ -77,13 +77,11 @@ class DraftModelSession:
 
     def is_done(self, budget: int) -> bool:
         """Return whether enough tokens are computed, or no more will be."""
-        budget = min(budget, self._limits.most)
         known = self._continuation
         return self._first is None or known.is_over or len(known.tokens) - self._first >= budget
 
     def draft(self, budget: int) -> Draft:
         """Return the draft from the tokens that are computed, once `start` was called."""
-        budget = min(budget, self._limits.most)
         if self._first is None:
             return Draft()
         known, wanted = self._continuation, slice(self._first, self._first + budget)
@@ -165,7 +163,8 @@ class DraftModelSource:
 
     def propose(self, asks: Sequence[tuple[DraftSession, int]]) -> list[Draft]:
         """Return a draft for each session; the second model computes them in shared passes."""
-        own = [(session, budget) for session, budget in asks if isinstance(session, DraftModelSession)]
+        most = self._limits.most
+        own = [(each, min(budget, most)) for each, budget in asks if isinstance(each, DraftModelSession)]
         for session, budget in own:
             session.start(budget)
         self._model.wait(lambda: all(session.is_done(budget) for session, budget in own))

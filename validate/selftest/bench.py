@@ -15,7 +15,10 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import HeadShard, KVForm, Shard, Target
 from anespec.manifests.store import Artifact
+from anespec.manifests.verdicts import ExactnessVerdict, RunEnvironment
+from anespec.runtime.passes import Verifier
 from anespec.system.errors import AnespecError, RequestError, UnsupportedModelError
+from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.selftest.devices.device import Device, LoadedModel, NotHereError, Tensor, Units
 from anespec.validate.selftest.devices.portable import PortableModel
 from anespec.validate.selftest.devices.session import ShardSession, compared
@@ -220,6 +223,14 @@ class Bench:
         self.say("predicting")
         found = session.outputs(steps)
         return compared(name, "torch", steps, self.truth(build, steps, rows=rows), found)
+
+    def exactness(self, verifier: Verifier, here: RunEnvironment) -> ExactnessVerdict:
+        """Return the quick exactness gate's verdict on an open artifact."""
+
+        def progress(note: str, share: float | None = None, /) -> None:
+            self.say(f"measuring: {note}")
+
+        return exactness_gate(verifier, here, form="quick", progress=progress)
 
     def device_time(self, build: Build, session: ShardSession, rows: int) -> PassTime:
         """Return the time of passes of `rows` rows on the device; measured in the worker if it is built."""

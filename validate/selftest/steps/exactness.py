@@ -5,7 +5,6 @@ from contextlib import closing
 
 from anespec.manifests.schema import Shapes
 from anespec.manifests.verdicts import REQUIRED_FOR_SPECULATION, Invariance, RunEnvironment, Status
-from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.devices.device import DeviceFacts
@@ -35,12 +34,7 @@ def _run(trial: Trial, bench: Bench) -> Measured:
     )
     bench.say("opening the artifact")
     with closing(bench.device.open(artifact)) as verifier:
-
-        def progress(note: str, share: float | None = None, /) -> None:
-            bench.say(f"measuring: {note}")
-
-        verdict = exactness_gate(verifier, here, form="quick", progress=progress)
-    return Measured(exactness=verdict)
+        return Measured(exactness=bench.exactness(verifier, here))
 
 
 def _judge(records: Sequence[TrialRecord], facts: DeviceFacts) -> list[Finding]:

@@ -8,7 +8,6 @@ from anespec.runtime.backends import BACKENDS, MLX, circumstances, open_verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.cost_measurement import ROUNDS, measure_pass_costs
 from anespec.system.formatting import counted, listed
-from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.findings import Finding, Level
 from anespec.validate.selftest.bench import Bench
 from anespec.validate.selftest.devices.device import DeviceFacts, NotHereError, Units
@@ -41,12 +40,7 @@ def _run(trial: Trial, bench: Bench) -> Measured:
         )
         if rows != bench.scale.block:
             return Measured(times=(time,))
-
-        def progress(note: str, share: float | None = None, /) -> None:
-            bench.say(f"measuring: {note}")
-
-        here = circumstances(artifact, MLX)
-        verdict = exactness_gate(verifier, here, form="quick", progress=progress)
+        verdict = bench.exactness(verifier, circumstances(artifact, MLX))
         return Measured(times=(time,), exactness=verdict)
 
 
