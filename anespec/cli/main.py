@@ -6,34 +6,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from shutil import get_terminal_size
 from types import MappingProxyType
 
 import click
 
 from anespec import __version__
-from anespec.cli.bench.group import bench
 from anespec.cli.console import print_json
-from anespec.cli.inspect.verb import inspect
 from anespec.cli.log_file import NOTE_LOG, accept_log_file
-from anespec.cli.memory.verb import memory
 from anespec.cli.option_flags import PREFIX, with_origin
 from anespec.cli.verbosity import accept_verbosity, set_verbosity
-from anespec.cli.verbs.cache import list_models, remove_models
-from anespec.cli.verbs.chat import chat
-from anespec.cli.verbs.convert import convert
-from anespec.cli.verbs.datastore import datastore
-from anespec.cli.verbs.demo import demo
-from anespec.cli.verbs.doctor import doctor
-from anespec.cli.verbs.generate import generate
-from anespec.cli.verbs.ps import show_daemons, stop_daemons
-from anespec.cli.verbs.pull import pull
-from anespec.cli.verbs.run import run
-from anespec.cli.verbs.selftest import selftest
-from anespec.cli.verbs.serve import serve
-from anespec.cli.verbs.tune import tune
-from anespec.cli.verbs.validate import validate
-from anespec.cli.verbs.worker import worker
 from anespec.cli.word_wrap import wrapped
 from anespec.system.errors import EXIT_CODES, AnespecError, Interrupted, ReaderGone, StorageError
 from anespec.system.formatting import LONGEST_REASON, printable, sanitize_terminal
@@ -42,7 +25,54 @@ from anespec.system.process_exit import LiveObjects, leave
 EPILOG = f"Exit codes: 0 {EXIT_CODES[0]}, 2 {EXIT_CODES[2]}, 130 {EXIT_CODES[130]}; all: docs/commands.md."
 
 
+VERBS: Mapping[str, str] = MappingProxyType(
+    {
+        "inspect": "anespec.cli.inspect.verb:inspect",
+        "convert": "anespec.cli.verbs.convert:convert",
+        "validate": "anespec.cli.verbs.validate:validate",
+        "generate": "anespec.cli.verbs.generate:generate",
+        "chat": "anespec.cli.verbs.chat:chat",
+        "run": "anespec.cli.verbs.run:run",
+        "pull": "anespec.cli.verbs.pull:pull",
+        "serve": "anespec.cli.verbs.serve:serve",
+        "ps": "anespec.cli.verbs.ps:show_daemons",
+        "stop": "anespec.cli.verbs.ps:stop_daemons",
+        "demo": "anespec.cli.verbs.demo:demo",
+        "doctor": "anespec.cli.verbs.doctor:doctor",
+        "selftest": "anespec.cli.verbs.selftest:selftest",
+        "tune": "anespec.cli.verbs.tune:tune",
+        "datastore": "anespec.cli.verbs.datastore:datastore",
+        "bench": "anespec.cli.bench.group:bench",
+        "list": "anespec.cli.verbs.cache:list_models",
+        "rm": "anespec.cli.verbs.cache:remove_models",
+        "memory": "anespec.cli.memory.verb:memory",
+        "worker": "anespec.cli.verbs.worker:worker",
+    }
+)
+"""Where each verb is defined; it is imported when it is asked for, since all of them take 0.25 s."""
+
+LONG_VERBS = frozenset({"convert", "validate", "generate", "chat", "serve", "demo", "selftest", "tune"})
+"""Long-running verbs, which have --log-file."""
+
+
+class VerbGroup(click.Group):
+    """The group of all verbs."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names of the verbs, sorted."""
+        return sorted({*VERBS, *self.commands})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Import a verb and add its common options; None if no verb has this name."""
+        if name in VERBS and name not in self.commands:
+            module, _, function = VERBS[name].partition(":")
+            verb = getattr(import_module(module), function)
+            self.add_command(accept_verbosity(accept_log_file(verb) if name in LONG_VERBS else verb), name)
+        return self.commands.get(name)
+
+
 @click.group(
+    cls=VerbGroup,
     epilog=EPILOG,
     context_settings={
         "help_option_names": ["-h", "--help"],
@@ -69,36 +99,6 @@ def cli(context: click.Context, verbose: int, quiet: bool) -> None:
       anespec serve model.gguf
     """
     set_verbosity(context, verbose, quiet)
-
-
-VERBS = (
-    inspect,
-    convert,
-    validate,
-    generate,
-    chat,
-    run,
-    pull,
-    serve,
-    show_daemons,
-    stop_daemons,
-    demo,
-    doctor,
-    selftest,
-    tune,
-    datastore,
-    bench,
-    list_models,
-    remove_models,
-    memory,
-    worker,
-)
-
-LONG_VERBS = (convert, validate, generate, chat, serve, demo, selftest, tune)
-"""Long-running verbs, which have --log-file."""
-
-for verb in VERBS:
-    cli.add_command(accept_verbosity(accept_log_file(verb) if verb in LONG_VERBS else verb))
 
 
 def main() -> None:

@@ -35,9 +35,14 @@ def examples(page: str) -> list[str]:
 
 def options_of(command: click.Command) -> set[str]:
     """Every option of a verb and of the verbs below it."""
-    below = command.commands.values() if isinstance(command, click.Group) else ()
-    own = {option for parameter in command.params for option in parameter.opts}
-    return own.union(*map(options_of, below))
+    context = click.Context(command)
+    found = {option for parameter in command.params for option in parameter.opts}
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            found |= options_of(below)
+    return found
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 from rich.progress import Progress
 
 from anespec.cli.console import TimesColumn
-from anespec.cli.main import cli
+from anespec.cli.main import VERBS, cli
 from anespec.cli.memory.verb import memory
 from anespec.system.errors import StorageError
 
@@ -58,7 +58,7 @@ WITHIN = [
 ]
 
 
-@pytest.mark.parametrize("verb", ["", *cli.commands, *WITHIN])
+@pytest.mark.parametrize("verb", ["", *VERBS, *WITHIN])
 def test_help_fits_a_terminal_of_80_columns(verb: str) -> None:
     outcome = CliRunner().invoke(cli, [*verb.split(), "--help"], terminal_width=80)
     assert outcome.exit_code == 0

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from anespec.cli.main import cli
 from anespec.cli.option_flags import with_origin
+from anespec.cli.verbs.serve import serve
 from anespec.runtime.options import LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import PoolOptions, file_options, read_config
@@ -120,8 +121,7 @@ def test_no_value_is_more_than_a_sentence(
 
 
 def test_every_flag_but_those_about_the_file_may_stand_in_it() -> None:
-    assert isinstance(cli, click.Group)
-    flags = {parameter.name for parameter in cli.commands["serve"].params}
+    flags = {parameter.name for parameter in serve.params}
     about_the_run = {"config", "show_config", "model", "models", "verbose", "quiet", "log_file"}
     about_the_run |= {"install", "uninstall", "print_it", "force"} & flags
     assert flags - about_the_run == set(file_options())

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anespec.cli.main import cli
-from anespec.cli.verbs.serve import shown_config
+from anespec.cli.verbs.serve import serve, shown_config
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.options import LoadOptions, WhenGates
 from anespec.runtime.server.options import ServeOptions
@@ -74,8 +73,7 @@ def options_of(draw: st.DrawFn, group: type[Options]) -> Options:
 
 
 def printed(asked: ServeRequest) -> str:
-    assert isinstance(cli, click.Group)
-    return shown_config(click.Context(cli.commands["serve"]), asked)
+    return shown_config(click.Context(serve), asked)
 
 
 @pytest.mark.slow
