@@ -1,5 +1,6 @@
 """Open an artifact for generating, create its draft source, and run the gates that it needs first."""
 
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,15 +86,17 @@ def open_artifact(
     began = time.monotonic()
     with watch.steps(f"loading {name or path}") as report:
         report("vocabulary")
-        tokens = artifact.tokens_path()
-        # Libraries compile shards without the GIL, so Python reads the vocabulary meanwhile.
-        with ThreadPoolExecutor(2) as aside:
-            reading = aside.submit(_read_vocabulary, tokens)
-            aside.submit(_load_what_follows, options)
+        tokens, compiling = artifact.tokens_path(), threading.Event()
+        # Libraries compile shards without the GIL, so Python does the rest meanwhile, but not before.
+        with ThreadPoolExecutor(1) as aside:
+            rest = aside.submit(_load_the_rest, compiling, tokens, options)
             report(f"shards, on {backend}")
-            verifier = open_verifier(artifact, backend, options.threads, options.workers)
+            try:
+                verifier = open_verifier(artifact, backend, options.threads, options.workers, compiling.set)
+            finally:
+                compiling.set()
         try:
-            tokenizer, suggested = reading.result()
+            tokenizer, suggested = rest.result()
         except BaseException:
             verifier.close()
             raise
@@ -105,15 +108,26 @@ def open_artifact(
     return OpenedModel(artifact, tokenizer, verifier, here, began, suggested)
 
 
-def _load_what_follows(options: "BackendOptions") -> None:
-    """Import what generating needs: the compiled code of the draft source, if it exists, and the engine."""
+def _load_the_rest(
+    compiling: threading.Event, tokens: Path, options: "BackendOptions"
+) -> "tuple[Tokenizer, SamplingParameters]":
+    """Read the vocabulary and import what generating needs: the engine, and the draft source's compiled code,
+    if it exists."""
     from anespec.runtime.drafters.kept_code import import_compiled, is_compiled
     from anespec.runtime.options import LoadOptions
 
+    compiling.wait()
+    found = _read_vocabulary(tokens)
     if isinstance(options, LoadOptions) and is_compiled(options.drafter):
         import_compiled(options.drafter)
+    import anespec.runtime.drafters.memory.memories
     import anespec.runtime.drafters.registry
-    import anespec.runtime.engine.engine  # noqa: F401
+    import anespec.runtime.engine.engine
+    import anespec.runtime.engine.service
+    import anespec.runtime.text.templates.chosen
+    import anespec.validate.check_parts  # noqa: F401
+
+    return found
 
 
 def _read_vocabulary(tokens: Path) -> "tuple[Tokenizer, SamplingParameters]":

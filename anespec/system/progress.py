@@ -21,6 +21,10 @@ StepReport = Callable[[str], None]
 """A function that receives the current step of work of unknown length."""
 
 
+def idle() -> None:
+    """Do nothing, where a function may be called meanwhile."""
+
+
 def in_steps(progress: Progress, steps: int) -> StepReport:
     """Return a function to call at the beginning of each of `steps` equally long steps."""
     done = itertools.count()

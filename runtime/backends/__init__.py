@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from anespec.system.errors import MissingPackageError, RequestError
 from anespec.system.machine import machine_name, processors
+from anespec.system.progress import idle
 
 if TYPE_CHECKING:
     from anespec.manifests.schema import Shard, Target
@@ -301,8 +302,11 @@ def open_verifier(
     backend: str = AUTO,
     threads: int | None = None,
     workers: "WorkerLimits | None" = None,
+    compiling: Callable[[], None] = idle,
 ) -> "Verifier":
-    """Load all shards of an artifact, given by its path or opened; `workers` as in `chosen_backend`.
+    """Load all shards of an artifact, given by its path or opened.
+
+    `workers` is as in `chosen_backend`, `compiling` as in `Backend.open`.
 
     Raises:
         ArtifactError: the artifact or a shard is missing or damaged, has an operation that the backend lacks,
@@ -314,4 +318,4 @@ def open_verifier(
 
     artifact = path if isinstance(path, Artifact) else Artifact(path)
     chosen = chosen_backend(backend, artifact.manifest.target, workers)
-    return chosen.open(artifact, threads or processors())
+    return chosen.open(artifact, threads or processors(), compiling)

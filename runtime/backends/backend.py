@@ -3,6 +3,7 @@
 The code above sees this protocol alone, and not the library that executes the shards.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from anespec.manifests.store import Artifact
 from anespec.runtime.backends.coreml.start_times import Starts
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.passes import Verifier
+from anespec.system.progress import idle
 
 
 class Arithmetic(StrEnum):
@@ -61,8 +63,8 @@ class Backend(Protocol):
         """Return the version of the library that executes the shards; a verdict is valid for one version."""
         ...
 
-    def open(self, artifact: Artifact, threads: int) -> Verifier:
-        """Load all shards.
+    def open(self, artifact: Artifact, threads: int, compiling: Callable[[], None] = idle) -> Verifier:
+        """Load all shards. Call `compiling` when the library works on them, so other Python code may run.
 
         Raises:
             ArtifactError: a shard is missing or damaged, has an operation that the backend lacks, or differs

@@ -37,6 +37,7 @@ from anespec.runtime.sampling import Sampler
 from anespec.runtime.speculation.pass_costs import CostModel
 from anespec.runtime.speculation.policy import DraftPolicy
 from anespec.system.errors import AnespecError, RequestError
+from anespec.system.progress import idle
 
 
 def count_pass(part: SequenceRows, result: Committed, was_prefill: bool, now: float) -> None:
@@ -70,10 +71,6 @@ end as FAILED."""
 GATHER_SHARE = 0.03
 """The limit of an idle engine's wait for further requests, as a share of its first pass's time. Four requests
 of 100 tokens that four clients sent at once came within 8 ms, and the first pass takes 560 ms."""
-
-
-def _nothing() -> None:
-    """Do nothing while a pass runs."""
 
 
 class Engine:
@@ -234,7 +231,7 @@ class Engine:
         events, self._events = [*self._events, *(event for event in ended if event is not None)], []
         return tuple(events)
 
-    def step(self, meanwhile: Callable[[], None] = _nothing) -> tuple[Event, ...]:
+    def step(self, meanwhile: Callable[[], None] = idle) -> tuple[Event, ...]:
         """End overdue sequences, admit waiting requests, run one pass and commit its tokens.
 
         Return the events of the sequences that got tokens or ended; a pass of prompt rows alone yields none.

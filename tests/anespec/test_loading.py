@@ -85,8 +85,8 @@ def test_a_verifier_whose_vocabulary_cannot_be_read_is_closed(
     closed: list[str] = []
     opened = backends.open_verifier
 
-    def watched(artifact: Artifact, backend: str, threads: int | None, workers: WorkerLimits) -> Verifier:
-        verifier = opened(artifact, backend, threads, workers)
+    def watched(artifact: Artifact, backend: str, *more: Any) -> Verifier:
+        verifier = opened(artifact, backend, *more)
         close = verifier.close
 
         def closing() -> None:
@@ -113,10 +113,10 @@ def test_an_artifact_that_is_opened_again_has_the_same_limits(
     opened = backends.open_verifier
 
     def watched(
-        artifact: Artifact, backend: str, threads: int | None, workers: WorkerLimits | None = None
+        artifact: Artifact, backend: str, threads: int | None, workers: WorkerLimits, *more: Any
     ) -> Verifier:
         asked.append(workers)
-        return opened(artifact, backend, threads, workers)
+        return opened(artifact, backend, threads, workers, *more)
 
     def failing(*_: object) -> None:
         raise AnespecError("no process can be started")

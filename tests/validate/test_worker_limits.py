@@ -31,7 +31,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[WorkerLimits
     """The limits within which workers were asked for; none is started."""
     found: list[WorkerLimits] = []
 
-    def note(self: WorkerBackend, artifact: Artifact, threads: int) -> WorkerVerifier:
+    def note(self: WorkerBackend, artifact: Artifact, threads: int, *more: object) -> WorkerVerifier:
         found.append(self.limits)
         raise OpenedError("noted")
 

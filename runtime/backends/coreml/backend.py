@@ -1,7 +1,7 @@
 """The backend that runs an artifact's shards with Core ML, each as a model of its own."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -29,6 +29,7 @@ from anespec.runtime.backends.host_caches import HostCachesRunner, empty_caches
 from anespec.runtime.backends.runner import ShardRunner
 from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, LayerStage
 from anespec.system.packages import missing_package
+from anespec.system.progress import idle
 
 _log = logging.getLogger(__name__)
 
@@ -216,7 +217,9 @@ class CoreMLBackend:
         """Return coremltools' version and the build of macOS; see Backend."""
         return self.core_ml.version()
 
-    def open(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+    def open(
+        self, artifact: Artifact, threads: int, compiling: Callable[[], None] = idle
+    ) -> ArtifactVerifier:
         """Compile and probe the shards that are new here, and load all; see Backend.
 
         Raises:
@@ -224,6 +227,7 @@ class CoreMLBackend:
             StorageError: the disk has no space for the compiled shards.
         """
         manifest = artifact.manifest
+        compiling()
         runners = self._runners(artifact, manifest.shards)
         embedding = open_embedding(artifact)
         return ArtifactVerifier(

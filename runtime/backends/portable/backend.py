@@ -40,6 +40,7 @@ from anespec.runtime.backends.verifier import ArtifactVerifier, HeadStage, Layer
 from anespec.system.errors import ArtifactError
 from anespec.system.formatting import listed, printable, quoted, shape_text
 from anespec.system.packages import missing_package
+from anespec.system.progress import idle
 
 # A loaded program must have exactly the inputs, outputs and states of the manifest. The runtime and the gates
 # use the manifest's names, so a state that only the program has would never be cleared, copied or compared.
@@ -316,7 +317,9 @@ class PortableBackend:
         """Return the version of the library's package; see Backend."""
         return version(self.library)
 
-    def open(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+    def open(
+        self, artifact: Artifact, threads: int, compiling: Callable[[], None] = idle
+    ) -> ArtifactVerifier:
         """Load an artifact's shards: all layer shards as one program, all head shards as another.
 
         The hashes of shards that are new to this machine are computed while the library compiles them.
@@ -327,7 +330,7 @@ class PortableBackend:
         with ThreadPoolExecutor(1) as aside:
             hashed = aside.submit(artifact.verify_shards)
             try:
-                verifier = self._compiled(artifact, threads)
+                verifier = self._compiled(artifact, threads, compiling)
             except Exception:
                 hashed.result()  # A file that differs from the manifest explains what else is wrong with it.
                 raise
@@ -338,7 +341,7 @@ class PortableBackend:
                 raise
             return verifier
 
-    def _compiled(self, artifact: Artifact, threads: int) -> ArtifactVerifier:
+    def _compiled(self, artifact: Artifact, threads: int, compiling: Callable[[], None]) -> ArtifactVerifier:
         manifest, load = artifact.manifest, partial(load_declared, artifact, verify=False)
         body = chain([load(shard) for shard in manifest.layer_shards], HIDDEN_IN, HIDDEN_OUT)
         head = merge([load(shard) for shard in manifest.head_shards])
@@ -358,6 +361,7 @@ class PortableBackend:
             for pool in manifest.pools
             if pool.reads != "chunk"  # Passes always cover all of such a pool.
         )
+        compiling()
         return ArtifactVerifier(
             manifest,
             embedding,

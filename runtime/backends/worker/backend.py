@@ -39,6 +39,7 @@ from anespec.runtime.backends.worker.verifier import WorkerVerifier
 from anespec.runtime.backends.worker.worker_pool import LoadLostError, ShardRefusedError, WorkersDieError
 from anespec.system.errors import AnespecError, ArtifactError, MissingPackageError
 from anespec.system.machine import system_build
+from anespec.system.progress import idle
 
 # Core ML may crash a worker, so the first time that a worker loads a shard is the shard's load probe: a crash
 # or a refusal is recorded beside the compiled shard, for this build of the worker (see coreml.memory). If the
@@ -179,7 +180,7 @@ class WorkerBackend:
         """Return the worker's build and the system's, which has Core ML; see Backend."""
         return f"{self._program().build[:16]}, {system_of_core_ml()}"
 
-    def open(self, artifact: Artifact, threads: int) -> WorkerVerifier:
+    def open(self, artifact: Artifact, threads: int, compiling: Callable[[], None] = idle) -> WorkerVerifier:
         """Compile the shards that are new here, start the workers and load all shards in them; see Backend.
 
         Raises:
@@ -192,6 +193,7 @@ class WorkerBackend:
         def load(stages: Sequence[Stage]) -> WorkerVerifier:
             return WorkerVerifier(manifest, open_embedding(artifact), stages, program, self.limits)
 
+        compiling()
         return self._loader(artifact, program).load(manifest.shards, load)
 
     def open_again(self, artifact: Artifact, threads: int) -> WorkerVerifier:

@@ -23,6 +23,8 @@ class States:
         self._variables: dict[str, Any] = {state.name: state for state in request.query_state()}
         self._beyond = {name: np.zeros(shape, np.float16) for name, shape in shapes.items()}
         self._spans = dict.fromkeys(shapes, 0)
+        self._ends = dict.fromkeys(shapes, 0)
+        """Slots that were written beyond a span end here; the pages after it need not even be read."""
 
     def stretch(self, name: str, span: int) -> None:
         """Make a state's variable hold its first `span` slots; costs a copy if it held another number."""
@@ -36,7 +38,9 @@ class States:
             values = self._held(name)
             held[:, :, :kept] = values[:, :, :kept]
             beyond[:, :, kept:before] = to_fp16(values[:, :, kept:])
-        held[:, :, kept:] = beyond[:, :, kept:span]
+            self._ends[name] = max(self._ends[name], before)
+        end = min(span, self._ends[name])
+        held[:, :, kept:end] = beyond[:, :, kept:end]
         self._variables[name].state = SharedTensor(held)
         self._spans[name] = span
 
@@ -55,7 +59,10 @@ class States:
         copy, the whole variable is written back.
         """
         inside = max(0, min(self._spans[name], first + value.shape[2]) - first)
-        self._beyond[name][:, :, first + inside : first + value.shape[2]] = value[:, :, inside:]
+        end = first + value.shape[2]
+        if inside < value.shape[2]:
+            self._beyond[name][:, :, first + inside : end] = value[:, :, inside:]
+            self._ends[name] = max(self._ends[name], end)
         if inside:
             held = self._held(name)
             held[:, :, first : first + inside] = value[:, :, :inside]
