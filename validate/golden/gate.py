@@ -173,10 +173,10 @@ def compare_computed(
         inputs = _inputs_like(given, rng)
         progress(f"reference: logits from {head.first_token} of {reference.facts.vocabulary}")
         outputs = []
-        for run, logits in zip(runs, all_logits, strict=True):
-            its_rows = run.begin(np.concatenate((run.states, *inputs)), head, arithmetic)
-            its_rows = exact(reference.logits(its_rows, head.first_token, head.end_token))
-            its_logits, *its_outputs = split_rows(its_rows, [len(run.states), *map(len, inputs)])
+        rows = [run.begin(np.concatenate((run.states, *inputs)), head, arithmetic) for run in runs]
+        found = reference.logits_of_runs(rows, head.first_token, head.end_token)
+        for run, logits, its_found in zip(runs, all_logits, found, strict=True):
+            its_logits, *its_outputs = split_rows(exact(its_found), [len(run.states), *map(len, inputs)])
             logits[:, head.first_token : head.end_token] = its_logits
             outputs.append(its_outputs)
         expected, *rounded = outputs

@@ -227,18 +227,28 @@ class Reference:
 
         `hidden` is float32 [rows, d]; returns float32 [rows, end_token - first_token].
         """
+        (logits,) = self.logits_of_runs([hidden], first_token, end_token)
+        return logits
+
+    @_SILENT
+    def logits_of_runs(
+        self, runs: Sequence[Floats], first_token: int = 0, end_token: int | None = None
+    ) -> list[Floats]:
+        """Return the `logits` of several runs, whose rows may be rounded apart; each weight is read once."""
         end_token = self.facts.vocabulary if end_token is None else end_token
-        normed = self._reader.hidden_norm(self._model.final_norm)(hidden)
+        normed = [self._reader.hidden_norm(self._model.final_norm)(hidden) for hidden in runs]
         bias = self._reader.bias(OUTPUT)
-        logits: Floats = np.empty((len(hidden), end_token - first_token), np.float32)
+        found = [np.empty((len(hidden), end_token - first_token), np.float32) for hidden in runs]
         for start in range(first_token, end_token, HEAD_ROWS_AT_ONCE):
             stop = min(start + HEAD_ROWS_AT_ONCE, end_token)
             weight = self._reader.matrices.rows(self._model.head_tensor, slice(start, stop))
-            logits[:, start - first_token : stop - first_token] = normed @ weight.T
-        if bias is not None:
-            logits += bias[first_token:end_token]
-        logits *= self.facts.logit_scale
-        return softcapped(logits, self.facts.logit_softcap)
+            for rows, logits in zip(normed, found, strict=True):
+                logits[:, start - first_token : stop - first_token] = rows @ weight.T
+        for logits in found:
+            if bias is not None:
+                logits += bias[first_token:end_token]
+            logits *= self.facts.logit_scale
+        return [softcapped(logits, self.facts.logit_softcap) for logits in found]
 
     def _mixed(self, layer: Layer, facts: LayerFacts, x: Floats, stretches: Sequence[Stretch]) -> Floats:
         """Return the hidden states [rows, d] of several sequences after the layer's mixers."""
