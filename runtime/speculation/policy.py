@@ -182,7 +182,8 @@ class DraftPolicy:
         best = max(choices, key=lambda choice: (choice.tokens / choice.seconds, choice.width))
         last = next((choice for choice in choices if choice.width == self._last_width), best)
         if last is not best:
-            self._forgone += best.tokens * last.seconds / last.tokens - best.seconds
+            # The pass's own seconds, less those in which the best would give as many tokens.
+            self._forgone += last.seconds - last.tokens * best.seconds / best.tokens
             if self._forgone <= costs.change:
                 return last.drafts
         return best.drafts
