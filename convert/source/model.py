@@ -126,11 +126,11 @@ class SourceModel:
         return read_temperature(self.file, self.facts, context)
 
     def _check_tensors(self) -> None:
-        expected = dict(self._expected_shapes())
-        for name, (shape, optional) in expected.items():
-            if optional and name not in self.file.tensors:
-                continue
-            found = self.file.info(name).shape
+        expected: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for name, (shape, optional) in self._expected_shapes():
+            if not optional or name in self.file.tensors:
+                expected[name] = shape, self.file.info(name).shape
+        for name, (shape, found) in expected.items():
             if without_ones(found) != without_ones(shape):
                 raise GGUFError(
                     f"{self.file.path}: tensor {name!r} has shape {found}, but the metadata says {shape}"
