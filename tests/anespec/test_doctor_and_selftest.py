@@ -66,6 +66,7 @@ def test_the_steps_are_listed_in_their_order() -> None:
         "repeat",
         "exactness",
         "topology",
+        "gpu",
     ]
     assert [step["id"] for step in run("selftest", "--list", "--json").json["steps"]] == ids
     assert [line.split()[0] for line in run("selftest", "--list").out.splitlines()] == ids

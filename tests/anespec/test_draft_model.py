@@ -84,6 +84,7 @@ def test_two_models_that_do_not_fit_are_refused(trained: Path, monkeypatch: pyte
         load_model(trained, LoadOptions(draft=trained, gates="never"), SILENT)
 
 
+@pytest.mark.slow
 def test_a_second_model_with_a_shorter_context_is_told(
     trained: Path, plain: list[int], tmp_path: Path, once: Once
 ) -> None:

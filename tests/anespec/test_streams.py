@@ -93,8 +93,8 @@ def test_a_full_standard_error_changes_no_code(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     missing = shlex.join(command_of("inspect", "missing.gguf"))
-    assert _shell(f"{missing} 2>/dev/full", tmp_path)[0] == 6
-    assert _shell(f"{missing} --json 2>/dev/full >/dev/full", tmp_path)[0] == 6
+    assert _shell(f"{missing} 2>/dev/full", tmp_path)[0] == 8
+    assert _shell(f"{missing} --json 2>/dev/full >/dev/full", tmp_path)[0] == 8
     assert _shell(f"{shlex.join(command_of('inspect'))} 2>/dev/full", tmp_path)[0] == 2
 
 

@@ -54,7 +54,7 @@ def test_quiet_leaves_the_text_and_the_errors(trained: Path) -> None:
     assert (quiet.code, quiet.err) == (0, "")
     assert quiet.out
     failed = run("-q", "generate", trained.parent / "missing", "-p", "x")
-    assert failed.code == 5
+    assert failed.code == 8
     assert failed.is_one_sentence()
 
 

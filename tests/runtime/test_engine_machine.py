@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from drafting import HostileSession, OracleSession, SourceByReference
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from numpy.typing import NDArray
@@ -41,6 +41,8 @@ RECURRENT = (
     (KVCacheGroupShape("taps", 64, 3), KVCacheGroupShape("chunk", 8, None, is_chunk=True)),
 )
 TOTALS: Counter[str] = Counter()
+MOST_SEEDS = 20
+"""Of thirty examples each; a failed fold and a narrow pass are in two or three of them."""
 """What happened over all runs: none of it may be 0, or the machine proves less than it says."""
 
 
@@ -299,9 +301,8 @@ def test_whatever_happens_every_text_is_its_own() -> None:
 @pytest.mark.slow
 def test_what_the_machine_is_to_show_happens() -> None:
     TOTALS.clear()
-    always_alike = settings(max_examples=60, stateful_step_count=25, deadline=None, derandomize=True)
-    run_state_machine_as_test(EngineMachine, settings=always_alike)
-    happened = {
+    some = settings(max_examples=30, stateful_step_count=25, deadline=None, database=None)
+    to_happen = {
         "accepted drafts",
         "rejected drafts",
         "reused tokens",
@@ -319,4 +320,9 @@ def test_what_the_machine_is_to_show_happens() -> None:
         "copied states",
         "written states",
     }
-    assert {name for name in happened if not TOTALS[name]} == set()
+    for number in range(MOST_SEEDS):
+        seeded = seed(number)(type("Seeded", (EngineMachine,), {}))
+        run_state_machine_as_test(seeded, settings=some)
+        if all(TOTALS[name] for name in to_happen):
+            break
+    assert {name for name in to_happen if not TOTALS[name]} == set()

@@ -76,7 +76,7 @@ FORMS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", slow_but(FORMS, "nemotron_h a shard a layer"))
+@pytest.mark.parametrize("case", slow_but(FORMS, "nemotron_h at position"))
 def test_every_form_and_shape_passes_golden(case: str, tmp_path: Path) -> None:
     family, backend, options = FORMS[case]
     artifact = converted(family, tmp_path, **options)

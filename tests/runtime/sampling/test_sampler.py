@@ -85,14 +85,18 @@ def sampled_shares(sampler: Sampler, logits: NDArray[np.float16], count: int) ->
 @pytest.mark.parametrize(
     "parameters",
     [
-        SamplingParameters(temperature=1.0),
-        SamplingParameters(temperature=0.5, seed=3),
-        SamplingParameters(temperature=1.5, top_k=7, seed=4),
-        SamplingParameters(temperature=1.0, top_p=0.7, seed=5),
-        SamplingParameters(temperature=1.0, min_p=0.1, seed=6),
+        *slow_but(
+            [
+                SamplingParameters(temperature=1.0),
+                SamplingParameters(temperature=0.5, seed=3),
+                SamplingParameters(temperature=1.5, top_k=7, seed=4),
+                SamplingParameters(temperature=1.0, top_p=0.7, seed=5),
+                SamplingParameters(temperature=1.0, min_p=0.1, seed=6),
+                SamplingParameters(temperature=1.0, repetition_penalty=1.5, seed=8),
+            ]
+        ),
         SamplingParameters(temperature=1.0, typical_p=0.6, seed=2),
         SamplingParameters(temperature=0.8, top_k=20, top_p=0.9, min_p=0.05, seed=7),
-        SamplingParameters(temperature=1.0, repetition_penalty=1.5, seed=8),
         SamplingParameters(temperature=1.0, repetition_penalty=1.5, repetition_window=5, seed=8),
         SamplingParameters(temperature=1.0, presence_penalty=1.0, frequency_penalty=0.7, seed=9),
         SamplingParameters(temperature=1.0, logit_bias=((3, 5.0), (4, -100.0)), top_k=5, seed=10),

@@ -141,6 +141,7 @@ def killed(small: Artifact, program: WorkerProgram, times: int) -> None:
     assert {*killing.kills} == {"submit", "wait"}
 
 
+@pytest.mark.slow
 def test_workers_are_killed_and_no_text_changes(small: Artifact) -> None:
     killed(small, TOY, times=28)
 
@@ -245,6 +246,7 @@ def test_a_shard_that_fails_is_said_and_the_same_pass_may_be_run_again(
         assert verifier.workers.pids == pids
 
 
+@pytest.mark.slow
 def test_where_core_ml_fails_in_a_pass_the_worker_is_started_again(
     small: Artifact, fault: Callable[..., None]
 ) -> None:

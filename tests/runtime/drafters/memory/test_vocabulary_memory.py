@@ -136,6 +136,7 @@ def test_without_a_folder_it_lives_in_memory(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("often")
 def test_few_tenants_are_in_memory_and_all_come_back(root: Path) -> None:
     memory = opened(root, most_in_ram=2)

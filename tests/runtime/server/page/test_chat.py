@@ -7,6 +7,7 @@ from scripted_chat import Piece, Said, Script, said
 from waiting import until
 
 
+@pytest.mark.slow
 def test_an_answer_is_shown_as_it_comes(visit: Visit, script: Script) -> None:
     script.answers.append(said("The **first** words", endless=True, seconds=0.02))
     visit.ask("What comes?")
