@@ -109,8 +109,8 @@ def family_of(architecture: str) -> Family:
     """Return the family whose name in GGUF is `architecture`.
 
     Raises:
-        UnsupportedModelError: the architecture is not supported; the message has the reason if it never will
-            be.
+        UnsupportedModelError: the architecture is not supported; the message has the reason, or says that
+            llama.cpp has no such architecture either.
     """
     try:
         return FAMILIES[architecture]
@@ -120,6 +120,6 @@ def family_of(architecture: str) -> Family:
                 f"the architecture {architecture!r} {REFUSED[architecture]}"
             ) from None
         raise UnsupportedModelError(
-            f"the architecture {quoted(architecture)} is not supported yet; the supported ones are: "
+            f"the architecture {quoted(architecture)} is unknown; the supported ones are: "
             f"{', '.join(sorted(FAMILIES))}"
         ) from None

@@ -5,10 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from architecture_table import written
 
 from anespec.convert.families import FAMILIES
 from anespec.convert.families.family import Family
-from anespec.convert.families.refused import REFUSED
 from anespec.convert.source.matrix import kind_and_number
 from anespec.convert.source.model import PER_LAYER_PROJECTION, SourceModel
 from anespec.gguf.container import GGUFFile
@@ -35,8 +35,8 @@ def test_every_field_of_a_family_is_documented() -> None:
     assert documented == {field.name for field in fields(Family)}
 
 
-def test_nothing_both_converts_and_is_refused() -> None:
-    assert not FAMILIES.keys() & REFUSED.keys()
+def test_the_page_says_what_happens_to_each_architecture_of_llama_cpp() -> None:
+    assert DOCS.read_text() == written(), "write it anew: python tests/support/architecture_table.py"
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
