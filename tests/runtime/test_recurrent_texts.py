@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import circumstances, open_verifier
+from anespec.runtime.drafters import Draft
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.kv.saved_prefix import read_prefix, write_prefix
@@ -86,6 +88,53 @@ def test_drafts_widths_and_reused_prefixes_leave_texts_the_same(
     assert watched.count.folded >= 4
     assert watched.count.wide and watched.count.shared
     assert reused > 200
+    plain.close()
+    drafted.close()
+
+
+class EveryOtherPass(OracleSession):
+    """Drafts that are all wrong in every second pass, beginning with the pass number `first`, else none.
+
+    `places` are those of a chunk at which a pass's first row stood, and whether it had drafts.
+    """
+
+    def __init__(self, whole: Sequence[int], known: int, first: int, chunk: int) -> None:
+        super().__init__(whole, known)
+        self.first, self.chunk = first, chunk
+        self.places: set[tuple[int, bool]] = set()
+
+    def propose(self, budget: int) -> Draft:
+        drafts = len(self.outcomes) % 2 == self.first
+        self.places.add(((self.known - 1) % self.chunk, drafts))
+        wrong = tuple(token ^ 1 for token in self.whole[self.known : self.known + budget])
+        return Draft(wrong, (0.9,) * len(wrong), "wrong") if drafts else Draft()
+
+
+def _given(session: OracleSession, tenant: str, prompt: Sequence[int]) -> OracleSession:
+    return session
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*MODELS, "mamba2 torch", "qwen35 torch", "qwen35 mlx", "lfm2 openvino"])
+def test_passes_without_drafts_follow_rejected_ones_at_every_place_of_a_chunk(
+    case: str, once: Once, tmp_path: Path
+) -> None:
+    """And the reverse: an engine that keeps a state per token shows another text here."""
+    model, backend = case.split()
+    artifact = artifact_of(once, tmp_path, model)
+    request = Request(PROMPT[:20], 140)
+    plain, drafted = open_verifier(artifact, backend, 1), open_verifier(artifact, backend, 1)
+    text = plain_text(plain, request)
+    chunk, places = artifact.manifest.chunk or 32, set[tuple[int, bool]]()
+    for first in (0, 1):
+        session = EveryOtherPass([*request.prompt, *text], len(request.prompt), first, chunk)
+        source = SourceOf(partial(_given, session))
+        engine = Engine(drafted, Proven(speculate=True, widths=(4,), reuse_prefixes=False), source)
+        assert [token.id for event in engine.generate(request) for token in event.tokens] == text
+        assert (engine.counts.accepted, session.faults) == (0, [])
+        places |= session.places
+    # A run ends with its chunk, so nothing can be drafted behind its last place.
+    assert places >= {(place, drafts) for place in range(chunk - 1) for drafts in (False, True)}
     plain.close()
     drafted.close()
 
