@@ -128,7 +128,8 @@ class Artifact:
         if type(version) is not int or version != SCHEMA_VERSION:
             raise ArtifactError(
                 f"{path}: has schema version {printable(str(version))}, but this anespec reads "
-                f"{SCHEMA_VERSION}; convert the model again"
+                f"{SCHEMA_VERSION}; convert the model again: "
+                f"`anespec convert MODEL.gguf -o {self.root} --force`"
             )
         try:
             self.manifest = Manifest.model_validate_json(text, strict=True)

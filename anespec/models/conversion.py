@@ -57,13 +57,16 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
 
 
 def conversion_notes(plan: "ConversionPlan", gguf: Path, output: Path) -> Iterator[str]:
-    """Yield notes to write before a conversion: on a context that is too long, and on the disk it takes.
+    """Yield notes to write before a conversion: on a context that is too long, on blocks that are left out,
+    and on the disk it takes.
 
-    A conversion that goes on, or that was done before, has told of the disk.
+    A conversion that goes on, or that was done before, has told of the latter two.
     """
     if plan.beyond_training:
         yield beyond_training(plan.context, plan.model.sizes.trained_context)
     if not output.exists():
+        if left_out := plan.model.facts.left_out:
+            yield f"{counted(len(left_out), 'block')} of multi-token prediction (MTP) will be left out"
         yield (
             f"{gguf.name} takes {bytes_text(plan.model.file.nbytes)} of disk, and its artifact will take "
             f"about {bytes_text(plan.estimated_bytes())} more"

@@ -64,11 +64,12 @@ class FileFacts:
 class PlanFacts:
     """The plan of a conversion: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens.
 
-    `widths` are the numbers of rows that a pass may have.
+    `widths` are the numbers of rows that a pass may have. `left_out` blocks only predict later tokens (MTP).
     """
 
     family: str
     hyperparameters: "Hyperparameters"
+    left_out: int
     tied_head: bool
     target: str
     attention: str
@@ -96,6 +97,7 @@ class PlanFacts:
         return cls(
             family=model.facts.family.title,
             hyperparameters=model.sizes,
+            left_out=len(model.facts.left_out),
             tied_head=model.tied_head,
             target=options.target.value,
             attention=plan.attention.value,

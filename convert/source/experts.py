@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from anespec.convert.families.family import Family, LayerActivation
 from anespec.convert.families.mixture import Gating, Mixture
@@ -130,10 +131,18 @@ class ExpertsReader:
     family: Family
     key: Callable[[str], str]
 
-    @property
+    @cached_property
     def experts(self) -> int:
-        """The experts of a layer, 0 for a dense model."""
-        return self.file.integer(self.key("expert_count"), 0)
+        """The experts of a layer, 0 for a dense model.
+
+        Raises:
+            GGUFError: it is 0, and the file has a router.
+        """
+        count = self.file.integer(self.key("expert_count"), 0)
+        router = next((name for name in self.file.tensors if name.endswith(f".{ROUTER}.weight")), None)
+        if not count and router is not None:
+            raise self._corrupt(f"it has the tensor {router!r}, and {self.key('expert_count')!r} is 0")
+        return count
 
     def is_mixture(self, index: int) -> bool:
         """Return whether a layer has experts; the first ones may have none."""

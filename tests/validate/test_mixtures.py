@@ -1,5 +1,6 @@
 """Mixtures of experts: the gates pass on every family, see a wrong graph, and damaged files are refused."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -237,13 +238,36 @@ def test_a_damaged_file_is_refused_in_a_sentence(name: str, tmp_path: Path) -> N
         SourceModel(file)
 
 
-def test_experts_of_other_shapes_than_the_keys_say_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(4, "has shape"), (0, "'qwen3moe.expert_count' is 0"), (100_000, "2 of 100000 experts")],
+)
+def test_another_number_of_experts_than_there_are_is_refused(count: int, words: str, tmp_path: Path) -> None:
     content = (FAMILIES / "qwen3moe.gguf").read_bytes()
     key = b"qwen3moe.expert_count"
     at = content.index(key) + len(key) + 4
     lied = tmp_path / "m.gguf"
-    lied.write_bytes(content[:at] + (4).to_bytes(4, "little") + content[at + 4 :])
-    with GGUFFile(lied) as file, pytest.raises(AnespecError, match="has shape"):
+    lied.write_bytes(content[:at] + count.to_bytes(4, "little") + content[at + 4 :])
+    with GGUFFile(lied) as file, pytest.raises(AnespecError, match=words):
+        SourceModel(file)
+
+
+@pytest.mark.parametrize("name", ["blk.1.ffn_gate_inp.weight", "blk.2.ffn_down_exps.weight"])
+def test_a_router_or_an_expert_that_is_no_number_is_refused_and_nothing_is_left(
+    name: str, tmp_path: Path
+) -> None:
+    with GGUFFile(FAMILIES / "qwen3moe.gguf") as file:
+        values = file.rows(name).reshape(file.info(name).shape).copy()
+    values.flat[7] = np.nan
+    Variant("qwen3moe", tensors={name: values}).write(tmp_path / "m.gguf")
+    with pytest.raises(AnespecError, match=f"{re.escape(name)}' holds values that are not finite"):
+        build(tmp_path / "m.gguf", tmp_path / "m.anespec", target=Target.CPU)
+    assert not (tmp_path / "m.anespec").exists()
+
+
+def test_an_mlp_beside_experts_is_refused(tmp_path: Path) -> None:
+    path = Variant("qwen3moe", tensors={"blk.0.ffn_up.weight": True}).write(tmp_path / "m.gguf")
+    with GGUFFile(path) as file, pytest.raises(AnespecError, match=r"does not use: blk\.0\.ffn_up\.weight"):
         SourceModel(file)
 
 

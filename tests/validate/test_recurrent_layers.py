@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from close_calls import CLOSE
 from converting import build
 from family_files import FAMILIES, Variant
@@ -14,13 +15,17 @@ from graphs import program_of, reloaded
 from planted import golden_of, golden_without_stack
 from slow import slow_but
 
+from anespec.cli.inspect.verb import inspect
 from anespec.convert.graph.builder import mb
 from anespec.convert.graph.recurrent import chunks, delta_net, ssd
+from anespec.convert.options import ConvertOptions
+from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes, Target, TensorSpec, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.models.conversion import conversion_notes
 from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
 from anespec.system.errors import AnespecError, GGUFError
@@ -325,4 +330,9 @@ def test_blocks_that_predict_later_tokens_are_left_out(tmp_path: Path) -> None:
     more = {"block_count": 9, "nextn_predict_layers": 1, "attention.recurrent_layers": None}
     with GGUFFile(changed(Variant("qwen35", more), tmp_path)) as file:
         facts = SourceModel(file).facts
+        plan = ConversionPlan(SourceModel(file), ConvertOptions())
+        note, _ = conversion_notes(plan, file.path, tmp_path / "m.anespec")
     assert len(facts.layers) == 8 and facts.left_out == range(8, 9)
+    assert note == "1 block of multi-token prediction (MTP) will be left out"
+    shown = CliRunner().invoke(inspect, [str(file.path)], terminal_width=200).output
+    assert "1 block of multi-token prediction (MTP)" in shown

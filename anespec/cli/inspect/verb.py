@@ -266,6 +266,8 @@ def _show(facts: dict[str, Any]) -> None:
             f"about {bytes_text(facts['artifact_bytes'])} on disk, "
             f"{bytes_text(facts['state_bytes'])} of KV state in memory",
         )
+        if blocks := facts["left_out"]:
+            table.add_row("left out", f"{counted(blocks, 'block')} of multi-token prediction (MTP)")
         if facts["beyond_training"]:
             table.add_row("note", "the context is longer than the model was trained for", style="yellow")
     for correction in facts["corrections"]:
