@@ -23,6 +23,7 @@ from anespec.models.loading import OpenedModel, open_artifact
 from anespec.system.errors import ExactnessGateError
 from anespec.validate.bench.energy import NoEnergyError
 from anespec.validate.bench.options import TextKind
+from anespec.validate.bench.suites.schema import Suite, read_suite, suite_names
 
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
@@ -193,6 +194,8 @@ def test_energy_is_shown_where_there_is_a_meter(
         (("--suite", "pld", "--drafter", "mix"), 2, "`anespec bench suites pld` prints"),
         (("--second-model", "."), 2, "--second-model needs a suite"),
         (("--suite", "pld", "--second-model", "."), 2, "--second-model has no use in the suite pld"),
+        (("--quick",), 2, "--quick needs a suite, such as --suite pld"),
+        (("--suite", "pld", "--suite", "uag"), 2, "the suite uag needs a second model that drafts"),
         (("--suite", "uag"), 2, "the suite uag needs a second model that drafts; name it with --draft DIR"),
         (("--suite", "uag", "--translate", "naive"), 2, "--translate is a matter of the suite"),
         (("--suite", "pld"), 7, "nothing of this suite can run here: json_rag, 600 tokens is left out"),
@@ -204,6 +207,39 @@ def test_what_cannot_be_run_is_told_in_a_sentence(
     outcome = run("bench", "run", trained, *options)
     assert outcome.code == code
     assert sentence in " ".join(outcome.err.split())
+
+
+@pytest.mark.slow
+def test_several_suites_have_a_page_each_and_one_json(trained: Path, tmp_path: Path) -> None:
+    suites = [each for name in ("pld", "blocks") for each in ("--suite", small(name, tmp_path))]
+    found = run("bench", "run", trained, *suites, "--quick", "-o", tmp_path / "pages", "--json")
+    assert found.code == 0, found.err
+    assert [each["identical"] for each in found.json["suites"]] == [True, True]
+    assert [each["runs"] for each in found.json["suites"]] == [1, 1]
+    pages = {path.name: Page.of(path.read_text()).text for path in (tmp_path / "pages").iterdir()}
+    assert "Prompt lookup" in pages["pld.html"]
+    assert "Passes of one row and of a block" in pages["blocks.html"]
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_a_quick_suite_is_the_same_experiment_with_less_of_each(name: str) -> None:
+    whole = read_suite(name)
+    quick = whole.quick()
+    assert (quick.runs, quick.title, quick.views) == (1, whole.title, whole.views)
+    assert [(each.kind, each.tokens, each.prompts) for each in quick.texts] == [
+        (each.kind, (min(each.tokens),), 1) for each in whole.texts
+    ]
+    for way, before in zip(quick.ways, whole.ways, strict=True):
+        assert {*way.drafts} <= {*before.drafts} and len(way.drafts) <= 2
+        assert way.drafts[:1] == before.drafts[:1] and way.drafts[-1:] == before.drafts[-1:]
+    assert quick.warm == whole.warm
+
+
+def test_a_quick_suite_keeps_what_its_warm_memory_is_measured_with() -> None:
+    ways = ({"name": "mod", "drafts": [2, 5, 8]},)
+    given = {"title": "t", "about": "a", "output_tokens": 8, "views": ["speed"], "ways": ways}
+    given |= {"conversations": [{"name": "c", "tokens": 9, "turns": 2}], "warm": {"way": "mod", "drafts": 5}}
+    assert Suite(**given).quick().ways[0].drafts == (2, 5, 8)
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import click
 from rich.table import Table
 
 from anespec.cli.bench.opening import open_energy, open_source_to_measure, open_to_measure
-from anespec.cli.bench.suite import measure_suite, show_suite
-from anespec.cli.console import json_option, out, result_as_json, timed_progress, watcher
+from anespec.cli.bench.suite import measure_suite, read_suites, show_suite
+from anespec.cli.console import json_option, notes, out, result_as_json, timed_progress, watcher
 from anespec.cli.option_flags import flags_of, read_flags
 from anespec.models.loading import costs_here
 from anespec.models.model_path import ModelPath
@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 @click.argument("artifact", metavar="DIR", type=ModelPath())
 @flags_of(BenchOptions, without=("verify", "queue", "draft_memory", "chat_template"))
 @click.option(
+    "suites",
     "--suite",
+    multiple=True,
     metavar="NAME|FILE.toml",
     help="Run a published experiment, or one of your own: blocks, ngram, pld, uag (see `anespec bench "
-    "suites`), or a file.",
+    "suites`), all, or a file. May be given several times.",
 )
+@click.option("--quick", is_flag=True, help="With --suite: a first look, in minutes.")
 @click.option(
     "--second-model",
     metavar="DIR",
@@ -49,7 +52,8 @@ if TYPE_CHECKING:
 @json_option
 def run(
     artifact: Path,
-    suite: str | None,
+    suites: tuple[str, ...],
+    quick: bool,
     second_model: Path | None,
     output: Path | None,
     as_json: bool,
@@ -63,46 +67,82 @@ def run(
     pass, in turns. Every text with speculation is compared with every one without, token by token; if one
     differs, the command names the place and fails with exit code 13.
 
-    With --suite, the prompts and the ways of drafting are those of a published experiment.
+    With --suite, the prompts and the ways of drafting are those of a published experiment. With several
+    suites, -o names a folder that gets a page for each.
 
     \b
     Example:
       anespec bench run model.anespec
       anespec bench run model.anespec --classes code,edit -o bench.html
       anespec bench run model.anespec --suite pld -o pld.html
+      anespec bench run model.anespec --suite all --quick -o pages
     """
     from anespec.validate.bench.report import BenchReport
 
     options = read_flags(BenchOptions, chosen)
-    if output is not None:
-        require_writable(output)
-    if suite is None and second_model is not None:
+    if not suites and second_model is not None:
         raise UsageError("--second-model needs a suite that compares two models, such as --suite ngram")
-    report: BenchReport | SuiteReport
+    if not suites and quick:
+        raise UsageError("--quick needs a suite, such as --suite pld")
+    asked = read_suites(suites, second_model, options, quick)
+    pages = _pages(output, tuple(asked) or ("",))
+    reports: dict[str, BenchReport | SuiteReport] = {}
     try:
-        if suite is None:
-            report = _measured(artifact, options, as_json)
-        else:
-            report = measure_suite(artifact, suite, second_model, options, as_json)
+        if not suites:
+            reports[""] = _measured(artifact, options, as_json)
+        for name, suite in asked.items():
+            try:
+                reports[name] = measure_suite(artifact, name, suite, second_model, options, as_json)
+            except RequestError as error:
+                if name == tuple(asked)[-1] and not reports:
+                    raise
+                notes().print(f"note: {name} is left out: {error}")
     except KeyboardInterrupt:
         raise Interrupted("interrupted; the measurements were not saved") from None
-    if output is not None:
+    for name, path in pages.items():
         try:
-            write_atomically(output, _page(report))
+            if name in reports:
+                write_atomically(path, _page(reports[name]))
         except OSError as error:
-            raise StorageError(f"{output}: cannot be written ({error.strerror})") from error
-    with result_as_json(report.facts(), shown=as_json):
+            raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
+    facts = [report.facts() for report in reports.values()]
+    with result_as_json({"suites": facts} if len(asked) > 1 else facts[0], shown=as_json):
         if not as_json:
-            _show(report) if isinstance(report, BenchReport) else show_suite(report)
+            for report in reports.values():
+                _show(report) if isinstance(report, BenchReport) else show_suite(report)
             if output is not None:
                 out().print(f"\nThe plots are in {output}.")
-        if report.differences:
+        for report in reports.values():
+            if not report.differences:
+                continue
             more = len(report.differences) - 1
             others = f", and {counted(more, 'other pair differs', 'other pairs differ')}" if more else ""
             raise ExactnessGateError(
                 f"speculation changed the text: {report.differences[0]}{others}; run the exactness gate with "
                 "`anespec validate --exactness`, and do not speculate here"
             )
+
+
+def _pages(output: Path | None, suites: tuple[str, ...]) -> dict[str, Path]:
+    """Return the page of each suite: `output`, or files of that folder if there are several.
+
+    Raises:
+        UsageError: two reports would have the same page.
+        StorageError: they cannot be written.
+    """
+    if output is None:
+        return {}
+    if len(suites) < 2:
+        require_writable(output)
+        return dict.fromkeys(suites, output)
+    pages = {name: output / f"{Path(name).stem}.html" for name in suites}
+    if len({*pages.values()}) < len(pages):
+        raise UsageError("-o writes a page by each suite's name, and two have the same; rename a file")
+    try:
+        output.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{output}: cannot be made a folder ({error.strerror})") from error
+    return pages
 
 
 def _page(report: "BenchReport | SuiteReport") -> str:

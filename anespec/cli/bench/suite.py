@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 
 from anespec.cli.bench.opening import open_energy, open_source_to_measure, open_to_measure
-from anespec.cli.console import out, timed_progress, watcher
+from anespec.cli.console import notes, out, timed_progress, watcher
 from anespec.models.loading import OpenedModel, costs_here
 from anespec.models.vocabularies import read_tokenizer
 from anespec.runtime.options import MODEL_DRAFTER
@@ -34,24 +34,51 @@ SET_BY_SUITES = (
 """The options of `bench run` that a suite decides."""
 
 
-def measure_suite(
-    artifact: Path, name: str, second_model: Path | None, options: "BenchOptions", quiet: bool
-) -> "SuiteReport":
-    """Run a suite on an artifact.
+ALL = "all"
+"""The name of all suites of the package together; one that needs a second model is left out without it."""
+
+
+def read_suites(
+    names: Sequence[str], second_model: Path | None, options: "BenchOptions", quick: bool
+) -> "dict[str, Suite]":
+    """Read suites and check the options for all of them, before anything is opened.
 
     Raises:
-        UsageError: options contradict the suite.
-        RequestError: the suite is not valid, or nothing of it can run here.
+        UsageError: options contradict a suite.
+        RequestError: a suite is not valid.
+    """
+    from anespec.validate.bench.suites.schema import read_suite, suite_names
+
+    wanted = dict.fromkeys(each for name in names for each in (suite_names() if name == ALL else (name,)))
+    suites = {}
+    for name in wanted:
+        suite = read_suite(name)
+        if ALL in names and name not in names and options.draft is None and _needs_draft_model(suite):
+            notes().print(f"note: {name} needs a second model that drafts (--draft), and is left out")
+            continue
+        used = second_model if len(wanted) == 1 or suite.warm is not None else None
+        _require_agreement(name, suite, used, options)
+        if "runs" in options.model_fields_set:
+            suite = suite.with_changes(runs=options.runs)
+        suites[name] = suite.quick() if quick else suite
+    return suites
+
+
+def measure_suite(
+    artifact: Path, name: str, suite: "Suite", second_model: Path | None, options: "BenchOptions", quiet: bool
+) -> "SuiteReport":
+    """Run a suite on an artifact; `second_model` is used if the suite compares two.
+
+    Raises:
+        RequestError: nothing of the suite can run here.
     """
     from anespec.system.machine import Surroundings
     from anespec.validate.bench.suites.experiment import whole_texts
     from anespec.validate.bench.suites.report import SuiteReport
-    from anespec.validate.bench.suites.schema import View, read_suite
+    from anespec.validate.bench.suites.schema import View
 
-    suite = read_suite(name)
-    _require_agreement(name, suite, second_model, options)
-    if "runs" in options.model_fields_set:
-        suite = suite.with_changes(runs=options.runs)
+    if suite.warm is None:
+        second_model = None
     surroundings, began = Surroundings.here(), time.monotonic()
     with ExitStack() as stack:
         meter, energy = open_energy(stack)
@@ -103,13 +130,17 @@ def _require_agreement(name: str, suite: "Suite", second_model: Path | None, opt
         )
     if second_model is not None and suite.warm is None:
         raise UsageError(f"--second-model has no use in the suite {name}, which says nothing of [warm]")
-    if options.draft is None and all(ways.draft_model for ways in suite.ways):
+    if options.draft is None and _needs_draft_model(suite):
         raise UsageError(
             f"the suite {name} needs a second model that drafts; name it with --draft DIR or --draft "
             "model.gguf"
         )
     for ways in suite.ways:
         _options_of(ways, options)
+
+
+def _needs_draft_model(suite: "Suite") -> bool:
+    return all(ways.draft_model for ways in suite.ways)
 
 
 def _options_of(ways: "Ways", options: "BenchOptions") -> "BenchOptions":

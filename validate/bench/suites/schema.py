@@ -138,6 +138,25 @@ class Suite(Options):
                 )
         return self
 
+    def quick(self) -> Self:
+        """Return it for a first look: one run of the shortest prompts, with the fewest and most drafts."""
+        kept = {self.warm.way: self.warm.drafts} if self.warm is not None else {}
+
+        def ends(way: Ways) -> Ways:
+            drafts = {*way.drafts[:1], *way.drafts[-1:], *([kept[way.name]] if way.name in kept else [])}
+            return way.with_changes(drafts=tuple(sorted(drafts)))
+
+        return self.with_changes(
+            runs=1,
+            output_tokens=min(self.output_tokens, QUICK_OUTPUT_TOKENS),
+            texts=tuple(each.with_changes(tokens=(min(each.tokens),), prompts=1) for each in self.texts),
+            conversations=self.conversations[:1],
+            ways=tuple(map(ends, self.ways)),
+        )
+
+
+QUICK_OUTPUT_TOKENS = 48
+
 
 def suite_names() -> tuple[str, ...]:
     """Return the names of the suites of this package."""
