@@ -44,7 +44,8 @@ class ArtifactLoader:
     def find(self, source: ModelSource) -> Found:
         """Return the artifact of a source; a GGUF is converted first if it was not yet.
 
-        A second model that drafts is prepared, too, and its memory and files count as the model's.
+        A second model that drafts is prepared, too, and its memory counts as the model's. Its files do not:
+        what is written into them may spoil drafts, and no text.
         """
         from anespec.manifests.store import Artifact
         from anespec.runtime.backends import resolve_backend
@@ -71,7 +72,6 @@ class ArtifactLoader:
             second = Artifact(draft)
             backend = resolve_backend(wanted.draft_backend or wanted.backend, second.manifest.target)
             memory += memory_of(second.manifest, backend)
-            paths += _paths(second)
         try:
             files = FileMarks.below(paths)
         except OSError as error:

@@ -83,6 +83,10 @@ class Continuation:
         return found == token.id
 
 
+MAX_FAILURES = 3
+"""Failed passes in a row after which a model drafts no more."""
+
+
 class Continuing:
     """A thread that continues texts with a model. Safe for use from several threads."""
 
@@ -98,6 +102,7 @@ class Continuing:
         self._recent: deque[float] = deque(maxlen=RECENT_PASSES)
         self._least = 0.0
         self._closing = False
+        self._failures = 0
         self._thread = threading.Thread(target=self._run, name="anespec draft model", daemon=True)
         self._thread.start()
 
@@ -186,6 +191,9 @@ class Continuing:
         """Queue what is missing of a continuation."""
         if continuation.is_over:
             return
+        if self._failures >= MAX_FAILURES:
+            self._end(continuation, "the second model cannot be run")
+            return
         request = Request(
             prompt=(*continuation.text, *continuation.tokens),
             max_tokens=continuation.most - len(continuation.tokens),
@@ -213,9 +221,12 @@ class Continuing:
         began = self._clock()
         try:
             events = self._engine.step()
+            self._failures = 0
         except Exception as error:
-            _log.warning("the draft model could not be run: %r", error)
-            events = self._engine.abandon(repr(error))
+            self._failures += 1
+            if self._failures == MAX_FAILURES:
+                _log.warning("the second model cannot be run, and drafts no more: %s", error)
+            events = self._engine.abandon(str(error))
         took = self._clock() - began
         with self._changed:
             if any(event.tokens for event in events):

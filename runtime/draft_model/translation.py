@@ -195,10 +195,17 @@ class SharedTokens:
         """Compare the vocabularies, which takes a moment for large ones."""
         self.target = target
         self.draft = draft
-        ids = {_name(draft, id): id for id in reversed(range(draft.vocabulary_size))}
-        names = (_name(target, id) for id in range(target.vocabulary_size))
-        self.draft_id = {id: ids[name] for id, name in enumerate(names) if name[0] and name in ids}
-        self.target_id = {own: id for id, own in reversed(self.draft_id.items())}
+        ids = {(_name(draft, id), draft.is_byte(id)): id for id in reversed(range(draft.vocabulary_size))}
+        # A letter and the byte that it consists of may both be tokens; like stands for like where it can.
+        alike, other = dict[int, int](), dict[int, int]()
+        for id in range(target.vocabulary_size):
+            name, is_byte = _name(target, id), target.is_byte(id)
+            if (own := ids.get((name, is_byte))) is not None and name[0]:
+                alike[id] = own
+            elif (own := ids.get((name, not is_byte))) is not None and name[0]:
+                other[id] = own
+        self.draft_id = {**other, **alike}
+        self.target_id = {own: id for found in (other, alike) for id, own in reversed(found.items())}
 
     @cached_property
     def allowed(self) -> frozenset[int]:

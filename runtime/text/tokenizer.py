@@ -243,6 +243,10 @@ class Tokenizer:
         """
         return self.piece(id, skip_special=True)
 
+    def is_byte(self, id: int) -> bool:
+        """Return whether a token stands for a byte of text that has no token of its own (SentencePiece)."""
+        return self._vocabulary.kinds[id] is TokenKind.BYTE
+
     def piece(self, id: int, *, skip_special: bool) -> bytes:
         """Return the bytes of a token; without `skip_special`, control and unknown tokens have their names.
 

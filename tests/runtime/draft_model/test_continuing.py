@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from patience import PATIENCE
 from toy import GLOBAL, ToyVerifier, prompt_rows, sequential_text, side_by_side, toy_shape
 
-from anespec.runtime.draft_model.continuing import Continuation, Continuing
+from anespec.runtime.draft_model.continuing import MAX_FAILURES, Continuation, Continuing
 from anespec.runtime.passes import KVCacheGroupShape, PassPlan, VerifierShape
 from anespec.runtime.sampling import SamplingParameters
 
@@ -191,6 +191,25 @@ def test_a_failing_model_ends_continuations_and_can_go_on() -> None:
         after = Continuation((1, 2, 3), 2)
         continued(model, after)
         assert after.tokens == likeliest(verifier.shape, (1, 2, 3), 2)
+
+
+def test_a_model_that_fails_again_and_again_is_no_longer_asked(caplog: pytest.LogCaptureFixture) -> None:
+    verifier = ToyVerifier(SHAPES["full attention"])
+    asked: list[PassPlan] = []
+
+    def forward(plan: PassPlan) -> object:
+        asked.append(plan)
+        raise RuntimeError("the device is gone")
+
+    verifier.forward = forward  # type: ignore[method-assign, assignment]
+    with continuing(verifier) as model:
+        failed = [Continuation((1, 2, 3), 2) for _ in range(8)]
+        for each in failed:
+            continued(model, each)
+    assert all(each.is_over and each.error and not each.tokens for each in failed)
+    assert len(asked) == MAX_FAILURES
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the second model cannot be run, and drafts no more: the device is gone"]
 
 
 def test_nothing_is_computed_after_closing() -> None:

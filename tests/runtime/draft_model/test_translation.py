@@ -216,6 +216,20 @@ def shared_tokens(target: str, draft: str) -> SharedTokens:
     return SharedTokens(vocabulary(target), vocabulary(draft))
 
 
+def test_letters_are_shared_as_letters_and_bytes_as_bytes() -> None:
+    """A SentencePiece vocabulary has both for every character of ASCII."""
+    spm = vocabulary("llama-spm")
+    shared = shared_tokens("llama-spm", "llama-spm")
+    both = [id for id in range(spm.vocabulary_size) if spm.is_byte(id)]
+    assert len(both) == 256
+    assert all(spm.is_byte(own) == spm.is_byte(id) for id, own in shared.draft_id.items())
+    letters = spm.encode("a,e.", add_special=False, continues=True)
+    assert not any(map(spm.is_byte, letters))
+    assert [shared.draft_id[id] for id in letters] == [shared.target_id[id] for id in letters] == letters
+    other = shared_tokens("llama-spm", "gpt-2")
+    assert all(not spm.is_byte(other.target_id[other.draft_id[id]]) for id in letters)
+
+
 def test_vocabularies_are_compared_as_far_as_both_reach() -> None:
     qwen, gpt = vocabulary("qwen2"), vocabulary("gpt-2")
     assert share_ids(qwen, qwen)
