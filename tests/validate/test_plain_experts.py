@@ -169,7 +169,7 @@ LIES = {
     "a narrower expert": ("expert_feed_forward_length", 40, "has shape"),
     "a narrower shared expert": ("expert_shared_feed_forward_length", 48, "has shape"),
     "fewer experts": ("expert_count", 4, "has shape"),
-    "no experts": ("expert_count", 0, "blk.1.ffn_up.weight"),
+    "no experts": ("expert_count", 0, "'nemotron_h_moe.expert_count' is 0"),
     "a narrower latent": ("moe_latent_size", 16, "has shape"),
     "a latent that is too wide": ("moe_latent_size", 1 << 30, "read 1073741824 channels"),
 }
