@@ -64,7 +64,8 @@ class FileFacts:
 class PlanFacts:
     """The plan of a conversion: sizes in bytes, `topology` in layers per shard, `head_shards` in tokens.
 
-    `widths` are the numbers of rows that a pass may have. `left_out` blocks only predict later tokens (MTP).
+    `widths` are the numbers of rows that a pass may have. `left_out` is the number of blocks for
+    multi-token prediction (MTP), which are not converted.
     """
 
     family: str

@@ -44,8 +44,8 @@ class ArtifactLoader:
     def find(self, source: ModelSource) -> Found:
         """Return the artifact of a source; a GGUF is converted first if it was not yet.
 
-        A second model that drafts is prepared, too, and its memory counts as the model's. Its files do not:
-        what is written into them may spoil drafts, and no text.
+        A second model that drafts is prepared, too, and its memory counts as the model's. Its files are not
+        watched, since damage to them makes drafts wrong and changes no text.
         """
         from anespec.manifests.store import Artifact
         from anespec.runtime.backends import resolve_backend

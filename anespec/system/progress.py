@@ -22,7 +22,7 @@ StepReport = Callable[[str], None]
 
 
 def idle() -> None:
-    """Do nothing, where a function may be called meanwhile."""
+    """Do nothing: the default of a callback."""
 
 
 def in_steps(progress: Progress, steps: int) -> StepReport:

@@ -139,9 +139,10 @@ class ExpertsReader:
             GGUFError: it is 0, and the file has a router.
         """
         count = self.file.integer(self.key("expert_count"), 0)
-        router = next((name for name in self.file.tensors if name.endswith(f".{ROUTER}.weight")), None)
-        if not count and router is not None:
-            raise self._corrupt(f"it has the tensor {router!r}, and {self.key('expert_count')!r} is 0")
+        if not count:
+            for name in self.file.tensors:
+                if name.endswith(f".{ROUTER}.weight"):
+                    raise self._corrupt(f"it has the tensor {name!r}, and {self.key('expert_count')!r} is 0")
         return count
 
     def is_mixture(self, index: int) -> bool:

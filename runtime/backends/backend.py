@@ -64,7 +64,7 @@ class Backend(Protocol):
         ...
 
     def open(self, artifact: Artifact, threads: int, compiling: Callable[[], None] = idle) -> Verifier:
-        """Load all shards. Call `compiling` when the library works on them, so other Python code may run.
+        """Load all shards. Call `compiling` once the library compiles them, which needs no GIL.
 
         Raises:
             ArtifactError: a shard is missing or damaged, has an operation that the backend lacks, or differs

@@ -195,15 +195,17 @@ class SharedTokens:
         """Compare the vocabularies, which takes a moment for large ones."""
         self.target = target
         self.draft = draft
-        ids = {(_name(draft, id), draft.is_byte(id)): id for id in reversed(range(draft.vocabulary_size))}
-        # A letter and the byte that it consists of may both be tokens; like stands for like where it can.
-        alike, other = dict[int, int](), dict[int, int]()
-        for id in range(target.vocabulary_size):
-            name, is_byte = _name(target, id), target.is_byte(id)
-            if (own := ids.get((name, is_byte))) is not None and name[0]:
-                alike[id] = own
-            elif (own := ids.get((name, not is_byte))) is not None and name[0]:
-                other[id] = own
+        # A letter and the byte that it consists of may both be tokens. Letters are matched with letters and
+        # bytes with bytes; only what has no such match is matched with the other kind.
+        drafts = [(_name(draft, id), draft.is_byte(id)) for id in range(draft.vocabulary_size)]
+        ids = {token: id for id, token in reversed([*enumerate(drafts)]) if token[0][0]}
+        targets = [(_name(target, id), target.is_byte(id)) for id in range(target.vocabulary_size)]
+        alike = {id: ids[token] for id, token in enumerate(targets) if token in ids}
+        other = {
+            id: ids[name, not is_byte]
+            for id, (name, is_byte) in enumerate(targets)
+            if id not in alike and (name, not is_byte) in ids
+        }
         self.draft_id = {**other, **alike}
         self.target_id = {own: id for found in (other, alike) for id, own in reversed(found.items())}
 

@@ -6,12 +6,12 @@ Run it to write the table anew: `python tests/support/architecture_table.py`.
 from pathlib import Path
 
 from gguf.constants import MODEL_ARCH_NAMES
+from page_table import with_table
 
 from anespec.convert.families import FAMILIES
 from anespec.convert.families.refused import REFUSED
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
-BEGIN, END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
 
 NEWER = frozenset(
     {
@@ -39,8 +39,7 @@ def table() -> str:
 
 def written() -> str:
     """The page with the table as it should be."""
-    before, _, rest = DOCS.read_text().partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
+    return with_table(DOCS, "architectures", table())
 
 
 if __name__ == "__main__":

@@ -109,6 +109,14 @@ class Variant:
         return drawn
 
 
+def with_number(path: Path, key: str, value: int) -> Path:
+    """Replace the uint32 under a key of a GGUF in place, so that the key contradicts the tensors."""
+    content = path.read_bytes()
+    at = content.index(key.encode()) + len(key) + 4
+    path.write_bytes(content[:at] + value.to_bytes(4, "little") + content[at + 4 :])
+    return path
+
+
 @dataclass(frozen=True)
 class _Base:
     """What a variant takes from a file: metadata, and the roles of its tensors."""

@@ -6,11 +6,12 @@ Run it to write the table anew: `python tests/support/field_table.py`.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from page_table import with_table
+
 from anespec.runtime.server.endpoints import ENDPOINTS
 from anespec.runtime.server.meaning import MEANINGS, MeantBody
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
-BEGIN, END = "<!-- fields: begin -->", "<!-- fields: end -->"
 
 WITHOUT_EFFECT = (
     *("user", "metadata", "store", "service_tier", "safety_identifier", "moderation", "access_programs"),
@@ -71,10 +72,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def written() -> str:
     """The page with the table as it should be."""
-    page = DOCS.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return with_table(DOCS, "fields", table())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Mixtures of experts: the gates pass on every family, see a wrong graph, and damaged files are refused."""
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from both_gates import require_gates
 from converting import build, build_once
-from family_files import FAMILIES, Variant
+from family_files import FAMILIES, Variant, with_number
 from once import Once
 from planted import golden_of, is_red
 from slow import slow_but
@@ -243,11 +244,8 @@ def test_a_damaged_file_is_refused_in_a_sentence(name: str, tmp_path: Path) -> N
     [(4, "has shape"), (0, "'qwen3moe.expert_count' is 0"), (100_000, "2 of 100000 experts")],
 )
 def test_another_number_of_experts_than_there_are_is_refused(count: int, words: str, tmp_path: Path) -> None:
-    content = (FAMILIES / "qwen3moe.gguf").read_bytes()
-    key = b"qwen3moe.expert_count"
-    at = content.index(key) + len(key) + 4
-    lied = tmp_path / "m.gguf"
-    lied.write_bytes(content[:at] + count.to_bytes(4, "little") + content[at + 4 :])
+    copied = Path(shutil.copy(FAMILIES / "qwen3moe.gguf", tmp_path / "m.gguf"))
+    lied = with_number(copied, "qwen3moe.expert_count", count)
     with GGUFFile(lied) as file, pytest.raises(AnespecError, match=words):
         SourceModel(file)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from both_gates import require_gates
 from converting import build
-from family_files import FAMILIES, Variant
+from family_files import FAMILIES, Variant, with_number
 from family_variants import CASES
 from planted import golden_of, is_red
 from slow import slow_but
@@ -178,9 +178,6 @@ LIES = {
 @pytest.mark.parametrize("name", LIES)
 def test_experts_of_other_shapes_than_the_keys_say_are_refused(name: str, tmp_path: Path) -> None:
     key, value, words = LIES[name]
-    lied = LATENT.write(tmp_path / "m.gguf")
-    content, written = lied.read_bytes(), f"{BASE}.{key}".encode()
-    at = content.index(written) + len(written) + 4
-    lied.write_bytes(content[:at] + value.to_bytes(4, "little") + content[at + 4 :])
+    lied = with_number(LATENT.write(tmp_path / "m.gguf"), f"{BASE}.{key}", value)
     with GGUFFile(lied) as file, pytest.raises(AnespecError, match=words):
         SourceModel(file)

@@ -329,8 +329,8 @@ def test_blocks_that_predict_later_tokens_are_left_out(tmp_path: Path) -> None:
     """A file of nine blocks whose last only predicts is one of eight layers."""
     more = {"block_count": 9, "nextn_predict_layers": 1, "attention.recurrent_layers": None}
     with GGUFFile(changed(Variant("qwen35", more), tmp_path)) as file:
-        facts = SourceModel(file).facts
         plan = ConversionPlan(SourceModel(file), ConvertOptions())
+        facts = plan.model.facts
         note, _ = conversion_notes(plan, file.path, tmp_path / "m.anespec")
     assert len(facts.layers) == 8 and facts.left_out == range(8, 9)
     assert note == "1 block of multi-token prediction (MTP) will be left out"

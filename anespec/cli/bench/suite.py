@@ -35,7 +35,7 @@ SET_BY_SUITES = (
 
 
 ALL = "all"
-"""The name of all suites of the package together; one that needs a second model is left out without it."""
+"""The value of --suite for all suites of the package; without --draft, those that need it are left out."""
 
 
 def read_suites(

@@ -27,6 +27,10 @@ WAY_OPTIONS = (
 """The options that may differ from way to way; all others belong to the command."""
 
 
+QUICK_OUTPUT_TOKENS = 48
+"""The most tokens of an answer in the quick form of a suite."""
+
+
 class View(StrEnum):
     """A table or plot that a suite ends in (see views.py)."""
 
@@ -139,7 +143,7 @@ class Suite(Options):
         return self
 
     def quick(self) -> Self:
-        """Return it for a first look: one run of the shortest prompts, with the fewest and most drafts."""
+        """Return the quick form: one run, the shortest prompts, the fewest and the most drafts."""
         kept = {self.warm.way: self.warm.drafts} if self.warm is not None else {}
 
         def ends(way: Ways) -> Ways:
@@ -153,9 +157,6 @@ class Suite(Options):
             conversations=self.conversations[:1],
             ways=tuple(map(ends, self.ways)),
         )
-
-
-QUICK_OUTPUT_TOKENS = 48
 
 
 def suite_names() -> tuple[str, ...]:

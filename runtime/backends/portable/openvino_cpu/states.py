@@ -24,7 +24,7 @@ class States:
         self._beyond = {name: np.zeros(shape, np.float16) for name, shape in shapes.items()}
         self._spans = dict.fromkeys(shapes, 0)
         self._ends = dict.fromkeys(shapes, 0)
-        """Slots that were written beyond a span end here; the pages after it need not even be read."""
+        """By state, the end of the slots ever written outside its variable; later ones are zeros."""
 
     def stretch(self, name: str, span: int) -> None:
         """Make a state's variable hold its first `span` slots; costs a copy if it held another number."""
@@ -58,8 +58,8 @@ class States:
         OpenVINO returns a view of the variable's memory, so writing to it is enough. If it ever returns a
         copy, the whole variable is written back.
         """
-        inside = max(0, min(self._spans[name], first + value.shape[2]) - first)
         end = first + value.shape[2]
+        inside = max(0, min(self._spans[name], end) - first)
         if inside < value.shape[2]:
             self._beyond[name][:, :, first + inside : end] = value[:, :, inside:]
             self._ends[name] = max(self._ends[name], end)
