@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anespec.models.loading import open_artifact
 from anespec.models.presets import NO_PRESET, Preset
 from anespec.results import Completion
-from anespec.runtime.options import GenerationOptions, LoadOptions
+from anespec.runtime.options import GenerationOptions, LoadOptions, WhenGates
 from anespec.runtime.text.conversation import SYSTEM_ROLES, ChatPrompt, Conversation, read_conversation
 from anespec.served import GREEDY, ServedArtifact
 from anespec.system.errors import RequestError
@@ -236,7 +236,9 @@ def load_model(
     """
     from anespec.models.model_path import model_name
 
-    opened = open_artifact(path, options, watch, name)
+    no_verdict_comes = not beside and options.when_gates is not WhenGates.NOW
+    runs_one = no_verdict_comes and not options.allow_inexact
+    opened = open_artifact(path, options, watch, name, runs_one=runs_one)
     model = Model(opened, options, memories, preset, checks, watch)
     model.name = name or model_name(path)
     try:

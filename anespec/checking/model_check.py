@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,9 @@ def check_asked(opened: OpenedModel, options: "LoadOptions") -> "CheckAsked | No
     from anespec.validate.check_parts import CheckAsked, missing_parts
 
     artifact, here = opened.artifact, opened.here
-    parts = missing_parts(artifact, here, opened.verifier.shape)
+    # The verifier may hold fewer sequences than the verdicts are about.
+    shape = replace(opened.verifier.shape, sequences=here.sequences or artifact.manifest.sequences)
+    parts = missing_parts(artifact, here, shape)
     if not parts:
         return None
     return CheckAsked(

@@ -48,11 +48,13 @@ def open_artifact(
     watch: ProgressCallbacks,
     name: str | None = None,
     usual_sequences: int = 1,
+    runs_one: bool = False,
 ) -> OpenedModel:
     """Open an artifact, or a GGUF, which is converted first if the cache does not have it.
 
     `name` is the name to show, None for the path. Unless the options say how many sequences run at a time,
-    `usual_sequences` of a cached model do.
+    `usual_sequences` of a cached model do. With `runs_one` a single one is loaded of an artifact whose
+    exactness has no verdict: then a request runs alone, and its passes attend to all slots that are loaded.
 
     Raises:
         ArtifactError: the artifact is missing, damaged or of another version.
@@ -84,15 +86,17 @@ def open_artifact(
     if known is not None and known.is_long:
         watch.note(f"starting on {backend} takes {duration_text(known.expected.seconds)}: {known}")
     began = time.monotonic()
+    loaded = artifact
+    if runs_one and wanted.sequences is None and _runs_one_at_a_time(artifact, here):
+        loaded = Artifact(root, artifact.hashes, 1)
     with watch.steps(f"loading {name or path}") as report:
-        report("vocabulary")
         tokens, compiling = artifact.tokens_path(), threading.Event()
         # Libraries compile shards without the GIL, so Python does the rest meanwhile, but not before.
         with ThreadPoolExecutor(1) as aside:
             rest = aside.submit(_load_the_rest, compiling, tokens, options)
             report(f"shards, on {backend}")
             try:
-                verifier = open_verifier(artifact, backend, options.threads, options.workers, compiling.set)
+                verifier = open_verifier(loaded, backend, options.threads, options.workers, compiling.set)
             finally:
                 compiling.set()
         try:
@@ -106,6 +110,12 @@ def open_artifact(
     if known is None and started is not None and started.is_long:
         watch.note(f"{started}; `anespec doctor {root}` shows it again")
     return OpenedModel(artifact, tokenizer, verifier, here, began, suggested)
+
+
+def _runs_one_at_a_time(artifact: "Artifact", here: "RunEnvironment") -> bool:
+    from anespec.validate.kept import kept_exactness
+
+    return artifact.manifest.sequences > 1 and kept_exactness(artifact, here, "quick") is None
 
 
 def _load_the_rest(

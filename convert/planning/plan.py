@@ -306,6 +306,7 @@ class ConversionPlan:
             kv_layers=tuple(
                 min((mixer.kv_layer for mixer in layer.mixers), default=layer.index) for layer in layers
             ),
+            mixtures=frozenset(layer.index for layer in layers if isinstance(layer.mlp, MixtureFacts)),
         )
 
     @property

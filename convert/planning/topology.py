@@ -98,7 +98,7 @@ class StackSizes:
 
     A kind is a label such as `sliding`; layers of one kind have the same graph. `kv_layers` has, for each
     layer, the layer to whose K/V it attends; empty means its own. A state is in one shard, so both layers
-    must be in the same shard.
+    must be in the same shard. `mixtures` are the layers that choose experts.
     """
 
     layer_bytes: tuple[int, ...]
@@ -106,6 +106,7 @@ class StackSizes:
     vocabulary: int
     head_bytes: int
     kv_layers: tuple[int, ...] = ()
+    mixtures: frozenset[int] = frozenset()
 
     @property
     def joined(self) -> frozenset[int]:
@@ -200,9 +201,10 @@ def plan_topology(
         limits = SHARD_LIMITS[target]
         if shard_bytes is not None:
             limits = replace(limits, planned_bytes=shard_bytes, reason="as --shard-bytes says")
-        counts = group_layers(stack.layer_bytes, stack.kinds, limits, stack.joined)
+        last = stack.mixtures if limits.mixtures_end_shards else frozenset()
+        counts = group_layers(stack.layer_bytes, stack.kinds, limits, stack.joined, last)
         origin = Origin.PLANNED
-        reasons = _planning_reasons(stack, counts, limits)
+        reasons = _planning_reasons(stack, counts, limits, last)
     if split := sorted(set(accumulate(counts)) & stack.joined):
         raise RequestError(
             f"a shard of {'+'.join(map(str, counts))} layers ends before layer {split[0]}, which attends to "
@@ -263,10 +265,12 @@ def group_layers(
     kinds: Sequence[str],
     limits: ShardLimits,
     joined: frozenset[int] = frozenset(),
+    last: frozenset[int] = frozenset(),
 ) -> tuple[int, ...]:
     """Return the layers per shard, in order. A shard is a single layer, or fits the target's limit.
 
-    No shard ends before a layer in `joined`, even if it exceeds the limit.
+    No shard ends before a layer in `joined`, even if it exceeds the limit. Every layer in `last` ends its
+    shard, unless the next is joined to it.
 
     Groupings are ranked by these criteria, in this order: the fewest shards that are too small, the fewest
     shards, the fewest that end within a repeating pattern of kinds, the most even sizes.
@@ -285,7 +289,8 @@ def group_layers(
             size += layer_bytes[start]
             if start in joined:
                 continue
-            if size > limits.planned_bytes and chosen[0] >= 0:
+            too_large = size > limits.planned_bytes or (start in last and start < end - 1)
+            if too_large and chosen[0] >= 0:
                 break
             cost = best[start][0] + size * size + (small_cost if size < limits.smallest else 0)
             # Of equal costs the smallest last shard is kept, so that larger shards come first.
@@ -328,12 +333,19 @@ def _repetitions(kinds: Sequence[str], place: int, length: int) -> int:
     return count
 
 
-def _planning_reasons(stack: StackSizes, counts: Sequence[int], limits: ShardLimits) -> list[str]:
+def _planning_reasons(
+    stack: StackSizes, counts: Sequence[int], limits: ShardLimits, last: frozenset[int]
+) -> list[str]:
     reasons = [f"Shards are filled up to {bytes_text(limits.planned_bytes)}, {limits.reason}."]
     layers, total = counted(len(stack.layer_bytes), "layer"), bytes_text(sum(stack.layer_bytes))
     reasons.append(f"{layers}, {total} together, need {counted(len(counts), 'shard')}, filled evenly.")
     ends = pattern_ends(stack.kinds)
-    if len(set(stack.kinds)) > 1:
+    if last:
+        reasons.append(
+            "A layer that chooses experts ends its shard, since the golden gate judges layers after it less "
+            "sharply."
+        )
+    elif len(set(stack.kinds)) > 1:
         inside = [end for end in accumulate(counts) if end not in ends and end < len(stack.kinds)]
         reasons.append(
             "Every shard ends at the end of a repeating pattern of layer kinds."

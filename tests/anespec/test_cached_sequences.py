@@ -9,14 +9,19 @@ from tiny_model import TinyModel, write_gguf
 
 import anespec
 from anespec.checking.asked_gates import Question
+from anespec.checking.model_check import check_asked
 from anespec.checking.validation import ALONE, _asking
 from anespec.manifests.schema import Target
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import ExactnessFile
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.model import Model, load_model
 from anespec.models.cache import ModelCache, resolve_artifact, sequences_to_run
+from anespec.models.loading import open_artifact
+from anespec.runtime.options import LoadOptions
 from anespec.system.errors import UsageError
-from anespec.system.progress import ProgressCallbacks
+from anespec.system.progress import SILENT, ProgressCallbacks
+from anespec.validate.check_parts import Part
 from anespec.validate.golden.figures import GoldenFile
 from anespec.validate.options import ValidateOptions
 
@@ -58,6 +63,39 @@ def test_one_of_the_cache_runs_as_many_sequences_as_are_wanted(
     with pytest.raises(UsageError, match="4 sequences at a time, not 8"):
         resolve_artifact(output, sequences=8)
     assert gguf.is_file()
+
+
+def test_a_folder_without_a_verdict_is_loaded_for_the_one_sequence_that_a_single_answer_needs(
+    tmp_path: Path,
+) -> None:
+    """Passes without proven spans attend to all slots, so those of more sequences cost time and memory."""
+    gguf = tmp_path / "tiny.gguf"
+    write_gguf(gguf, TinyModel(context=256))
+    folder = build(gguf, tmp_path / "own.anespec", target=Target.CPU, context=256, sequences=4).path
+
+    def loaded(**options: object) -> Model:
+        asked = LoadOptions(threads=1, drafter="none").with_changes(**options)
+        return load_model(folder, asked, SILENT, beside=False)
+
+    for options, sequences in (
+        ({"gates": "never"}, 1),
+        ({"gates": "never", "sequences": 4}, 4),
+        ({"gates": "never", "allow_inexact": True}, 4),
+    ):
+        with loaded(**options) as model:
+            assert model.sequences == sequences
+            assert len(model.generate("def ", max_tokens=6, ignore_eos=True).output_ids) == 6
+    with anespec.load(folder, threads=1, gates="never", drafter="none") as library:
+        assert library.sequences == 4
+    options = LoadOptions(threads=1, gates="later")
+    opened = open_artifact(folder, options, SILENT, runs_one=True)
+    opened.verifier.close()
+    asked = check_asked(opened, options)
+    assert asked is not None and asked.sequences is None and Part.EXACTNESS in asked.parts
+    with anespec.load(folder, threads=1, gates="now", drafter="none") as checked:
+        assert checked.sequences == 4
+    with loaded(gates="never") as model:
+        assert model.sequences == 4
 
 
 def artifact_of_four(folder: Path) -> tuple[Path, Path]:

@@ -322,6 +322,20 @@ def test_layers_that_share_keys_and_values_share_a_shard() -> None:
         plan_topology(stack, Target.MAC, override=(4, 3))
 
 
+def test_a_layer_that_chooses_experts_ends_its_shard_where_shards_cost_nothing() -> None:
+    stack = StackSizes((MB,) * 8, ("full",) * 8, 100, 100, mixtures=frozenset(range(2, 8)))
+    plan = plan_topology(stack, Target.CPU)
+    assert plan.topology.layers == (3, 1, 1, 1, 1, 1)
+    assert any("chooses experts" in reason for reason in plan.reasons)
+    assert plan_topology(stack, Target.MAC).topology.layers == (8,)
+
+
+def test_layers_that_share_keys_and_values_share_a_shard_even_if_they_choose_experts() -> None:
+    kv_layers = (0, 1, 2, 3, 2, 3, 6)
+    stack = StackSizes((MB,) * 7, ("full",) * 7, 100, 100, kv_layers, frozenset(range(7)))
+    assert plan_topology(stack, Target.CPU).topology.layers == (1, 1, 4, 1)
+
+
 def test_an_override_of_any_length_is_refused_in_a_short_sentence() -> None:
     for override in ((1,) * 100_000, (10**4000,)):
         with pytest.raises(RequestError, match="adds up to") as caught:

@@ -13,7 +13,7 @@ from anespec.convert.source.facts import AttentionFacts, LatentFacts, RecurrentF
 from anespec.convert.source.model import CONV_IN, CONV_OUT
 from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference import Layer, Reference
-from anespec.validate.golden.reference_parts import Caches, Stretch, softcapped
+from anespec.validate.golden.reference_parts import Caches, Doubts, Stretch, softcapped
 from anespec.validate.golden.reference_recurrent import recurrent_rows
 
 
@@ -138,7 +138,7 @@ def convolution(
 def recurrence(layer: Layer, facts: RecurrentFacts, taken: Floats, position: int, caches: Caches) -> Floats:
     """A recurrent mixer of one row [d], whose cache moves on by this row."""
     assert layer.recurrent is not None
-    alone = Stretch(np.array([position]), caches, None, np.zeros(1, np.float32))
+    alone = Stretch(np.array([position]), caches, None, Doubts.none(1))
     return recurrent_rows(facts, layer.recurrent, layer.projections, taken[None], [alone])[0]
 
 

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from anespec.gguf.container import GGUFFile
-from anespec.validate.golden.closeness import DOUBT_GROWS, LEAST_ROUNDING, closeness
+from anespec.validate.golden.closeness import LEAST_ROUNDING, closeness
 from anespec.validate.golden.reference import Reference
-from anespec.validate.golden.reference_parts import Projection, rms_norm, softmax
+from anespec.validate.golden.reference_parts import (
+    DOUBT_GROWS,
+    EXCHANGES,
+    Doubts,
+    Projection,
+    rms_norm,
+    softmax,
+)
 from anespec.validate.golden.rounding import Rounded, Rounding, exact, rounded_like
 
 NEAREST = Rounding()
@@ -141,9 +148,22 @@ def test_a_row_that_rounding_may_change_as_much_tells_nothing() -> None:
 
 def test_a_doubt_about_experts_raises_the_limit_of_its_row_alone() -> None:
     length = np.linalg.norm(EXPECTED, axis=1)
-    doubts = np.array([0, 0.1, 0, 0, 0, 0], np.float32) * length
+    doubts = np.array([0, 0.9, 0, 0, 0, 0], np.float32) * length
     rounded = [off_by(0, 0.1, 0, 0, 0, 0)]
     found = closeness(EXPECTED, off_by(0, 0.3, 0, 0, 0, 0), EXPECTED, rounded, 4, doubts)
-    assert found.worst == 1 and found.error < found.limit < 0.1 * DOUBT_GROWS * 1.1
+    assert found.worst == 1 and found.error < found.limit < 1
     found = closeness(EXPECTED, off_by(0.3, 0.3, 0, 0, 0, 0), EXPECTED, rounded, 4, doubts)
     assert found.worst == 0 and found.error > 10 * found.limit == pytest.approx(40 * LEAST_ROUNDING)
+
+
+def test_a_doubt_about_experts_grows_in_the_layers_after_it_and_passes_to_later_rows() -> None:
+    doubts = Doubts.none(3)
+    doubts.enter_layer()
+    doubts.exchange(np.array([0, 0.1, 0], np.float32))
+    assert doubts.total == pytest.approx([0, 0.1 * EXCHANGES, 0])
+    doubts.enter_layer()
+    first, own, later = doubts.total
+    assert first == 0 and own > later > DOUBT_GROWS * 0.1
+    grown = doubts.total
+    doubts.enter_layer()
+    assert doubts.total == pytest.approx(grown)

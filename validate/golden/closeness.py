@@ -20,10 +20,6 @@ ROWS_AT_ONCE = 32
 LEAST_ROUNDING = 2.0**-11
 """The least error that rounding is taken to make: that of one fp16."""
 
-DOUBT_GROWS = 10.0
-"""The factor by which a doubt about a row's experts may grow in later layers."""
-
-
 MOST_DOUBT = 1.3
 """The largest limit of a doubted row. Rows that have nothing to do with each other differ by 1.4."""
 
@@ -54,14 +50,14 @@ def closeness(
     Errors are divided by the norm of `change` (see ShardFigures). `rounded` are the same rows computed with
     rounding, in one or more ways. A row's rounding error is the largest of them, or, since few ways are
     tried, the median of all rows' if that is larger. Its limit is `slack` times that. Without `rounded` all
-    rows have the same limit. `doubts` [rows] are norms of differences that other experts would make, which
-    rounding may choose (see Stretch): they raise the limit.
+    rows have the same limit. `doubts` [rows] are norms of differences that other experts may make, which
+    rounding may choose (see Doubts): they raise the limit.
     """
     pieces = [_compared(expected[some], found[some], change[some]) for some in _slices(len(expected))]
     columns = (np.concatenate(each) for each in zip(*pieces, strict=True))
     difference, largest, cosine, scale, not_finite = columns
     error = difference / scale
-    doubt = np.zeros(len(expected)) if doubts is None else DOUBT_GROWS * doubts / scale
+    doubt = np.zeros(len(expected)) if doubts is None else doubts / scale
     # Where rounding has chosen other experts, that is doubted, and no error of its own.
     made = [np.maximum(0, _distances(expected, rows) / scale - doubt) for rows in rounded]
     rounding = np.max(made, axis=0) if made else np.zeros(len(expected))

@@ -160,13 +160,13 @@ def compare_computed(
             run.states, *its_outputs = split_rows(exact(its_rows), counts)
             outputs.append(its_outputs)
         expected, *rounded = outputs
-        doubts = [more_doubt * stretch.doubts for stretch in its_stretches[0][len(begun) :]]
+        doubts = [more_doubt * stretch.doubts.total for stretch in its_stretches[0][len(begun) :]]
         by_stimulus = list(zip(*rounded, strict=True))
         figures += bench.judge(shard, open_shard, inputs, expected, by_stimulus, progress, doubts)
         given = _rounded(expected[0], manifest.hidden_scale)
     all_logits = [np.empty((len(run.states), reference.facts.vocabulary), np.float32) for run in runs]
     texts = runs[0].texts
-    begun_doubts = np.concatenate([stretch.doubts for stretch in texts]) if texts else np.zeros(0, np.float32)
+    begun_doubts = np.concatenate([stretch.doubts.total for stretch in texts]) if texts else np.zeros(0, np.float32)
     lengths = np.maximum(np.linalg.norm(runs[0].states, axis=1), np.finfo(np.float32).tiny)
     shares = more_doubt * begun_doubts / lengths
     for head in manifest.head_shards:
@@ -246,7 +246,7 @@ class _Bench:
         """Return the shard's figures on each stimulus, from its inputs and the reference's outputs.
 
         `rounded` are the outputs of rounded runs, and `doubts` those about a layer shard's outputs (see
-        Stretch), both by stimulus.
+        Doubts), both by stimulus.
         """
         name, figures = Path(shard.path).stem, []
         progress(f"shard {name} on {self.plans[0].stimulus}")

@@ -59,6 +59,7 @@ from anespec.validate.golden.reference_layers import FileMatrices, LayerReader, 
 from anespec.validate.golden.reference_layers import Layer as Layer
 from anespec.validate.golden.reference_parts import (
     Caches,
+    Doubts,
     LayerCache,
     Stretch,
     activated,
@@ -157,7 +158,7 @@ class Reference:
         counts = [len(ids) for ids, _ in sequences]
         parts = [None] * len(counts) if own is None else split_rows(own, counts)
         return [
-            Stretch(np.array(positions, np.int64), self.caches(), part, np.zeros(len(positions), np.float32))
+            Stretch(np.array(positions, np.int64), self.caches(), part, Doubts.none(len(positions)))
             for (_, positions), part in zip(sequences, parts, strict=True)
         ]
 
@@ -169,18 +170,20 @@ class Reference:
         far back as its window reaches. `hidden` is float32 [rows of all stretches, d], and so is the result.
         """
         layer, facts, before = self._reader.layer(index), self.facts.layers[index], hidden
+        for stretch in stretches:
+            stretch.doubts.enter_layer()
         hidden = self._mixed(layer, facts, hidden, stretches)
         parts = [stretch.own[:, index] for stretch in stretches if stretch.own is not None]
         own = np.concatenate(parts) if parts else None
-        done, doubts = [], np.zeros(len(hidden), np.float32)
+        done, changes = [], np.zeros(len(hidden), np.float32)
         for first in range(0, len(hidden), ROWS_AT_ONCE):
             some = slice(first, first + ROWS_AT_ONCE)
             given = None if own is None else own[some]
-            done.append(self._after_mixers(layer, hidden[some], before[some], given, doubts[some]))
+            done.append(self._after_mixers(layer, hidden[some], before[some], given, changes[some]))
         if layer.mixture is not None:
             counts = [len(stretch.positions) for stretch in stretches]
-            for stretch, its_doubts in zip(stretches, split_rows(doubts, counts), strict=True):
-                stretch.doubt(its_doubts)
+            for stretch, its_changes in zip(stretches, split_rows(changes, counts), strict=True):
+                stretch.doubts.exchange(its_changes)
         return np.concatenate(done)
 
     def layers(
@@ -340,14 +343,14 @@ class Reference:
         return x + mixed * self.facts.residual_scale
 
     def _after_mixers(
-        self, layer: Layer, x: Floats, before: Floats, own: Floats | None, doubts: Floats | None = None
+        self, layer: Layer, x: Floats, before: Floats, own: Floats | None, changes: Floats | None = None
     ) -> Floats:
         """Return the result of the rest of a layer.
 
         `x` is the hidden state after the mixers, `before` the one before the layer; `own` are the rows of the
-        layer's own embeddings. `doubts` are overwritten (see Stretch).
+        layer's own embeddings. `changes` are overwritten by what another choice of experts would change.
         """
-        x = self._mlp(layer, x, before, doubts)
+        x = self._mlp(layer, x, before, changes)
         if own is not None:
             x = self._add_own_input(layer, x, own)
         return x * layer.output_scale
@@ -368,7 +371,7 @@ class Reference:
             heads = norm(heads)
         return heads
 
-    def _mlp(self, layer: Layer, x: Floats, before: Floats, doubts: Floats | None = None) -> Floats:
+    def _mlp(self, layer: Layer, x: Floats, before: Floats, changes: Floats | None = None) -> Floats:
         norms = layer.roles
         if layer.activation is None:
             return x
@@ -380,9 +383,9 @@ class Reference:
         if layer.mixture is not None:
             found = layer.mixture(np.atleast_2d(taken), np.atleast_2d(x))
             mixed = self._added(layer, found.outputs.reshape(taken.shape))
-            if doubts is not None:
+            if changes is not None:
                 other = self._added(layer, found.otherwise)
-                doubts[:] = np.linalg.norm(other - mixed, axis=-1) * layer.output_scale
+                changes[:] = np.linalg.norm(other - mixed, axis=-1) * layer.output_scale
             return x + mixed
         if self.facts.family.gated:
             middle = gated(layer.projections[GATE](taken), layer.projections[UP](taken), layer.activation)

@@ -17,6 +17,12 @@ from anespec.convert.source.facts import (
 )
 from anespec.validate.golden.rounding import Floats, one_operation
 
+DOUBT_GROWS = 10.0
+"""The factor by which a doubt about a row's experts may grow in later layers."""
+
+EXCHANGES = 2.0
+"""How many times the exchange of a row's last expert may change it: another pair may be as close."""
+
 # Functions of float32 arrays of any shape that numpy lacks. The caller handles overflows (np.errstate).
 
 
@@ -205,28 +211,57 @@ def cache_of(mixer: MixerFacts) -> Cache:
     return ConvCache() if isinstance(mixer, ShortConvFacts) else LayerCache(mixer)
 
 
+@dataclass
+class Doubts:
+    """By how much other choices of experts, which rounding may make, may change rows' hidden states, [rows].
+
+    `latest` is about the layer that ran last, `earlier` about all layers before it.
+    """
+
+    latest: Floats
+    earlier: Floats
+
+    @classmethod
+    def none(cls, rows: int) -> "Doubts":
+        """Return no doubts about so many rows."""
+        return cls(np.zeros(rows, np.float32), np.zeros(rows, np.float32))
+
+    @property
+    def total(self) -> Floats:
+        """The doubts about all layers so far."""
+        total: Floats = np.hypot(self.latest, self.earlier)
+        return total
+
+    def enter_layer(self) -> None:
+        """Let doubts grow by what a further layer makes of them, and pass in part to later rows.
+
+        A row gets the root mean square of the doubts up to it, since it attends to these rows.
+        """
+        mean = np.sqrt(np.cumsum(np.square(self.latest)) / np.arange(1, len(self.latest) + 1))
+        self.earlier = np.hypot(self.earlier, DOUBT_GROWS * np.hypot(self.latest, mean))
+        self.latest = np.zeros_like(self.earlier)
+
+    def exchange(self, changes: Floats) -> None:
+        """Note by how much the exchange of one expert would change each row of the layer."""
+        self.latest = EXCHANGES * changes
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Rows of one sequence at `positions`, int64 [rows], with the caches of its earlier rows.
 
-    The caches grow. `own` are the rows of the layers' own embeddings, [rows, layers, width]. `doubts` [rows]
-    grow, too: by how much other choices of experts, which rounding may make, would change each row's hidden
-    state, as the root of the sum of squares over the layers so far.
+    The caches grow, and so do the doubts. `own` are the rows of the layers' own embeddings, [rows, layers,
+    width].
     """
 
     positions: Positions
     caches: Caches
     own: Floats | None
-    doubts: Floats
+    doubts: Doubts
 
     def afresh(self, caches: Caches) -> "Stretch":
         """Return the same rows without earlier ones and without doubts."""
-        return replace(self, caches=caches, doubts=np.zeros_like(self.doubts))
-
-    def doubt(self, more: Floats) -> None:
-        """Add a layer's doubts [rows]; a row also gets the root mean square of those up to it."""
-        mean = np.sqrt(np.cumsum(np.square(more)) / np.arange(1, len(more) + 1))
-        np.hypot(self.doubts, np.hypot(more, mean), out=self.doubts)
+        return replace(self, caches=caches, doubts=Doubts.none(len(self.positions)))
 
 
 def attended_values(

@@ -25,7 +25,7 @@ from anespec.runtime.passes import (
 )
 from anespec.runtime.rows import chain_rows
 from anespec.system.progress import StepReport
-from anespec.validate.golden.closeness import DOUBT_GROWS, logits_closeness
+from anespec.validate.golden.closeness import logits_closeness
 from anespec.validate.golden.figures import StackFigures
 from anespec.validate.golden.rounding import Floats
 
@@ -57,7 +57,7 @@ class PromptRun:
         """Return the figures compared with the reference's logits of the same rows.
 
         `rounded` are those of rounded runs. `doubts` about the rows' experts are shares of the last hidden
-        states' norms (see Stretch).
+        states' norms (see Doubts).
         """
         close = logits_closeness(expected, self.logits, rounded, slack, doubts)
         rows = slice(len(self.prompt) - 1, len(self.prompt) - 1 + len(self.greedy))
@@ -70,7 +70,7 @@ class PromptRun:
         shift = np.max([np.abs(logits[rows] - judged).max(axis=1) for logits in rounded], axis=0) / spread
         beyond = margins - 2 * slack * np.maximum(shift, np.median(shift) if len(shift) else 0)
         if doubts is not None:
-            beyond = beyond - DOUBTED_MARGIN * DOUBT_GROWS * doubts[rows]
+            beyond = beyond - DOUBTED_MARGIN * doubts[rows]
         return StackFigures(
             prompt_tokens=len(self.prompt),
             greedy_tokens=len(self.greedy),
