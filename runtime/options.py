@@ -5,6 +5,7 @@ They are declared once here, for the Python API, the command line and JSON lines
 
 import os
 import secrets
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 DRAFTER_CHOICES = ("none", "auto", "mix", "lookup", "mod", "datastore", "recycle", "jacobi")
 MODEL_DRAFTER = "model"
 """The drafter that is a second model alone."""
+
+SECOND_MODEL_OPTIONS = ("draft_backend", "draft_max", "draft_min_p", "translate", "translate_prefix")
+"""The options of a second model, beside the one that names it."""
 
 FORMER_DRAFTERS = (
     ("suffix", "the draft source suffix was removed; use auto, which drafts better for every kind of text"),
@@ -315,6 +319,18 @@ class LoadOptions(BackendOptions):
                 "--drafter none turns all drafts off, so --draft has no effect; leave one of the two out, or "
                 "give --drafter model"
             )
+        if self.draft is None and (unused := sorted(self.second_model_options)):
+            flags = listed([f"--{name.replace('_', '-')}" for name in unused])
+            raise RequestError(
+                f"{flags} {'has' if len(unused) == 1 else 'have'} no effect without a second model; name one "
+                "with --draft DIR or --draft model.gguf"
+            )
+
+    @property
+    def second_model_options(self) -> Mapping[str, object]:
+        """The options about a second model that differ from their defaults, without the model itself."""
+        found = {name: getattr(self, name) for name in SECOND_MODEL_OPTIONS}
+        return {name: value for name, value in found.items() if value != LoadOptions.model_fields[name].default}
 
     allow_inexact: bool = Field(
         default=False, description="Speculate even where that is not proven to leave the text unchanged."

@@ -84,6 +84,16 @@ class Number(click.ParamType[float]):
         return number
 
 
+class Named(click.Path):
+    """A flag's type: a path. An empty text, which would be the current folder, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail."""
+        if value == "":
+            self.fail("a name is missing.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Parsed(click.ParamType[Any]):
     """A flag's type whose text is validated by the option's own field."""
 
@@ -208,7 +218,7 @@ def _click_type(kind: Any, field: FieldInfo) -> Any:
     if kind is str:
         return str
     if isinstance(kind, type) and issubclass(kind, Path):
-        return click.Path(path_type=Path)
+        return Named(path_type=Path)
     if isinstance(kind, type) and not flag.metavar:
         if issubclass(kind, Enum):
             return click.Choice([member.value for member in kind])
@@ -229,7 +239,8 @@ def _help(field: FieldInfo, usual: str | None) -> str:
     elif flag.default is not None:
         notes.append(f"default: {flag.default}")
     allowed = range_of(field)
-    if kind is float and allowed is not None:
+    is_limited = allowed is not None and None not in (allowed.lowest, allowed.highest)
+    if (kind is float and allowed is not None) or (kind is int and is_limited):
         notes.append(str(allowed))
     return f"{text}  [{'; '.join(notes)}]" if notes else text
 

@@ -8,7 +8,7 @@ from anespec.models.cache import resolve_artifact
 from anespec.models.loading import OpenedModel, open_artifact
 from anespec.models.remote import fetched
 from anespec.runtime.options import BackendOptions, LoadOptions
-from anespec.system.errors import RequestError
+from anespec.system.errors import AnespecError, RequestError
 from anespec.system.formatting import bytes_text
 from anespec.system.progress import SILENT, ProgressCallbacks
 
@@ -66,13 +66,17 @@ def open_draft_model(
 ) -> "DraftModelSource":
     """Open a model that drafts for `opened`. Its verdicts do not matter, since its guesses are verified."""
     from anespec.manifests.store import Artifact
-    from anespec.runtime.backends import device_of
+    from anespec.runtime.backends import device_of, resolve_backend
     from anespec.runtime.draft_model.continuing import Continuing
     from anespec.runtime.draft_model.source import DraftLimits, DraftModelSource
 
     shape = opened.verifier.shape
     shared = {name: getattr(options, name) for name in BackendOptions.model_fields}
     second = BackendOptions(**{**shared, "backend": options.draft_backend or options.backend})
+    try:
+        resolve_backend(second.backend)
+    except AnespecError as error:
+        raise type(error)(str(error).replace("--backend", "--draft-backend")) from None
     root = draft_artifact(path, shape.context, shape.sequences, watch)
     _require_room(path, Artifact(root).manifest, second.backend, opened)
     found = open_artifact(root, second, watch, f"{path}, which drafts", shape.sequences)
@@ -81,8 +85,8 @@ def open_draft_model(
             watch.note(f"{path} is the model itself, so its guess takes as long as the token that it saves")
         if found.verifier.shape.context < shape.context:
             watch.note(
-                f"{path} takes {found.verifier.shape.context} tokens of the {shape.context} that a text may "
-                "have; what follows them gets no guesses of it"
+                f"the second model {path} takes {found.verifier.shape.context} tokens of the "
+                f"{shape.context} that a text may have; what follows them gets no guesses of it"
             )
         translation = translation_between(opened.tokenizer, found.tokenizer, options, watch)
         own = device_of(found.here.backend) != device_of(opened.here.backend)
@@ -124,6 +128,11 @@ def translation_between(
         way = "none" if translation.share_ids(target, draft) else "context"
         if way == "context":
             watch.note("the second model has another vocabulary, so its guesses are translated by their text")
+    elif way == "none" and not translation.share_ids(target, draft):
+        watch.note(
+            "the second model has another vocabulary, so with --translate none nearly all its guesses are "
+            "wrong; leave the option out"
+        )
     match way:
         case "none":
             return lambda: translation.SameIds(draft.vocabulary_size)

@@ -10,7 +10,7 @@ from anespec.models.missing import LISTED, meant
 from anespec.models.model_path import model_name, require_possible
 from anespec.models.presets import NO_PRESET, read_preset
 from anespec.models.remote import is_remote
-from anespec.runtime.options import LoadOptions
+from anespec.runtime.options import SECOND_MODEL_OPTIONS, LoadOptions
 from anespec.runtime.server.options import ServeOptions
 from anespec.serving.config_file import ConfigFile, ModelEntry, PoolOptions
 from anespec.serving.sources import ModelSource, Names
@@ -19,6 +19,9 @@ from anespec.system.formatting import quoted
 
 ANY_BUILD = MappingProxyType({"context": None, "sequences": None, "weights": None})
 """Options without any wish about how the model was converted."""
+DEFAULTS_OF_SECOND_MODELS = MappingProxyType(
+    {name: LoadOptions.model_fields[name].default for name in SECOND_MODEL_OPTIONS}
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,9 @@ class ServeRequest:
         loading = {name: value for name, value in own.items() if name in LoadOptions.model_fields}
         is_built = is_only or is_remote(entry.path) or entry.path.is_file()
         shared = self.loading if is_built else self.loading.with_changes(**ANY_BUILD)
+        if shared.draft is None and loading.get("draft") is None and not is_only:
+            # Common options about second models are meant for the models that have one.
+            shared = shared.with_changes(**DEFAULTS_OF_SECOND_MODELS)
         preset = NO_PRESET if entry.preset is None else read_preset(Path(entry.preset))
         return ModelSource(entry.path, shared.with_changes(**loading), preset)
 

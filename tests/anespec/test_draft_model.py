@@ -1,6 +1,7 @@
 """`--draft`: a second model drafts for `generate`, `bench run` and `serve`, and changes no token."""
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,10 @@ from anespec.embedded import model_path
 from anespec.model import load_model
 from anespec.models.draft_model import translation_between
 from anespec.runtime.options import LoadOptions
-from anespec.serving.config_file import read_config
+from anespec.runtime.server.options import ServeOptions
+from anespec.serving.config_file import PoolOptions, read_config
 from anespec.serving.loader import ArtifactLoader
+from anespec.serving.request import ServeRequest
 from anespec.serving.sources import ModelSource
 from anespec.system.errors import RequestError, UsageError
 from anespec.system.progress import SILENT
@@ -71,9 +74,11 @@ def test_untranslated_ids_of_another_vocabulary_are_wrong_and_harmless(
     trained: Path, other: Path, plain: list[int]
 ) -> None:
     """So the translation is what makes the drafts of the other tests right."""
-    found = generated(trained, "--drafter", "model", "--draft", other, "--translate", "none").json
+    result = generated(trained, "--drafter", "model", "--draft", other, "--translate", "none")
+    found = result.json
     assert found["output_ids"] == plain
     drafts = found["drafts"]["model"]
+    assert "with --translate none nearly all its guesses are wrong" in " ".join(result.err.split())
     assert drafts["proposed"] > 5
     assert drafts["accepted"] <= 0.2 * drafts["proposed"]
 
@@ -134,6 +139,9 @@ def test_sampled_text_is_the_same_with_a_model(trained: Path, other: Path) -> No
         (("--draft", "{missing}"), "is no file, no folder and no model in the cache"),
         (("--draft", "{text}"), "is neither a GGUF nor the folder of an artifact"),
         (("--draft", "{other}", "--translate-prefix", 0), "'0' is not between 1 and 64"),
+        (("--draft-max", 4), "--draft-max has no effect without a second model; name one with --draft"),
+        (("--translate", "naive", "--draft-min-p", 0.5), "--draft-min-p and --translate have no effect"),
+        (("--draft", ""), "a name is missing"),
     ],
 )
 def test_what_cannot_draft_is_refused_in_one_sentence(
@@ -147,6 +155,13 @@ def test_what_cannot_draft_is_refused_in_one_sentence(
     assert sentence in result.err.replace("\n", " ")
     assert "Traceback" not in result.err
     assert result.out == ""
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
+def test_a_second_model_s_backend_that_cannot_run_is_named_by_its_option(trained: Path, other: Path) -> None:
+    result = run("generate", trained, *PROMPT, "--draft", other, "--draft-backend", "coreml")
+    assert result.code == 1
+    assert "use --draft-backend openvino here" in " ".join(result.err.split())
 
 
 def test_a_replay_has_no_model_to_draft_with(tmp_path: Path, trained: Path) -> None:
@@ -168,6 +183,20 @@ def test_a_daemon_counts_the_second_model_as_the_first_ones(trained: Path, other
         model._running.take_up(model._running.proven, None)
         result = model.generate("def read(path):\n", max_tokens=40)
     assert result.choices[0].statistics.accepted >= 3
+
+
+def test_common_options_about_second_models_are_for_the_models_that_have_one(tmp_path: Path) -> None:
+    file = tmp_path / "anespec.toml"
+    models = '[models]\na = { path = "a.anespec", draft = "s.anespec" }\nb = { path = "b.anespec" }\n'
+    file.write_text(f"draft_max = 3\n{models}")
+    config = read_config(file)
+    request = ServeRequest(
+        None, ServeOptions(), PoolOptions(), LoadOptions(draft_max=config.options["draft_max"]), config
+    )
+    found = request.names(config)
+    assert {name: source.loading.draft_max for name, source in found.items()} == {"a": 3, "b": 15}
+    for source in found.values():
+        source.loading.require_draft_model()
 
 
 def test_config_files_name_a_second_model(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ class BenchReport:
     `drafts` are the fixed numbers of drafts a pass that were tried, ascending. `lengths` are in output
     tokens. `costs` are the costs of passes that the engine uses. `comparison` compares a pass of the block
     with its prediction, on a Mac with a known chip. `energy` is the name of the energy meter, or the sentence
-    that says why there is none.
+    that says why there is none. `draft` is the second model that drafts.
     """
 
     model: str
@@ -38,6 +38,12 @@ class BenchReport:
     cases: tuple[Case, ...]
     comparison: Comparison | None = None
     energy: str = ""
+    draft: str | None = None
+
+    @property
+    def sources(self) -> str:
+        """Return what drafted, e.g. `auto and small.gguf`."""
+        return self.drafter if self.draft is None else f"{self.drafter} and {self.draft}"
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -109,6 +115,7 @@ class BenchReport:
             "threads": self.threads,
             "block": self.block,
             "drafter": self.drafter,
+            "draft": self.draft,
             "sampling": self.sampling,
             "runs": self.runs,
             "machine": asdict(self.surroundings),

@@ -225,6 +225,7 @@ def _run_cases(
         cases=tuple(cases),
         comparison=compare(opened.artifact, surroundings.machine, pass_ms) if on_engine else None,
         energy=energy,
+        draft=None if options.draft is None else str(options.draft),
     )
 
 
@@ -238,7 +239,7 @@ def _show(report: "BenchReport") -> None:
 
     out().print(
         f"{report.model} on {report.backend}, {counted(report.threads, 'thread')}, blocks of {report.block}, "
-        f"{report.sampling}; drafter {report.drafter}. {report.surroundings}.\n"
+        f"{report.sampling}; drafts by {report.sources}. {report.surroundings}.\n"
     )
     by_class = [
         (f"{each} {length}", report.figures(each, length))
