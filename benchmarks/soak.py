@@ -1,12 +1,13 @@
 """Compare a million tokens generated with everything that is proven with the plain text: none may differ.
 
     python benchmarks/soak.py [--tokens 1000000] [--drafts all] [--seed 0] [--work build/soak] [--models DIR]
-        [--kv-form FORM]
+        [--kv-form FORM] [--backend NAME]
 
 Drafts come from prompt lookup, from a source that knows the text, and from `auto` with an empty memory and
-with a memory of all earlier rounds; with --drafts auto only from `auto`, twice each. Rounds alternate over
-several models, block sizes, contexts and both backends, on one core. Results are written to WORK/soak.json
-after every round, and a later run with the same drafts and seed continues from there.
+with a memory of all earlier rounds; with --drafts auto only from `auto`, twice each; with --drafts model from
+a second model with another vocabulary, translated in each way, and beside `auto`. Rounds alternate over
+several models, block sizes, contexts and backends (all on one with --backend), on one core. Results are
+written to WORK/soak.json after every round, and a later run with the same drafts and seed continues there.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,11 @@ from anespec.manifests.schema import KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.models.draft_memory import memory_for_measuring
-from anespec.runtime.backends import circumstances, open_verifier
+from anespec.models.draft_model import translation_between
+from anespec.runtime.backends import BACKENDS, OPENVINO, circumstances, open_verifier
+from anespec.runtime.draft_model.continuing import Continuing
+from anespec.runtime.draft_model.source import DraftModelSource
+from anespec.runtime.draft_model.weighed import WeighedSource
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.drafters.lookup import LookupSettings, LookupSource
 from anespec.runtime.drafters.registry import open_source
@@ -50,10 +55,15 @@ from anespec.validate.gates import recorded_exactness
 from anespec.validate.kept import kept_exactness
 from anespec.validate.sample.prompts import PROMPTS, SAMPLE_PROMPTS
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from embedded_variants import write_renumbered
+
 ROOT = Path(__file__).resolve().parents[1]
+WAYS = ("context", "naive", "intersect")
 HUGGING_FACE_LOOKUP = LookupSettings(n_max=2, choose="leftmost")
 MEMORY_BYTES = 4 << 20
-ALL, AUTO = "all", "auto"
+ALL, AUTO, MODEL = "all", "auto", "model"
 REQUESTS = 6
 """The requests of a round: more than there are regions, so that some wait."""
 
@@ -134,7 +144,8 @@ class Report:
 class Bench:
     """An open subject: its verifier, what is proven of it, and tokens to cut prompts from."""
 
-    def __init__(self, subject: Subject, gguf: Path, work: Path, form: KVForm | None) -> None:
+    def __init__(self, subject: Subject, gguf: Path, work: Path, form: KVForm | None, second: bool) -> None:
+        """Open the subject. With `second`, so is a second model for each way to translate its drafts."""
         self.subject = subject
         output = work / f"{subject.name}{f'-{form}' if form is not None else ''}.anespec"
         if not output.exists():
@@ -160,6 +171,7 @@ class Bench:
         self.warm = self._auto()
         self.end_ids = tokenizer.end_ids
         self.grammar_tokens = GrammarTokens(tokenizer, self.verifier.shape.vocabulary)
+        self.second = [second_model(tokenizer, work, way) for way in WAYS] if second else []
         self.corpus = [token for text in (*PROMPTS, *SAMPLE_PROMPTS) for token in tokenizer.encode(text)]
 
     @property
@@ -175,7 +187,9 @@ class Bench:
         with ExitStack() as opened:
             cold = [opened.enter_context(closing(self._auto())) for _ in range(2)]
             sources: list[DraftSource | None] = [cold[0], self.warm, cold[1], self.warm]
-            if drafts == ALL:
+            if drafts == MODEL:
+                sources = [*self.second, WeighedSource(cold[0], self.second[0])]
+            elif drafts == ALL:
                 sources = [LookupSource(HUGGING_FACE_LOOKUP), None, cold[0], self.warm]
             return soak_round(self.verifier, self.proven, requests, sources, rng)
 
@@ -188,13 +202,29 @@ class Bench:
         return source
 
 
-def benches(models: Path, work: Path, subjects: Sequence[Subject], form: KVForm | None) -> Iterator[Bench]:
+def second_model(tokenizer: Tokenizer, work: Path, way: str) -> DraftModelSource:
+    """Open the embedded model with other ids for its tokens, which drafts for a vocabulary."""
+    output = work / "second.anespec"
+    if not output.exists():
+        options = ConvertOptions(target=Target.CPU, context=512, sequences=4)
+        with GGUFFile(write_renumbered(work / "second.gguf")) as file:
+            convert(ConversionPlan(SourceModel(file), options), output)
+    artifact = Artifact(output)
+    with GGUFFile(artifact.tokens_path()) as tokens:
+        translation = translation_between(tokenizer, Tokenizer.from_gguf(tokens), LoadOptions(translate=way))
+    verifier = open_verifier(artifact, OPENVINO, 1)
+    return DraftModelSource(Continuing(verifier), translation, verifier.close)
+
+
+def benches(
+    models: Path, work: Path, subjects: Sequence[Subject], form: KVForm | None, second: bool
+) -> Iterator[Bench]:
     """Open the subjects whose models exist, with K/V in a form; None is the target's default."""
     folders = (ROOT / "embedded", models, ROOT / "tests" / "data" / "families")
     for subject in subjects:
         paths = [path for folder in folders if (path := folder / f"{subject.model}.gguf").exists()]
         if paths:
-            yield Bench(subject, paths[0], work, form)
+            yield Bench(subject, paths[0], work, form, second)
         else:
             print(f"skipped: {subject.model}.gguf, which is in none of {', '.join(map(str, folders))}")
 
@@ -222,11 +252,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, default=1_000_000)
-    parser.add_argument("--drafts", choices=(ALL, AUTO), default=ALL)
+    parser.add_argument("--drafts", choices=(ALL, AUTO, MODEL), default=ALL)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "soak")
     parser.add_argument("--models", type=Path, default=ROOT.parent / "shared" / "models")
     parser.add_argument("--kv-form", type=KVForm, choices=list(KVForm), help="give it a --work of its own")
+    parser.add_argument(
+        "--backend", choices=[*BACKENDS], help="all subjects on this one; a --work of its own"
+    )
     parser.add_argument("--again", action="store_true", help="discard the results of an earlier run")
     parser.add_argument("--subjects", type=int, default=len(SUBJECTS), help="how many of the first subjects")
     smoke = ("--tokens", 1, "--subjects", 1, "--again", "--work", FOLDER / "soak")
@@ -237,7 +270,11 @@ def main() -> None:
     if options.again:
         (options.work / "soak.json").unlink(missing_ok=True)
     report = Report(options.work / "soak.json", options.drafts, options.seed)
-    opened = list(benches(options.models, options.work, SUBJECTS[: options.subjects], options.kv_form))
+    subjects = SUBJECTS[: options.subjects]
+    if options.backend is not None:
+        subjects = tuple(dict.fromkeys(replace(each, backend=options.backend) for each in subjects))
+    second = options.drafts == MODEL
+    opened = list(benches(options.models, options.work, subjects, options.kv_form, second))
     soak(opened, report, options.tokens)
     unused = {
         bench.key: missing

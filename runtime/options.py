@@ -329,8 +329,9 @@ class LoadOptions(BackendOptions):
     @property
     def second_model_options(self) -> Mapping[str, object]:
         """The options about a second model that differ from their defaults, without the model itself."""
+        fields = LoadOptions.model_fields
         found = {name: getattr(self, name) for name in SECOND_MODEL_OPTIONS}
-        return {name: value for name, value in found.items() if value != LoadOptions.model_fields[name].default}
+        return {name: value for name, value in found.items() if value != fields[name].default}
 
     allow_inexact: bool = Field(
         default=False, description="Speculate even where that is not proven to leave the text unchanged."

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from anespec.models.memory_limit import MemoryLimit
 from anespec.runtime.server.http.errors import ApiError, ending, without_paths
@@ -86,6 +87,11 @@ class ModelPool:
     def loaded(self) -> Mapping[str, ServingModel]:
         """Return the models in memory, by name."""
         return {each.name: each.resident.model for each in self._served.values() if each.resident is not None}
+
+    @property
+    def folders(self) -> Sequence[Path]:
+        """Return the folders of the models in memory."""
+        return [each.resident.found.path for each in self._served.values() if each.resident is not None]
 
     @contextlib.asynccontextmanager
     async def lease(self, name: str | None, wait: Wait = as_long_as_it_takes) -> AsyncIterator[Leased]:

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,7 +41,8 @@ _log = logging.getLogger("anespec.serve")
 class DaemonRecord(Record):
     """A running daemon.
 
-    `started` is the start of its process, in seconds since 1970. `models` are the names that it serves.
+    `started` is the start of its process, in seconds since 1970. `models` are the names that it serves;
+    `loaded` are the folders of the artifacts in its memory.
 
     `birth` distinguishes its process from a later one with the same id. `checking` is the progress of its
     background gates.
@@ -52,6 +53,7 @@ class DaemonRecord(Record):
     started: float = Field(ge=0, le=LATEST_START)
     address: str
     models: tuple[str, ...]
+    loaded: tuple[str, ...] = ()
     checking: dict[str, str] = Field(default_factory=dict)
     drain_seconds: float = Field(ge=0, le=LONGEST_WAIT)
     version: str
@@ -95,10 +97,11 @@ class KeptRecord:
         """Record the names of the served models."""
         self._change(models=tuple(models))
 
-    def checks(self, checking: Mapping[str, str]) -> None:
-        """Record the progress of the background gates, by model."""
-        if checking != self._record.checking:
-            self._change(checking=dict(checking))
+    def note(self, checking: Mapping[str, str], loaded: Iterable[Path]) -> None:
+        """Record the progress of the background gates, by model, and the folders in memory."""
+        changes = {"checking": dict(checking), "loaded": tuple(sorted(map(str, loaded)))}
+        if any(getattr(self._record, name) != value for name, value in changes.items()):
+            self._change(**changes)
 
     def _change(self, **changes: object) -> None:
         self._record = self._record.model_copy(update=changes)

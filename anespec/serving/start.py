@@ -172,10 +172,11 @@ async def serve(asked: ServeRequest) -> None:
 
 
 async def _note_checks(models: ModelPool, record: KeptRecord) -> None:
-    """Update the progress of the background gates for `anespec ps`."""
+    """Update what the background gates have done, and what is in memory, for `anespec ps` and `rm`."""
     while True:
         await asyncio.sleep(SECONDS_BETWEEN_NOTES)
-        record.checks({card.id: card.checking for card in models.cards if card.checking is not None})
+        checking = {card.id: card.checking for card in models.cards if card.checking is not None}
+        record.note(checking, models.folders)
 
 
 def _keys(options: ServeOptions) -> KeyRing:

@@ -166,7 +166,7 @@ def compare_computed(
         given = _rounded(expected[0], manifest.hidden_scale)
     all_logits = [np.empty((len(run.states), reference.facts.vocabulary), np.float32) for run in runs]
     texts = runs[0].texts
-    begun_doubts = np.concatenate([stretch.doubts.total for stretch in texts]) if texts else np.zeros(0, np.float32)
+    begun_doubts = np.concatenate([np.zeros(0, np.float32), *(stretch.doubts.total for stretch in texts)])
     lengths = np.maximum(np.linalg.norm(runs[0].states, axis=1), np.finfo(np.float32).tiny)
     shares = more_doubt * begun_doubts / lengths
     for head in manifest.head_shards:

@@ -21,8 +21,8 @@ DOUBT_GROWS = 10.0
 """The factor by which a doubt about a row's experts may grow in later layers."""
 
 EXCHANGES = 4.0
-"""The factor by which other choices may change a row more than the exchange of its last expert: other pairs may
-be as close. Up to 1.2 was seen (gpt-oss)."""
+"""The factor by which other choices may change a row more than the exchange of its last expert: other pairs
+may be as close. Up to 1.2 was seen (gpt-oss)."""
 
 # Functions of float32 arrays of any shape that numpy lacks. The caller handles overflows (np.errstate).
 

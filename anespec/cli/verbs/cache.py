@@ -236,12 +236,12 @@ def remove_models(names: tuple[str, ...], everything: bool, yes: bool, as_json: 
 
 
 def _served(models: Sequence[CachedModel]) -> Iterator[str]:
-    """Yield a warning for each model that a running daemon serves by its name."""
+    """Yield a warning for each model that a running daemon serves by its name, or has in memory."""
     from anespec.serving.records import running_daemons
 
     for daemon in running_daemons():
         for model in models:
-            if model.name in daemon.models:
+            if model.name in daemon.models or str(model.artifact) in daemon.loaded:
                 yield (
                     f"the daemon {daemon.pid} at {printable(daemon.address)} serves {printable(model.name)}, "
                     f"which it may no longer load after this; `anespec stop {daemon.pid}` ends the daemon"

@@ -85,13 +85,14 @@ def test_a_daemon_is_found_while_it_runs() -> None:
 
 def test_a_record_says_what_is_served_and_checked_by_now() -> None:
     with recorded("http://127.0.0.1:1", ServeOptions(), ["a"]) as record:
-        record.checks({"a": "3 of 11"})
+        record.note({"a": "3 of 11"}, [Path("/models/a"), Path("/models/b")])
         record.serves(["a", "b"])
         (found,) = running_daemons()
         assert (found.models, found.checking) == (("a", "b"), {"a": "3 of 11"})
-        record.checks({})
+        assert found.loaded == ("/models/a", "/models/b")
+        record.note({}, [])
         (found,) = running_daemons()
-        assert found.checking == {}
+        assert (found.checking, found.loaded) == ({}, ())
 
 
 def test_what_a_killed_one_has_left_is_removed() -> None:
