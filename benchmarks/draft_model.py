@@ -1,13 +1,14 @@
 """Measure tokens per second with a second model that drafts, beside n-grams and without drafts.
 
-    python benchmarks/draft_model.py [--depths 6 48] [--tokens 96] [--rounds 3] [--json]
+    python benchmarks/draft_model.py [--depths 6 48] [--tokens 96] [--rounds 3] [--peer] [--json]
 
 The second model is the embedded one, or the embedded one with other ids for its tokens, so that its guesses
 are translated. The first model is the embedded one with further layers that add nothing: slower, with the
 same texts. So nearly every guess is right, and the figures show the machinery alone: what drafts bring where
 the first model is much slower (48 layers), and what they cost where it is as fast (6). The ways take turns in
-every round. The exit code is 1 if a text differs from the one without drafts, or if the default way with a
-second model is slower than without drafts.
+every round. With --peer, llama-server (benchmarks/llama_server.py) runs the same files without and with its
+-md, after the other ways. The exit code is 1 if a text differs from the one without drafts, or if the default
+way with a second model is slower than without drafts.
 """
 
 import argparse
@@ -21,6 +22,9 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
+import httpx
+from http_server import free_port, started
+from llama_server import BINARY
 from measure import emit, machine, show_table
 from smoke_options import FOLDER, command_line
 from subjects import artifact_of
@@ -30,6 +34,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.embedded import model_path
 from anespec.manifests.schema import Target
 from anespec.runtime.options import NO_FOLDER, WhenGates
+from anespec.system.machine import processors
 from anespec.system.progress import SILENT
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -41,6 +46,7 @@ LEAST = 0.97
 """The least speedup of the default way: below 1 by what a machine's noise may take."""
 
 PLAIN, DEFAULT = "no drafts", "auto, and the model"
+PEER, PEER_DRAFTS = "llama-server", "llama-server -md"
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,51 @@ def measured(target: Path, ways: Mapping[str, Mapping[str, Any]], tokens: int, r
     ]
 
 
+def peers(target: Path, tokens: int, rounds: int) -> list[Figures]:
+    """Return the figures of llama-server on a GGUF, without and with a second model."""
+    drafting = {PEER: [], PEER_DRAFTS: ["-md", str(model_path())]}
+    with ExitStack() as stack:
+        urls = {}
+        for way, options in drafting.items():
+            port = free_port()
+            command = [str(BINARY), "--model", str(target), "--port", str(port), "--ctx-size", "256"]
+            command += ["--parallel", "1", "--threads", str(processors()), *options]
+            urls[way] = stack.enter_context(started(way, command, port, "/health")).url
+        speeds: dict[str, list[float]] = {way: [] for way in urls}
+        passes: dict[str, list[float]] = {way: [] for way in urls}
+        accepted = dict.fromkeys(urls, 0)
+        for turn in range(rounds + 1):
+            for way, url in urls.items():
+                began, made, saved = time.perf_counter(), 0, 0
+                for prompt in PROMPTS:
+                    found = _completed(url, prompt, tokens)
+                    made += found["tokens_predicted"]
+                    saved += found["timings"].get("draft_n_accepted", 0)
+                if turn:
+                    speeds[way].append(made / (time.perf_counter() - began))
+                    passes[way].append(made / (made - saved))
+                    accepted[way] += saved
+    return [
+        Figures(
+            way,
+            max(speeds[way]),
+            median(own / plain for own, plain in zip(speeds[way], speeds[PEER], strict=True)),
+            median(passes[way]),
+            {"model": accepted[way]} if accepted[way] else {},
+        )
+        for way in urls
+    ]
+
+
+def _completed(url: str, prompt: str, tokens: int) -> dict[str, Any]:
+    """Return llama-server's answer to a greedy completion."""
+    body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "ignore_eos": True}
+    # It closed kept connections in mid-answer here, so each request has its own.
+    answer = httpx.post(f"{url}/completion", json={**body, "cache_prompt": False}, timeout=None)
+    found: dict[str, Any] = answer.raise_for_status().json()
+    return found
+
+
 def _row(figures: Figures) -> list[str]:
     return [
         figures.way,
@@ -127,17 +178,23 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=[6, 48], help="layers of the first model")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer", action="store_true", help="llama-server with -md, too")
     parser.add_argument("--json", action="store_true")
     smoke = ("--depths", 6, "--tokens", 16, "--rounds", 1)
     options = parser.parse_args(command_line(parser, *smoke))
+    if options.peer and not BINARY.exists():
+        raise SystemExit(f"{BINARY} is missing; `make llama-server` builds it")
     FOLDER.mkdir(parents=True, exist_ok=True)
     convert = ConvertOptions(target=Target.CPU, context=256)
     renumbered = artifact_of(write_renumbered(FOLDER / "renumbered.gguf"), convert)
     drafting = ways(artifact_of(model_path(), convert), renumbered)
     found: dict[int, list[Figures]] = {}
     for depth in options.depths:
-        target = artifact_of(write_deepened(FOLDER / f"deepened-{depth}.gguf", depth), convert)
+        gguf = write_deepened(FOLDER / f"deepened-{depth}.gguf", depth)
+        target = artifact_of(gguf, convert)
         found[depth] = measured(target, drafting, options.tokens, options.rounds)
+        if options.peer:
+            found[depth] += peers(gguf, options.tokens, options.rounds)
         if not options.json:
             print(f"\n{depth} layers verify, 6 draft")
             show_table(
