@@ -53,6 +53,7 @@ WITHIN = [
     "bench replay",
     "bench run",
     "bench suites",
+    "bench compare",
     "bench prompts",
     *(f"memory {name}" for name in memory.commands),
 ]

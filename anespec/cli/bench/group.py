@@ -1,7 +1,8 @@
-"""Define the group of the verbs `anespec bench replay`, `run`, `suites` and `prompts`."""
+"""Define the group of the verbs `anespec bench replay`, `run`, `compare`, `suites` and `prompts`."""
 
 import click
 
+from anespec.cli.bench.compare import compare
 from anespec.cli.bench.prompts import prompts
 from anespec.cli.bench.replay import replay
 from anespec.cli.bench.run import run
@@ -18,8 +19,9 @@ def bench() -> None:
     Example:
       anespec bench replay sessions.jsonl --vocab model.gguf
       anespec bench run model.anespec -o bench.html
+      anespec bench compare before.json after.json
     """
 
 
-for command in (replay, run, suites, prompts):
+for command in (replay, run, compare, suites, prompts):
     bench.add_command(accept_verbosity(accept_log_file(command)))
