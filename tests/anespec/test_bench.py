@@ -206,6 +206,8 @@ def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None
     assert facts["fits"].keys() == {"lines", "cost"}
     assert facts["pass_costs"]
     assert "anespec bench" in page.read_text()
+    runs = page.with_suffix(".csv").read_text().splitlines()
+    assert len(runs) == 1 + 6 * 5 * 2
 
 
 @pytest.mark.slow
@@ -248,6 +250,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
         (("--drafts", "16"), 7, "a pass runs at most 15 drafts of a sequence here; give fewer --drafts"),
         pytest.param(("--lengths", "256"), 7, "leaves no room for a prompt", marks=pytest.mark.slow),
         (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
+        (("-o", "runs.csv"), 2, "-o names the page; every run is written to a .csv file beside it"),
     ],
 )
 def test_run_says_what_cannot_be_measured(

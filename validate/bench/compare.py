@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from anespec.system.errors import RequestError, StorageError
 from anespec.system.formatting import printable
+from anespec.system.safe_files import read_bounded
 
 LARGEST_REPORT = 64 << 20
 """The most bytes of a report; the largest of the suites here has 2 MB."""
@@ -139,9 +140,7 @@ def compare_reports(first: Path, second: Path) -> Compared:
 def _read(path: Path) -> Mapping[str, _Report]:
     """Return the reports of a file, by suite; a run without a suite is named by the empty text."""
     try:
-        if path.stat().st_size > LARGEST_REPORT:
-            raise RequestError(f"{path}: is too large for a report of `anespec bench run --json`")
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_bounded(path, LARGEST_REPORT))
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError):

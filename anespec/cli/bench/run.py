@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from anespec.validate.bench.suites.report import SuiteReport
 
 
+CSV = ".csv"
+
+
 @click.command(short_help="Measure speed with and without speculation.")
 @click.argument("artifact", metavar="DIR", type=ModelPath())
 @flags_of(BenchOptions, without=("verify", "queue", "draft_memory", "chat_template"))
@@ -67,8 +70,9 @@ def run(
     pass, in turns. Every text with speculation is compared with every one without, token by token; if one
     differs, the command names the place and fails with exit code 13.
 
-    With --suite, the prompts and the ways of drafting are those of a published experiment. With several
-    suites, -o names a folder that gets a page for each.
+    With --suite, the prompts and the ways of drafting are those of a published experiment. With -o, every
+    run is also written to a CSV file beside the page. With several suites, -o names a folder that gets a
+    page for each.
 
     \b
     Example:
@@ -78,6 +82,7 @@ def run(
       anespec bench run model.anespec --suite all --quick -o pages
     """
     from anespec.validate.bench.report import BenchReport
+    from anespec.validate.bench.runs_csv import csv_of
 
     options = read_flags(BenchOptions, chosen)
     if not suites and second_model is not None:
@@ -103,6 +108,7 @@ def run(
         try:
             if name in reports:
                 write_atomically(path, _page(reports[name]))
+                write_atomically(path.with_suffix(CSV), csv_of(reports[name].cases))
         except OSError as error:
             raise StorageError(f"{path}: cannot be written ({error.strerror})") from error
     facts = [report.facts() for report in reports.values()]
@@ -111,7 +117,7 @@ def run(
             for report in reports.values():
                 _show(report) if isinstance(report, BenchReport) else show_suite(report)
             if output is not None:
-                out().print(f"\nThe plots are in {output}.")
+                out().print(f"\nThe plots are in {output}, and every run in a {CSV} beside.")
         for report in reports.values():
             if not report.differences:
                 continue
@@ -133,7 +139,10 @@ def _pages(output: Path | None, suites: tuple[str, ...]) -> dict[str, Path]:
     if output is None:
         return {}
     if len(suites) < 2:
+        if output.suffix == CSV:
+            raise UsageError(f"-o names the page; every run is written to a {CSV} file beside it")
         require_writable(output)
+        require_writable(output.with_suffix(CSV))
         return dict.fromkeys(suites, output)
     pages = {name: output / f"{Path(name).stem}.html" for name in suites}
     if len({*pages.values()}) < len(pages):

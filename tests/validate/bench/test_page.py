@@ -1,5 +1,7 @@
 """The page of a run of the bench is complete, self-contained and escaped; its plots are where they should."""
 
+import csv
+import io
 import re
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from anespec.validate.bench.page import render_page
 from anespec.validate.bench.plots import Axis, up
 from anespec.validate.bench.prompts import BenchPrompt
 from anespec.validate.bench.report import BenchReport
+from anespec.validate.bench.runs_csv import csv_of
 from anespec.validate.cost_model.forecast import Comparison
 
 HOSTILE = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}\x1b[2J"
@@ -68,6 +71,18 @@ def report(model: str = "toy", classes: tuple[PromptClass, ...] = tuple(PromptCl
         seconds=12.0,
         cases=tuple(cases),
     )
+
+
+def test_the_csv_has_every_run_of_every_way() -> None:
+    found = report(classes=(PromptClass.CODE,))
+    lines = [*csv.DictReader(io.StringIO(csv_of(found.cases)))]
+    assert len(lines) == len(found.cases) * 4
+    first, drafted = lines[0], lines[2]
+    assert (first["text"], first["way"], first["drafts"]) == ("code", str(PLAIN), "0")
+    assert (first["tokens_per_second"], first["passes"], first["joules"]) == ("10.000", "60", "")
+    assert (drafted["drafts"], drafted["run"], drafted["tokens"]) == ("1", "1", "61")
+    assert float(drafted["tokens_per_second"]) == pytest.approx(60 / 4.5, abs=1e-3)
+    assert [line["drafts"] for line in lines[:4]] == ["0", "", "1", "2"]
 
 
 def test_the_page_compares_a_pass_with_its_prediction() -> None:
