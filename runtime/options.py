@@ -215,7 +215,10 @@ class LoadOptions(BackendOptions):
         default=None, description="The library that runs the second model."
     )
     draft_max: int = Field(
-        default=15, ge=1, le=15, description="The most tokens that the second model guesses for a pass."
+        default=15,
+        ge=1,
+        le=15,
+        description="The most tokens that the second model guesses for a pass (1 to 15).",
     )
     draft_min_p: float = Field(
         default=0.0,
@@ -240,7 +243,8 @@ class LoadOptions(BackendOptions):
         default=5,
         ge=1,
         le=LONGEST_MATCH,
-        description="The tokens of text behind which --translate context encodes a guess.",
+        description="The tokens of text behind which --translate context encodes a guess "
+        f"(1 to {LONGEST_MATCH}).",
     )
     lookup_max: int = Field(
         default=16, ge=1, le=LONGEST_MATCH, description="The longest match that lookup searches, in tokens."

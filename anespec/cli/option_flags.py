@@ -239,8 +239,7 @@ def _help(field: FieldInfo, usual: str | None) -> str:
     elif flag.default is not None:
         notes.append(f"default: {flag.default}")
     allowed = range_of(field)
-    is_limited = allowed is not None and None not in (allowed.lowest, allowed.highest)
-    if (kind is float and allowed is not None) or (kind is int and is_limited):
+    if kind is float and allowed is not None:
         notes.append(str(allowed))
     return f"{text}  [{'; '.join(notes)}]" if notes else text
 
