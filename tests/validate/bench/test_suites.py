@@ -172,13 +172,15 @@ def test_a_verifier_that_changes_a_token_is_found_with_way_and_place() -> None:
     assert "✗ texts differ" in page and sentence in page
 
 
-def counted(way: Way, tries: tuple[int, ...], right: tuple[int, ...], passes: int) -> Variant:
+def counted(
+    way: Way, tries: tuple[int, ...], right: tuple[int, ...], passes: int, seconds: float = 1.0
+) -> Variant:
     cost = RequestStats(
         9,
         decode_passes=passes,
         decoded_tokens=passes + sum(right),
         prefill_seconds=0.5,
-        decode_seconds=1.0,
+        decode_seconds=seconds,
         proposed_by_position=tries,
         accepted_by_position=right,
     )
@@ -201,6 +203,68 @@ def test_acceptance_by_position_is_what_the_counts_say() -> None:
     assert positions.rows == (("code, 60 tokens", "known, k 3", "50%", "50%", "0%"),)
     # 7 of 16 drafts that ran were right, and 17 tokens took 10 passes.
     assert tables["code, 60 tokens"].rows[1] == ("known, k 3", "17.0", "1.00 (1.00-1.00)", "1.70", "44%")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (
+            0.8,
+            "fastest way over all texts is known, k 3, 1.25 times as fast as without drafts (runs: 1.25 to",
+        ),
+        (1.25, "No way pays on these texts here; the best, known, k 3, is 0.80 times as fast"),
+    ],
+)
+def test_the_verdict_and_the_scoreboard_are_what_the_times_say(seconds: float, said: str) -> None:
+    """17 tokens in 10 passes are 1.70 a pass: the ceiling. They take 0.8 or 1.25 of the plain seconds."""
+    way, plain = Way(3, name="known"), Way(0, name="without drafts")
+    case = Case(
+        BenchPrompt("code", 1, (1,), "code, 60 tokens"),
+        20,
+        counted(plain, (), (), 17),
+        (counted(way, (8, 6, 2), (4, 3, 0), 10, seconds),),
+    )
+    suite = suite_of(
+        ways=[{"name": "known", "drafts": [3], "options": {"drafter": "lookup", "lookup_min": 2}}],
+        views=["scoreboard", "waits", "verdict"],
+    )
+    report = Bench(suite).report(measured=Measured((case,)), ways=(way,))
+    tables = tables_of(report)
+    near = {0.8: "1.25 (74% of 1.70)", 1.25: "0.80 (47% of 1.70)"}[seconds]
+    assert tables["Speedup, and the share of its ceiling"].rows == (("code, 60 tokens", near),)
+    first = ("code, 60 tokens", *["0.50 (0.50-0.50)"] * 2)
+    assert tables["Seconds to the first token (range)"].rows == (first,)
+    whole = tables["Seconds of a whole request (range)"].rows[0]
+    assert whole[1:] == ("1.50 (1.50-1.50)", f"{0.5 + seconds:.2f} ({0.5 + seconds:.2f}-{0.5 + seconds:.2f})")
+    *_, verdict = show(report)
+    assert said in verdict.sentences[0]
+    flags = "--drafter lookup --lookup-min 2" if seconds < 1 else "--drafter none"
+    assert verdict.sentences[0].endswith(f"use {flags}.")
+
+
+def test_the_verdict_on_widths_says_from_which_drafts_on_they_pay() -> None:
+    """A pass of four rows takes 1.5 times as long as one of one row, so half a right draft pays for it."""
+    narrow, plain = Way(0, name="T = 1", other_bits=True), Way(0, name="T = 4")
+    suite = suite_of(
+        baseline={"name": "T = 4", "width": 4},
+        ways=[
+            {"name": "T = 1", "drafts": [0], "width": 1},
+            {"name": "perfect", "drafts": [3], "width": 4, "perfect": True},
+        ],
+        views=["verdict"],
+    )
+    case = Case(
+        BenchPrompt("passage", 1, (1,), "passage, 60 tokens"),
+        20,
+        counted(plain, (), (), 17, 1.5),
+        (counted(narrow, (), (), 17), counted(Way(3, name="perfect"), (5,), (5,), 12, 1.2)),
+    )
+    found = Bench(suite).report(
+        measured=Measured((case,)), baseline=plain, ways=(narrow, Way(3, name="perfect"))
+    )
+    (sentence,) = show(found)[0].sentences
+    assert "a pass of T = 4 takes 1.50 times as long as one of T = 1" in f"a{sentence[1:]}"
+    assert "drafts pay from 0.50 right ones a pass on, of 3 drafts" in sentence
 
 
 def test_wrong_drafts_are_counted_where_they_stood() -> None:

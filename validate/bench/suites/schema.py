@@ -44,6 +44,9 @@ class View(StrEnum):
     FITS = "fits"
     LENGTHS = "lengths"
     STARTS = "starts"
+    SCOREBOARD = "scoreboard"
+    WAITS = "waits"
+    VERDICT = "verdict"
 
 
 class Texts(Options):

@@ -21,6 +21,7 @@ from anespec.validate.bench.suites.tables import (
     speedup_text,
     variant_of,
 )
+from anespec.validate.bench.suites.verdicts import scoreboard, verdict, waits
 
 SHOWN_DRAFTS = 8
 """The most positions of a draft in a table; JSON has all."""
@@ -380,6 +381,9 @@ _VIEWS: Mapping[View, Callable[[SuiteReport], Shown]] = {
     View.FITS: _fits,
     View.LENGTHS: _lengths,
     View.STARTS: _starts,
+    View.SCOREBOARD: scoreboard,
+    View.WAITS: waits,
+    View.VERDICT: verdict,
 }
 
 
