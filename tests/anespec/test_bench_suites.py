@@ -20,7 +20,7 @@ from anespec.cli.bench.prompts import prompts
 from anespec.cli.main import cli
 from anespec.embedded import model_path
 from anespec.models.loading import OpenedModel, open_artifact
-from anespec.system.errors import ExactnessGateError
+from anespec.system.errors import ExactnessGateError, RequestError
 from anespec.validate.bench.energy import NoEnergyError
 from anespec.validate.bench.options import TextKind
 from anespec.validate.bench.suites.schema import Suite, read_suite, suite_names
@@ -160,7 +160,7 @@ def test_energy_is_shown_where_there_is_a_meter(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meter = Steady()
-    monkeypatch.setattr("anespec.validate.bench.energy.open_meter", lambda: meter)
+    monkeypatch.setattr("anespec.validate.bench.energy.open_meter", lambda asks: meter)
     command = ["bench", "run", str(trained), "--runs", "1", "--classes", "json", "--lengths", "24"]
     page = tmp_path / "page.html"
     shown = CliRunner().invoke(cli, [*command, "-o", str(page)]).output
@@ -177,11 +177,15 @@ def test_energy_is_shown_where_there_is_a_meter(
     suite = ["bench", "run", str(trained), "--suite", str(small("pld", tmp_path))]
     assert "joules" in CliRunner().invoke(cli, suite).output
 
-    def refuse() -> None:
+    def refuse(asks: bool) -> None:
         raise NoEnergyError("there is no meter here, so buy one")
 
     monkeypatch.setattr("anespec.validate.bench.energy.open_meter", refuse)
     assert "There is no meter here, so buy one." in CliRunner().invoke(cli, suite).output
+    for words in (suite, command):
+        refused = CliRunner().invoke(cli, [*words, "--energy"]).exception
+        assert isinstance(refused, RequestError)
+        assert str(refused) == "--energy: there is no meter here, so buy one"
 
 
 @pytest.mark.fast_only("options0-7-there is no suite 'pdl'")

@@ -70,6 +70,11 @@ class BenchOptions(LoadOptions):
     )
     temperature: float = Field(default=0.0, ge=0, le=10, description="Sampling temperature; 0 is greedy.")
     seed: int = Field(default=1, ge=0, description="Seed of the sampling.")
+    energy: bool = Field(
+        default=False,
+        description="End if the energy of a token cannot be measured. On a Mac this asks for the password "
+        "that its meter needs; without this it is measured only where nothing must be asked.",
+    )
 
     @property
     def sampling_text(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anespec.models.draft_memory import memory_for_measuring
 from anespec.models.draft_model import with_draft_model
 from anespec.models.loading import ask_while_closed, exactness_here, make_source, open_artifact
-from anespec.system.errors import ExactnessGateError
+from anespec.system.errors import ExactnessGateError, RequestError
 from anespec.system.progress import ProgressCallbacks
 
 if TYPE_CHECKING:
@@ -61,13 +61,19 @@ def open_source_to_measure(
     return source
 
 
-def open_energy(stack: ExitStack) -> "tuple[EnergyMeter | None, str]":
-    """Return the meter of energy until `stack` closes, and its name; else None, and why there is none."""
+def open_energy(stack: ExitStack, required: bool) -> "tuple[EnergyMeter | None, str]":
+    """Return the meter of energy until `stack` closes, and its name; else None, and why there is none.
+
+    Raises:
+        RequestError: it is `required`, and there is none; a password was asked for if that could help.
+    """
     from anespec.validate.bench.energy import NoEnergyError, open_meter
 
     try:
-        meter = open_meter()
+        meter = open_meter(required)
     except NoEnergyError as error:
+        if required:
+            raise RequestError(f"--energy: {error}") from None
         return None, str(error)
     stack.callback(meter.close)
     return meter, meter.name

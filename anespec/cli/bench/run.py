@@ -165,11 +165,12 @@ def _page(report: "BenchReport | SuiteReport") -> str:
 def _measured(artifact: Path, options: BenchOptions, quiet: bool) -> "BenchReport":
     watch = watcher(shown=not quiet)
     with ExitStack() as stack:
+        energy = open_energy(stack, options.energy)  # before minutes of gates, since it may ask
         opened, proven = open_to_measure(stack, artifact, options, watch)
         source = open_source_to_measure(stack, options, opened, watch)
         if source is None:
             raise RequestError("without a drafter there is nothing to compare; give --drafter another name")
-        return _run_cases(opened, proven, source, options, quiet, *open_energy(stack))
+        return _run_cases(opened, proven, source, options, quiet, *energy)
 
 
 def _run_cases(

@@ -81,7 +81,7 @@ def measure_suite(
         second_model = None
     surroundings, began = Surroundings.here(), time.monotonic()
     with ExitStack() as stack:
-        meter, energy = open_energy(stack)
+        meter, energy = open_energy(stack, options.energy)
         with _opened(artifact, options, quiet) as (opened, arms):
             if second_model is not None:
                 _require_vocabulary(second_model, opened)

@@ -30,8 +30,8 @@ class EnergyMeter(Protocol):
         ...
 
 
-def open_meter() -> EnergyMeter:
-    """Open the meter of this platform.
+def open_meter(asks: bool = False) -> EnergyMeter:
+    """Open the meter of this platform; if it `asks`, the system may ask for a password on the terminal.
 
     Raises:
         NoEnergyError: there is none, or this user may not read it.
@@ -40,7 +40,7 @@ def open_meter() -> EnergyMeter:
         case "Darwin":
             from anespec.validate.bench.energy.powermetrics import open_powermetrics
 
-            return open_powermetrics()
+            return open_powermetrics(asks=asks)
         case "Linux":
             from anespec.validate.bench.energy.rapl import RaplMeter
 

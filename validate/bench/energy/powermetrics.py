@@ -106,8 +106,8 @@ class PowerMeter:
         if not self._until:
             self.close()
             raise self._failure or NoEnergyError(
-                "powermetrics needs root, so the energy per token was not measured; run `sudo -v` before "
-                "this command, which lets it start powermetrics"
+                "powermetrics needs root, so the energy per token was not measured; --energy asks for the "
+                "password"
             )
 
     def joules(self) -> float:
@@ -148,14 +148,18 @@ class PowerMeter:
         self._came.set()
 
 
-def open_powermetrics(command: Sequence[str] = COMMAND) -> PowerMeter:
-    """Start powermetrics and return its meter; without root it is started by sudo, if that asks nothing.
+def open_powermetrics(command: Sequence[str] = COMMAND, *, asks: bool = False) -> PowerMeter:
+    """Start powermetrics and return its meter; without root it is started by sudo.
+
+    Only if it `asks`, sudo may ask for a password, on the terminal and before the program starts.
 
     Raises:
         NoEnergyError: it does not start.
     """
     prefix = () if os.geteuid() == 0 else ("sudo", "-n")
     try:
+        if asks and prefix and subprocess.run(["sudo", "-v"], cwd=NEUTRAL_FOLDER, check=False).returncode:
+            raise NoEnergyError("sudo refused, and powermetrics needs root; leave out --energy")
         process = subprocess.Popen(
             [*prefix, *command],
             cwd=NEUTRAL_FOLDER,
