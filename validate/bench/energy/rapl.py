@@ -55,8 +55,9 @@ class RaplMeter:
             ) from None
         if not self._counters:
             raise NoEnergyError(
-                f"there are no energy counters in {root}, as in a virtual machine or container, so energy a "
-                "token was not measured; run on the machine itself, after `sudo modprobe intel_rapl_msr`"
+                f"there are no energy counters in {root}, as in a virtual machine or container, so the "
+                "energy per token was not measured; run on the machine itself, after "
+                "`sudo modprobe intel_rapl_msr`"
             )
         self.name = "RAPL: the packages of the processors, without memory"
 
