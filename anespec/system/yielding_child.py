@@ -30,6 +30,7 @@ from anespec.system.child_python import (
     signal_name,
 )
 from anespec.system.formatting import last_line
+from anespec.system.priority import take_low_priority
 
 LOWEST_PRIORITY = 19
 LARGEST_ERROR = 1 << 16
@@ -135,7 +136,7 @@ def yield_to_others(descriptor: int) -> Callable[[], float]:
     The child's own children end with the parent, too. Return a clock in seconds that stops while the process
     is paused.
     """
-    os.nice(LOWEST_PRIORITY)
+    take_low_priority(LOWEST_PRIORITY)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     end_with_parent(_end_own_group)

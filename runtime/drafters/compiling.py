@@ -3,12 +3,12 @@
 python -m anespec.runtime.drafters.compiling NAME
 """
 
-import os
 import sys
 
 from filelock import FileLock, Timeout
 
 from anespec.runtime.drafters.kept_code import code_folder, import_compiled, is_compiled, note_compiled
+from anespec.system.priority import take_low_priority
 
 LOCK_SECONDS = 600.0
 """Seconds to wait for another process that compiles the same code."""
@@ -29,5 +29,5 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)  # A model is loaded meanwhile, and its first text should not wait for this.
+    take_low_priority(19)  # A model is loaded meanwhile, and its first text should not wait for this.
     main(sys.argv[1])

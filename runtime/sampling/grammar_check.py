@@ -7,7 +7,6 @@ memory. The process reads a Grammar as JSON from standard input, and writes an o
 """
 
 import json
-import os
 import re
 import resource
 import sys
@@ -18,6 +17,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 
 from anespec.runtime.sampling.json_schemas import enforceable
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
+from anespec.system.priority import take_low_priority
 
 STACK_BYTES = 1 << 19
 """The smallest stack that a thread has on any supported system."""
@@ -92,7 +92,7 @@ def _json_grammar(text: str) -> str:
 def main() -> None:
     """Try the grammar on standard input; the arguments limit the seconds of processor time and the memory."""
     seconds, memory = int(sys.argv[1]), int(sys.argv[2])
-    os.nice(NICENESS)
+    take_low_priority(NICENESS)
     for kind, size in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, seconds),
