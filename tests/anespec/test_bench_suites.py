@@ -275,6 +275,23 @@ def test_a_prompt_is_written_with_its_tokens() -> None:
     assert text.strip() in f"{facts['text'].strip()}"
     assert run(*given, "--seed", 2).out != text
     assert run("bench", "prompts", "poem", "--vocab", model_path(), "--tokens", 9).code == 2
+    assert "give --tokens N" in run("bench", "prompts", "code", "--vocab", model_path()).err
+    assert "either a KIND" in run("bench", "prompts", "--vocab", model_path()).err
     (kinds,) = (each.type for each in prompts.params if each.name == "kind")
     assert isinstance(kinds, click.Choice)
     assert tuple(TextKind) == tuple(kinds.choices)
+
+
+def test_a_suite_s_prompts_are_those_that_it_runs() -> None:
+    found = run("bench", "prompts", "--suite", "pld", "--vocab", model_path(), "--json").json
+    assert [(each["kind"], each["tokens"], len(each["ids"])) for each in found["prompts"]] == [
+        (kind, tokens, tokens) for kind in ("json_rag", "passage", "code") for tokens in (600, 800)
+    ]
+    alone = ("bench", "prompts", "passage", "--vocab", model_path(), "--tokens", 800, "--json")
+    assert run(*alone).json == found["prompts"][3]
+    shown = run(
+        "bench", "prompts", "--suite", "uag", "--vocab", model_path(), "--tokens", 50, "--number", 2
+    ).out
+    assert [line for line in shown.splitlines() if line.startswith("--- ")] == [
+        f"--- {kind}, 50 tokens, 2" for kind in ("encyclopaedia", "instructions", "questions")
+    ]
