@@ -119,7 +119,7 @@ def measured(target: Path, ways: Mapping[str, Mapping[str, Any]], tokens: int, r
 
 def peers(target: Path, tokens: int, rounds: int) -> list[Figures]:
     """Return the figures of llama-server on a GGUF, without and with a second model."""
-    drafting = {PEER: [], PEER_DRAFTS: ["-md", str(model_path())]}
+    drafting = {PEER: [], PEER_DRAFTS: ["--spec-type", "draft-simple", "-md", str(model_path())]}
     with ExitStack() as stack:
         urls = {}
         for way, options in drafting.items():
