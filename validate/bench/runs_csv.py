@@ -16,7 +16,7 @@ COLUMNS = (
 def csv_of(cases: Iterable[Case]) -> str:
     """Return all runs of the cases, with a line of headings."""
     text = io.StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for case in cases:
         for variant in (case.plain, *case.drafted):
