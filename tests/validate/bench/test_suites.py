@@ -430,6 +430,7 @@ def test_suites_of_the_package_end_in_their_tables(name: str) -> None:
     views = show(report)
     assert len(views) == len(suite.views)
     assert all(view.tables or view.sentences for view in views)
+    assert (name == "blocks") is any("1.62x with 800" in each for view in views for each in view.sentences)
     facts = report.facts()
     assert facts["declared"]["views"] == [str(each) for each in suite.views]
     assert {row["way"] for rows in facts["sections"].values() for row in rows} == set(map(str, report.ways))

@@ -47,6 +47,7 @@ class View(StrEnum):
     SCOREBOARD = "scoreboard"
     WAITS = "waits"
     VERDICT = "verdict"
+    PUBLISHED = "published"
 
 
 class Texts(Options):
@@ -112,7 +113,8 @@ class Warm(Options):
 class Suite(Options):
     """An experiment: which prompts are continued in which ways, and what is shown of it.
 
-    `about` says what it reproduces. Each prompt is continued by up to `output_tokens`, `runs` times in each
+    `about` says what it reproduces, and `published` what its source measured, with model, machine and
+    conditions. Each prompt is continued by up to `output_tokens`, `runs` times in each
     way. `seed` selects the prompts.
     """
 
@@ -126,6 +128,7 @@ class Suite(Options):
     baseline: Baseline = Baseline()
     ways: tuple[Ways, ...] = Field(min_length=1)
     warm: Warm | None = None
+    published: tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...] = ()
     views: tuple[View, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -370,6 +370,12 @@ def _starts(report: SuiteReport) -> Shown:
     return Shown((SuiteTable("Starting", columns, rows),), sentences=sentences)
 
 
+def _published(report: SuiteReport) -> Shown:
+    nothing = "nothing is published that this suite could be put beside"
+    found = [f"published: {each}" for each in report.suite.published] or [nothing]
+    return Shown(sentences=tuple(map(sentence, found)))
+
+
 _VIEWS: Mapping[View, Callable[[SuiteReport], Shown]] = {
     View.SPEED: _speed,
     View.PARITY: _parity,
@@ -384,6 +390,7 @@ _VIEWS: Mapping[View, Callable[[SuiteReport], Shown]] = {
     View.SCOREBOARD: scoreboard,
     View.WAITS: waits,
     View.VERDICT: verdict,
+    View.PUBLISHED: _published,
 }
 
 
