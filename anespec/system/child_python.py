@@ -1,4 +1,4 @@
-"""Start child processes that do not trust the current folder.
+"""Start child processes that do not trust the current folder, and leave the processors to others in them.
 
 With `-c` and `-m`, Python puts the current folder first on the module path, so a file there that has the name
 of a module would run instead of the module. multiprocessing starts its helpers that way. Other programs also
@@ -19,6 +19,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+_AUTOGROUP = Path("/proc/self/autogroup")
 
 NEUTRAL_FOLDER = "/"
 """The working folder of every child process: only the system's administrator can put files there."""
@@ -104,3 +106,16 @@ def _is_current_folder(entry: str) -> bool:
         return not entry or Path(entry).samefile(Path.cwd())
     except OSError:
         return False
+
+
+def take_low_priority(niceness: int) -> None:
+    """Raise this process's niceness, 1 to 19, also against processes of other sessions.
+
+    Linux shares the processors among sessions first (sched(7), "The autogroup feature"), so in a session of
+    its own a process takes half of them from another one, however nice it is. Only the niceness of the
+    session counts there, and it is changed if this process leads the session.
+    """
+    os.nice(niceness)
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):
+            _AUTOGROUP.write_text(str(niceness))

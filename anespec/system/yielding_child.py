@@ -28,9 +28,9 @@ from anespec.system.child_python import (
     end_child,
     end_with_parent,
     signal_name,
+    take_low_priority,
 )
 from anespec.system.formatting import last_line
-from anespec.system.priority import take_low_priority
 
 LOWEST_PRIORITY = 19
 LARGEST_ERROR = 1 << 16

@@ -8,7 +8,7 @@ import sys
 from filelock import FileLock, Timeout
 
 from anespec.runtime.drafters.kept_code import code_folder, import_compiled, is_compiled, note_compiled
-from anespec.system.priority import take_low_priority
+from anespec.system.child_python import take_low_priority
 
 LOCK_SECONDS = 600.0
 """Seconds to wait for another process that compiles the same code."""

@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 
 from anespec.runtime.sampling.json_schemas import enforceable
 from anespec.runtime.sampling.parameters import Grammar, GrammarKind
-from anespec.system.priority import take_low_priority
+from anespec.system.child_python import take_low_priority
 
 STACK_BYTES = 1 << 19
 """The smallest stack that a thread has on any supported system."""

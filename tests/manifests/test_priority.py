@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 LOWER = (
-    "from anespec.system.priority import take_low_priority; take_low_priority(7); "
+    "from anespec.system.child_python import take_low_priority; take_low_priority(7); "
     "import os, pathlib; group = pathlib.Path('/proc/self/autogroup'); "
     "print(os.nice(0), group.read_text().split()[-1] if group.exists() else 'none')"
 )

@@ -127,13 +127,15 @@ def test_the_suites_of_the_package_are_what_was_published() -> None:
         ("json_rag", (600, 800)), ("passage", (600, 800)), ("code", (600, 800)),
     ]  # fmt: skip
     assert [(way.drafts, way.options["lookup_min"]) for way in pld.ways] == [((2,), 2), ((2,), 3)]
+    assert {way.options["lookup_max"] for way in pld.ways} == {4}
     assert pld.runs * (1 + len(pld.ways)) == 9
     drafts = {way.name: way.drafts for way in ngram.ways}
-    assert drafts["simple"] == drafts["mod"] == tuple(range(2, 9))
+    assert drafts["simple"] == drafts["mod"] == drafts["draft model"] == tuple(range(2, 9))
     assert ngram.warm is not None
     assert [way.options["translate"] for way in uag.ways] == ["none", "naive", "context"]
     assert all(way.drafts == (2, 4, 6) and way.draft_model for way in uag.ways)
-    assert blocks.texts[0].tokens == tuple(range(100, 900, 100))
+    assert (blocks.texts[0].tokens, blocks.runs) == ((100, 200, 372, 800), 5)
+    assert blocks.published and uag.published
     assert {way.width for way in blocks.ways} == {1, 4}
 
 
