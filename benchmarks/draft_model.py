@@ -17,24 +17,27 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-import httpx
-from http_server import free_port, started
 from llama_server import BINARY
 from measure import emit, machine, show_table
 from smoke_options import FOLDER, command_line
 from subjects import artifact_of
+from suite_peers import PLAIN as WITHOUT_DRAFTS
+from suite_peers import SECOND_MODEL, peer, peer_ways
+from suite_peers import measured as compared
 
 import anespec
 from anespec.convert.options import ConvertOptions
 from anespec.embedded import model_path
+from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
 from anespec.runtime.options import NO_FOLDER, WhenGates
-from anespec.system.machine import processors
+from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.progress import SILENT
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -46,7 +49,7 @@ LEAST = 0.97
 """The least speedup of the default way: below 1 by what a machine's noise may take."""
 
 PLAIN, DEFAULT = "no drafts", "auto, and the model"
-PEER, PEER_DRAFTS = "llama-server", "llama-server -md"
+CONTEXT = 256
 
 
 @dataclass(frozen=True)
@@ -119,47 +122,15 @@ def measured(target: Path, ways: Mapping[str, Mapping[str, Any]], tokens: int, r
 
 def peers(target: Path, tokens: int, rounds: int) -> list[Figures]:
     """Return the figures of llama-server on a GGUF, without and with a second model."""
-    drafting = {PEER: [], PEER_DRAFTS: ["--spec-type", "draft-simple", "-md", str(model_path())]}
-    with ExitStack() as stack:
-        urls = {}
-        for way, options in drafting.items():
-            port = free_port()
-            command = [str(BINARY), "--model", str(target), "--port", str(port), "--ctx-size", "256"]
-            command += ["--parallel", "1", "--threads", str(processors()), *options]
-            urls[way] = stack.enter_context(started(way, command, port, "/health")).url
-        speeds: dict[str, list[float]] = {way: [] for way in urls}
-        passes: dict[str, list[float]] = {way: [] for way in urls}
-        accepted = dict.fromkeys(urls, 0)
-        for turn in range(rounds + 1):
-            for way, url in urls.items():
-                began, made, saved = time.perf_counter(), 0, 0
-                for prompt in PROMPTS:
-                    found = _completed(url, prompt, tokens)
-                    made += found["tokens_predicted"]
-                    saved += found["timings"].get("draft_n_accepted", 0)
-                if turn:
-                    speeds[way].append(made / (time.perf_counter() - began))
-                    passes[way].append(made / (made - saved))
-                    accepted[way] += saved
+    with GGUFFile(target) as file:
+        tokenizer = Tokenizer.from_gguf(file)
+    prompts = [tuple(tokenizer.encode(prompt)) for prompt in PROMPTS]
+    options = peer_ways(model_path())
+    ways = {way: partial(peer, target, CONTEXT, options[way]) for way in (WITHOUT_DRAFTS, SECOND_MODEL)}
     return [
-        Figures(
-            way,
-            max(speeds[way]),
-            median(own / plain for own, plain in zip(speeds[way], speeds[PEER], strict=True)),
-            median(passes[way]),
-            {"model": accepted[way]} if accepted[way] else {},
-        )
-        for way in urls
+        Figures(f"llama-server, {each.way}", each.tokens_per_second, each.speedup, each.tokens_per_pass, {})
+        for each in compared("llama-server", ways, prompts, tokens, rounds)
     ]
-
-
-def _completed(url: str, prompt: str, tokens: int) -> dict[str, Any]:
-    """Return llama-server's answer to a greedy completion."""
-    body = {"prompt": prompt, "n_predict": tokens, "temperature": 0, "ignore_eos": True}
-    # It closed kept connections in mid-answer here, so each request has its own.
-    answer = httpx.post(f"{url}/completion", json={**body, "cache_prompt": False}, timeout=None)
-    found: dict[str, Any] = answer.raise_for_status().json()
-    return found
 
 
 def _row(figures: Figures) -> list[str]:
@@ -185,7 +156,7 @@ def main() -> None:
     if options.peer and not BINARY.exists():
         raise SystemExit(f"{BINARY} is missing; `make llama-server` builds it")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    convert = ConvertOptions(target=Target.CPU, context=256)
+    convert = ConvertOptions(target=Target.CPU, context=CONTEXT)
     renumbered = artifact_of(write_renumbered(FOLDER / "renumbered.gguf"), convert)
     drafting = ways(artifact_of(model_path(), convert), renumbered)
     found: dict[int, list[Figures]] = {}

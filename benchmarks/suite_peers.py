@@ -12,8 +12,9 @@ are against the same program without drafts, and so is "same text": whether draf
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,7 +39,7 @@ from anespec.validate.bench.suites.schema import read_suite
 
 Prompt = tuple[int, ...]
 
-PLAIN = "without drafts"
+PLAIN, SECOND_MODEL = "without drafts", "second model"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def own_ways(draft: Path | None) -> Mapping[str, Mapping[str, Any]]:
         "mod": {"drafter": "mod", "mod_match": 16},
         "auto": {"drafter": "auto"},
     }
-    return ways if draft is None else {**ways, "second model": {"drafter": "model", "draft": draft}}
+    return ways if draft is None else {**ways, SECOND_MODEL: {"drafter": "model", "draft": draft}}
 
 
 def peer_ways(draft: Path | None) -> Mapping[str, Sequence[str]]:
@@ -85,7 +86,7 @@ def peer_ways(draft: Path | None) -> Mapping[str, Sequence[str]]:
     }
     if draft is None:
         return ways
-    return {**ways, "second model": ("--spec-type", "draft-simple", "-md", str(draft))}
+    return {**ways, SECOND_MODEL: ("--spec-type", "draft-simple", "-md", str(draft))}
 
 
 @contextmanager
@@ -124,7 +125,11 @@ def peer(gguf: Path, context: int, options: Sequence[str]) -> Iterator[Continue]
 
 
 def measured(
-    program: str, ways: Mapping[str, Callable[[], Any]], prompts: Sequence[Prompt], tokens: int, rounds: int
+    program: str,
+    ways: Mapping[str, Callable[[], AbstractContextManager[Continue]]],
+    prompts: Sequence[Prompt],
+    tokens: int,
+    rounds: int,
 ) -> list[Figures]:
     """Return the figures of all ways of one program; each way is opened alone."""
     found: dict[str, list[list[Answer]]] = {}
@@ -164,13 +169,10 @@ def suite_prompts(name: str, gguf: Path, longest: int) -> list[Prompt]:
     with GGUFFile(gguf) as file:
         tokenizer = Tokenizer.from_gguf(file)
     frame = Frame.of(tokenizer)
-    pieces = [(each.kind, tokens, each.prompts) for each in suite.texts for tokens in each.tokens]
-    pieces += [(each.kind, each.tokens, 1) for each in suite.conversations]
     return [
         prompt_ids(tokenizer, frame, kind, tokens, suite.seed, number)
-        for kind, tokens, prompts in pieces
+        for kind, tokens, number in suite.prompts
         if tokens <= longest
-        for number in range(1, prompts + 1)
     ]
 
 
@@ -190,11 +192,11 @@ def main() -> None:
     if not prompts:
         raise SystemExit(f"a --context of {options.context} holds no prompt of the suite {options.suite}")
     artifact = artifact_of(options.gguf, ConvertOptions(target=Target.CPU, context=options.context))
-    ours = {way: lambda given=given: own(artifact, given) for way, given in own_ways(options.draft).items()}
+    ours = {way: partial(own, artifact, given) for way, given in own_ways(options.draft).items()}
     rows = measured("anespec", ours, prompts, options.tokens, options.rounds)
     if BINARY.exists():
         theirs = {
-            way: lambda given=given: peer(options.gguf, options.context, given)
+            way: partial(peer, options.gguf, options.context, given)
             for way, given in peer_ways(options.draft).items()
         }
         rows += measured("llama-server", theirs, prompts, options.tokens, options.rounds)

@@ -5,7 +5,6 @@ They are declared once here, for the Python API, the command line and JSON lines
 
 import os
 import secrets
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -323,19 +322,14 @@ class LoadOptions(BackendOptions):
                 "--drafter none turns all drafts off, so --draft has no effect; leave one of the two out, or "
                 "give --drafter model"
             )
-        if self.draft is None and (unused := sorted(self.second_model_options)):
+        fields = type(self).model_fields
+        unused = [name for name in SECOND_MODEL_OPTIONS if getattr(self, name) != fields[name].default]
+        if self.draft is None and unused:
             flags = listed([f"--{name.replace('_', '-')}" for name in unused])
             raise RequestError(
                 f"{flags} {'has' if len(unused) == 1 else 'have'} no effect without a second model; name one "
                 "with --draft DIR or --draft model.gguf"
             )
-
-    @property
-    def second_model_options(self) -> Mapping[str, object]:
-        """The options about a second model that differ from their defaults, without the model itself."""
-        fields = LoadOptions.model_fields
-        found = {name: getattr(self, name) for name in SECOND_MODEL_OPTIONS}
-        return {name: value for name, value in found.items() if value != fields[name].default}
 
     allow_inexact: bool = Field(
         default=False, description="Speculate even where that is not proven to leave the text unchanged."

@@ -23,8 +23,8 @@ MACHINE = ("machine", "processors")
 CONDITIONS = ("model", "backend", "threads", "block", "drafter", "draft", "sampling", "runs")
 
 Speeds: TypeAlias = Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=1)]
-Key: TypeAlias = tuple[str, int, int, str]
-"""A case and how it was drafted: class, number, length, and way."""
+Key: TypeAlias = tuple[str, int, int, int, str]
+"""A case and how it was drafted: class, number, length, tokens of the prompt, and way."""
 
 
 class _Read(BaseModel):
@@ -52,7 +52,7 @@ class _Case(_Read):
     @property
     def variants(self) -> Iterator[tuple[Key, _Variant]]:
         """Yield the runs of the case, by what they can be compared with."""
-        own = (self.group or self.prompt_class, self.number, self.length)
+        own = (self.group or self.prompt_class, self.number, self.length, self.prompt_tokens)
         yield (*own, WITHOUT), self.without
         for each in self.drafted:
             yield (*own, each.way), each
@@ -168,8 +168,8 @@ def _compared(suite: str, ours: Sequence[_Case], theirs: Sequence[_Case]) -> tup
     # A text too short to be timed has a speed of 0.
     timed = [key for key in shared if all(all(each[key].tokens_per_second) for each in (first, second))]
     rows = []
-    for prompt_class, way in dict.fromkeys((key[0], key[3]) for key in timed):
-        pairs = [(first[key], second[key]) for key in timed if (key[0], key[3]) == (prompt_class, way)]
+    for prompt_class, way in dict.fromkeys((key[0], key[-1]) for key in timed):
+        pairs = [(first[key], second[key]) for key in timed if (key[0], key[-1]) == (prompt_class, way)]
         rows.append(
             Row(
                 suite,
@@ -185,9 +185,8 @@ def _compared(suite: str, ours: Sequence[_Case], theirs: Sequence[_Case]) -> tup
     return rows, len({key[:3] for key in first.keys() ^ second.keys()} - {key[:3] for key in shared})
 
 
-def _by_key(cases: Sequence[_Case]) -> Mapping[tuple[str, int, int, str, int], _Variant]:
-    """Return all runs by their case; prompts of another length are other cases."""
-    return {(*key, case.prompt_tokens): found for case in cases for key, found in case.variants}
+def _by_key(cases: Sequence[_Case]) -> Mapping[Key, _Variant]:
+    return dict(variant for case in cases for variant in case.variants)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -29,6 +29,10 @@ class Spread:
         """Return the largest value."""
         return max(self.values)
 
+    def __str__(self) -> str:
+        """Return the median with its range, e.g. `1.52 (1.48-1.60)`."""
+        return f"{self.median:.2f} ({self.least:.2f}-{self.most:.2f})"
+
 
 @dataclass(frozen=True)
 class Figures:

@@ -104,13 +104,10 @@ def _asked(kind: str | None, suite: str | None, tokens: int | None, number: int 
             raise click.UsageError("a KIND needs a length; give --tokens N")
         return [Asked(TextKind(kind), tokens, 1, number or 1)]
     found = read_suite(suite or "")
-    pieces = [(each.kind, each.tokens, each.prompts) for each in found.texts]
-    pieces += [(each.kind, (each.tokens,), 1) for each in found.conversations]
+    # With --tokens or --number some of the suite's prompts are the same one.
     return list(
         dict.fromkeys(
-            Asked(of, count, found.seed, which)
-            for of, lengths, prompts in pieces
-            for count in ((tokens,) if tokens is not None else lengths)
-            for which in (range(1, prompts + 1) if number is None else (number,))
+            Asked(of, tokens or own_tokens, found.seed, number or own_number)
+            for of, own_tokens, own_number in found.prompts
         )
     )

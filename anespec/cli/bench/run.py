@@ -283,12 +283,11 @@ def _table(title: str, first: str, rows: "list[tuple[str, Figures | None]]") -> 
         if figures is None:
             table.add_row(name, *("too short", "", "", "", ""))
             continue
-        speedup = figures.speedup
         table.add_row(
             name,
             f"{figures.plain.median:.1f}",
             f"{figures.drafted.median:.1f}",
-            f"{speedup.median:.2f} ({speedup.least:.2f}-{speedup.most:.2f})",
+            str(figures.speedup),
             f"{figures.tokens_per_pass:.2f}",
             position_text(figures.shares_by_position),
         )

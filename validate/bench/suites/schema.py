@@ -1,5 +1,6 @@
 """Define the form of a suite's file, and read one."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -147,6 +148,14 @@ class Suite(Options):
                     "[[ways]] has not; name one that it has"
                 )
         return self
+
+    @property
+    def prompts(self) -> Iterator[tuple[TextKind, int, int]]:
+        """Yield kind, tokens and number of every prompt; of a conversation, those of its first turn."""
+        for texts in self.texts:
+            for tokens in texts.tokens:
+                yield from ((texts.kind, tokens, number) for number in range(1, texts.prompts + 1))
+        yield from ((each.kind, each.tokens, 1) for each in self.conversations)
 
     def quick(self) -> Self:
         """Return the quick form: one run, the shortest prompts, the fewest and the most drafts."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from anespec.validate.bench.figures import Figures, figures_of
 from anespec.validate.bench.measure import Case, Variant, Way
@@ -61,10 +62,9 @@ def variant_of(case: Case, way: Way) -> Variant:
     return next(each for each in (case.plain, *case.drafted) if each.way == way)
 
 
-def speedup_text(figures: Figures) -> str:
-    """Return the speedup with its range, e.g. `1.52 (1.48-1.60)`."""
-    speedup = figures.speedup
-    return f"{speedup.median:.2f} ({speedup.least:.2f}-{speedup.most:.2f})"
+def decode_speed(case: Case, way: Way) -> float | None:
+    """Return the decoded tokens per second; None if the text is too short."""
+    return median(run.speed for run in variant_of(case, way).runs) if case.is_timed else None
 
 
 def share_text(figures: Figures) -> str:

@@ -1,16 +1,16 @@
 """Show what the results of a suite mean: how near a way came to its ceiling, waiting times, and a verdict."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from anespec.system.formatting import counted
-from anespec.validate.bench.figures import Figures, figures_of
-from anespec.validate.bench.measure import BenchRun, Way
+from anespec.validate.bench.figures import Figures, Spread, figures_of
+from anespec.validate.bench.measure import BenchRun, Case, Way
 from anespec.validate.bench.sentences import sentence
 from anespec.validate.bench.suites.report import SuiteReport
 from anespec.validate.bench.suites.schema import Ways
-from anespec.validate.bench.suites.tables import UNKNOWN, Shown, SuiteTable, label, variant_of
+from anespec.validate.bench.suites.tables import UNKNOWN, Shown, SuiteTable, decode_speed, label, variant_of
 
 
 def scoreboard(report: SuiteReport) -> Shown:
@@ -48,29 +48,21 @@ def waits(report: SuiteReport) -> Shown:
     )
     ways = (report.baseline, *report.ways)
     columns = ("text", *(label(way).replace(", ", "\n") for way in ways))
+
+    def cells(cases: Sequence[Case], of: Callable[[BenchRun], float]) -> Iterator[str]:
+        for way in ways:
+            yield str(Spread(tuple(of(run) for case in cases for run in variant_of(case, way).runs)))
+
     return Shown(
         tuple(
             SuiteTable(
                 title,
                 columns,
-                tuple(
-                    (
-                        name,
-                        *(
-                            _spread([of(run) for case in cases for run in variant_of(case, way).runs])
-                            for way in ways
-                        ),
-                    )
-                    for name, cases in report.sections.items()
-                ),
+                tuple((name, *cells(cases, of)) for name, cases in report.sections.items()),
             )
             for title, of in seconds
         )
     )
-
-
-def _spread(seconds: list[float]) -> str:
-    return f"{median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
 
 
 def verdict(report: SuiteReport) -> Shown:
@@ -107,21 +99,13 @@ def _flags(way: Ways) -> str:
 
 def _break_even(report: SuiteReport, plain: Way) -> str:
     """Say how many right drafts a pass of the baseline's width must bring to pay."""
-    ratios = [
-        median(run.speed for run in variant_of(case, plain).runs)
-        / median(run.speed for run in case.plain.runs)
-        for case in report.cases
-        if case.is_timed
-    ]
+    speeds = [(decode_speed(case, plain), decode_speed(case, report.baseline)) for case in report.cases]
+    ratios = [narrow / wide for narrow, wide in speeds if narrow and wide]
     if not ratios:
         return "the texts are too short to say what a wider pass costs; give longer ones"
     cost = median(ratios)
-    right = max(0.0, cost - 1)
+    right, most = max(0.0, cost - 1), max(way.most for way in report.ways)
     return (
         f"a pass of {report.baseline.name} takes {cost:.2f} times as long as one of {plain.name}, so drafts "
-        f"pay from {right:.2f} right ones a pass on, of {counted(_most(report), 'draft')}"
+        f"pay from {right:.2f} right ones a pass on, of {counted(most, 'draft')}"
     )
-
-
-def _most(report: SuiteReport) -> int:
-    return max((way.most for way in report.ways), default=0)

@@ -15,10 +15,10 @@ from anespec.validate.bench.suites.tables import (
     Shown,
     SuiteTable,
     best_of,
+    decode_speed,
     label,
     names_of,
     share_text,
-    speedup_text,
     variant_of,
 )
 from anespec.validate.bench.suites.verdicts import scoreboard, verdict, waits
@@ -44,7 +44,7 @@ def _speed(report: SuiteReport) -> Shown:
                 (
                     label(f.way),
                     f"{f.drafted.median:.1f}",
-                    speedup_text(f),
+                    str(f.speedup),
                     f"{f.tokens_per_pass:.2f}",
                     share_text(f),
                     "" if f.drafted_joules is None else f"{f.drafted_joules.median:.3g}",
@@ -298,7 +298,7 @@ def _lengths(report: SuiteReport) -> Shown:
     columns = ("prompt", *(label(way).replace(", ", "\n") for way in ways))
     speeds: tuple[tuple[str, Callable[[Case, Way], float | None]], ...] = (
         ("Prefill", _prefill_speed),
-        ("Decoding", _decode_speed),
+        ("Decoding", decode_speed),
     )
     tables, plots = [], []
     for noun, speed in speeds:
@@ -327,7 +327,7 @@ def _ceilings(report: SuiteReport, ways: Sequence[Way]) -> Iterator[str]:
             continue
         compared = []
         for plain in (each for each in ways if not each.most):
-            pairs = [(_decode_speed(case, way), _decode_speed(case, plain)) for case in report.cases]
+            pairs = [(decode_speed(case, way), decode_speed(case, plain)) for case in report.cases]
             ratios = [one / other for one, other in pairs if one and other]
             compared += [f"{median(ratios):.2f} times as fast as {plain.name}"] if ratios else []
         if compared:
@@ -341,11 +341,6 @@ def _prefill_speed(case: Case, way: Way) -> float | None:
     """Return the prompt's tokens per second up to the first token of output."""
     costs = [run.statistics for run in variant_of(case, way).runs]
     return median((cost.prompt_tokens - cost.reused_tokens) / cost.prefill_seconds for cost in costs)
-
-
-def _decode_speed(case: Case, way: Way) -> float | None:
-    """Return the decoded tokens per second; None if the text is too short."""
-    return median(run.speed for run in variant_of(case, way).runs) if case.is_timed else None
 
 
 def _starts(report: SuiteReport) -> Shown:
