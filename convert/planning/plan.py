@@ -297,7 +297,8 @@ class ConversionPlan:
 
     def _stack(self) -> StackSizes:
         """Return the layers and the head, which the topology divides into shards."""
-        layers = self.model.facts.layers
+        facts = self.model.facts
+        layers = facts.layers
         return StackSizes(
             layer_bytes=tuple(self.layer_bytes(layer) for layer in layers),
             kinds=tuple(layer.kind for layer in layers),
@@ -306,7 +307,11 @@ class ConversionPlan:
             kv_layers=tuple(
                 min((mixer.kv_layer for mixer in layer.mixers), default=layer.index) for layer in layers
             ),
-            mixtures=frozenset(layer.index for layer in layers if isinstance(layer.mlp, MixtureFacts)),
+            last=frozenset(
+                layer.index
+                for layer in layers
+                if isinstance(layer.mlp, MixtureFacts) or (facts.recurrences and layer.attention)
+            ),
         )
 
     @property

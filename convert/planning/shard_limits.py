@@ -65,15 +65,15 @@ class ShardLimits:
     """The shard sizes of a target. The planner fills shards up to `planned_bytes`, for the given `reason`.
 
     `context` is the default number of tokens of a sequence, where the model was trained for as many and their
-    states fit the machine's memory. With `mixtures_end_shards` no layer follows one that chooses experts in
-    its shard: the golden gate judges a shard less sharply by what other choices would change in later layers.
+    states fit the machine's memory. With `shards_are_free` more shards cost no time, and layers may end their
+    shard for the sake of the golden gate (`StackSizes.last`).
     """
 
     planned_bytes: int
     reason: str
     context: int
     ranges: tuple[SizeRange, ...]
-    mixtures_end_shards: bool = False
+    shards_are_free: bool = False
 
     def range_of(self, weight_bytes: int) -> SizeRange:
         """Return the range to which a shard of this size belongs."""
@@ -164,8 +164,8 @@ CPU_LIMITS = ShardLimits(
     # A pass pays for the slots that are in use, so only memory speaks against a long context.
     context=16384,
     ranges=(SizeRange(0, Outlook.GOOD, "any size runs on a processor", "ours", "the portable backend"),),
-    # The portable backend joins all shards, so that more of them cost nothing.
-    mixtures_end_shards=True,
+    # The portable backend joins all shards.
+    shards_are_free=True,
 )
 
 SHARD_LIMITS: Mapping[Target, ShardLimits] = MappingProxyType(

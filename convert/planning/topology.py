@@ -98,7 +98,8 @@ class StackSizes:
 
     A kind is a label such as `sliding`; layers of one kind have the same graph. `kv_layers` has, for each
     layer, the layer to whose K/V it attends; empty means its own. A state is in one shard, so both layers
-    must be in the same shard. `mixtures` are the layers that choose experts.
+    must be in the same shard. `last` are the layers that end their shard where more shards cost nothing: the
+    golden gate judges later layers of the shard less sharply, by what such a layer may change in them.
     """
 
     layer_bytes: tuple[int, ...]
@@ -106,7 +107,7 @@ class StackSizes:
     vocabulary: int
     head_bytes: int
     kv_layers: tuple[int, ...] = ()
-    mixtures: frozenset[int] = frozenset()
+    last: frozenset[int] = frozenset()
 
     @property
     def joined(self) -> frozenset[int]:
@@ -201,7 +202,7 @@ def plan_topology(
         limits = SHARD_LIMITS[target]
         if shard_bytes is not None:
             limits = replace(limits, planned_bytes=shard_bytes, reason="as --shard-bytes says")
-        last = stack.mixtures if limits.mixtures_end_shards else frozenset()
+        last = stack.last if limits.shards_are_free else frozenset()
         counts = group_layers(stack.layer_bytes, stack.kinds, limits, stack.joined, last)
         origin = Origin.PLANNED
         reasons = _planning_reasons(stack, counts, limits, last)
@@ -342,8 +343,8 @@ def _planning_reasons(
     ends = pattern_ends(stack.kinds)
     if last:
         reasons.append(
-            "A layer that chooses experts ends its shard, since the golden gate judges layers after it less "
-            "sharply."
+            "A layer that chooses experts, or that attends in a model with recurrent layers, ends its shard, "
+            "since the golden gate judges layers after it less sharply."
         )
     elif len(set(stack.kinds)) > 1:
         inside = [end for end in accumulate(counts) if end not in ends and end < len(stack.kinds)]

@@ -322,8 +322,8 @@ def test_layers_that_share_keys_and_values_share_a_shard() -> None:
         plan_topology(stack, Target.MAC, override=(4, 3))
 
 
-def test_a_layer_that_chooses_experts_ends_its_shard_where_shards_cost_nothing() -> None:
-    stack = StackSizes((MB,) * 8, ("full",) * 8, 100, 100, mixtures=frozenset(range(2, 8)))
+def test_a_layer_that_blurs_later_ones_ends_its_shard_where_shards_cost_nothing() -> None:
+    stack = StackSizes((MB,) * 8, ("full",) * 8, 100, 100, last=frozenset(range(2, 8)))
     plan = plan_topology(stack, Target.CPU)
     assert plan.topology.layers == (3, 1, 1, 1, 1, 1)
     assert any("chooses experts" in reason for reason in plan.reasons)

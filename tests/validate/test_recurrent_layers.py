@@ -12,7 +12,7 @@ from close_calls import CLOSE
 from converting import build
 from family_files import FAMILIES, Variant
 from graphs import program_of, reloaded
-from planted import golden_of, golden_without_stack
+from planted import INPUT_BUGS, AlteredInputs, golden_of, golden_without_stack
 from slow import slow_but
 
 from anespec.cli.inspect.verb import inspect
@@ -239,6 +239,16 @@ def test_a_state_that_is_not_folded_is_red(
     artifact = converted(family, tmp_path)
     monkeypatch.setattr("anespec.validate.golden.gate._fold", lambda *given: None)
     verdict = golden_without_stack(artifact, FAMILIES / f"{family}.gguf", "openvino")
+    assert "shards/" in verdict.failures[0], "a shard alone shows it"
+
+
+@pytest.mark.parametrize("bug", slow_but(INPUT_BUGS, "rope of the row before"))
+def test_wrong_inputs_are_red_beside_recurrent_layers(bug: str, tmp_path: Path) -> None:
+    """A layer that attends ends its shard, so that no recurrent layer raises the limit of what it does."""
+    artifact = converted("qwen35", tmp_path)
+    assert [shard.end_layer for shard in artifact.manifest.layer_shards] == [4, 8]
+    gguf, altered = FAMILIES / "qwen35.gguf", AlteredInputs(artifact, INPUT_BUGS[bug])
+    verdict = golden_without_stack(artifact, gguf, "torch", pass_inputs=altered)
     assert "shards/" in verdict.failures[0], "a shard alone shows it"
 
 
