@@ -111,7 +111,7 @@ def layer_shard_plan(plan: ConversionPlan, indices: Sequence[int]) -> LayerShard
         branch_epsilon=facts.family.branch_epsilon or facts.epsilon,
         kv_form=plan.kv_form,
         per_layer_width=facts.per_layer_width,
-        hidden_scale=facts.family.hidden_scale,
+        hidden_scale=plan.hidden_scale,
     )
 
 
@@ -198,7 +198,7 @@ def _attention_plan(plan: ConversionPlan, attention: AttentionFacts) -> Attentio
 def head_plan(plan: ConversionPlan) -> HeadPlan:
     """Return the plan of the output layer."""
     facts = plan.model.facts
-    hidden_epsilon = facts.epsilon * facts.family.hidden_scale**2
+    hidden_epsilon = facts.epsilon * plan.hidden_scale**2
     return HeadPlan(
         facts.hidden_size, hidden_epsilon, facts.logit_scale, facts.logit_softcap, plan.head_outputs
     )
@@ -309,7 +309,7 @@ def layer_weights(
 
     norms, per_layer = model.norms(layer), None
     # The output of a norm after attention, MLP or the layer's own input is added to the scaled hidden state.
-    scale = model.facts.family.hidden_scale
+    scale = plan.hidden_scale
     if model.facts.per_layer_width:
         own_norm = norm(model, tensor_name(layer, INPUT_NORM), scale)
         per_layer = PerLayerWeights(of(INPUT_GATE), of(INPUT_PROJECTION), own_norm)
@@ -352,7 +352,7 @@ def per_layer_mix(
         Projection(weight),
         norm(model, PER_LAYER_NORM),
         model.facts.hidden_size,
-        model.facts.family.hidden_scale,
+        plan.hidden_scale,
     )
 
 

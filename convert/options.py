@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from anespec.convert.weights.targets import require_fit
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
+from anespec.manifests.graph_choices import ChunkSolve, RangeDefault, ReshapeHint
 from anespec.manifests.presets import NO_PRESET, preset_names
 from anespec.manifests.schema import (
     MAX_BLOCK,
@@ -101,6 +101,29 @@ class ConvertOptions(Options):
         description="How keys and values are kept: in states that attention reads again (reread) or not "
         "(blended; slice_update, written with constant bounds), in one or two states a shard (packed), by "
         "the host (outside), or in states of which a pass writes no more than its own rows (at_position).",
+    )
+    chunk: Annotated[int | None, Flag(default="32, or 64 if all recurrent layers are Mamba 2")] = Field(
+        default=None,
+        ge=8,
+        le=64,
+        multiple_of=8,
+        description="Positions after which recurrent layers fold their rows into a state, a multiple of 8. "
+        "Runs of drafts end there.",
+    )
+    chunk_solve: Annotated[
+        ChunkSolve | None, Flag(default="broadcast for mac and iphone, products for cpu")
+    ] = Field(
+        default=None,
+        description="How gated delta nets solve for what the rows of a chunk write: by matrix products, or, "
+        "within blocks of eight rows, by products of elements and their sums (broadcast).",
+    )
+    hidden_scale: Annotated[
+        float | None, Flag(default="1, or what the family is known to need, such as 1/32 for Gemma 3")
+    ] = Field(
+        default=None,
+        ge=1 / 1024,
+        le=1,
+        description="Factor of the hidden state, a power of two, for models whose own leaves fp16's range.",
     )
     topology: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...] | None,

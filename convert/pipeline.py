@@ -31,6 +31,7 @@ from anespec.convert.worker_count import suitable_workers
 from anespec.convert.worker_pool import ConversionWorkers
 from anespec.convert.worker_process import WorkerProcess
 from anespec.manifests.schema import (
+    ChunkSolve,
     HeadOutputs,
     HeadShard,
     LayerShard,
@@ -179,9 +180,13 @@ def _recipe(plan: ConversionPlan, source: SourceFile, unit: str) -> str:
     facts += [__version__, *(version(name) for name in ("coremltools", "gguf", "numpy"))]
     facts += [str(options.weights), plan.attention, plan.kv_form, options.block, plan.passes, plan.pools]
     facts += [plan.ropes, options.target]
-    # Recipes with the default are as they were before other outputs existed.
+    # Recipes with the defaults are as they were before there was another choice.
     if plan.head_outputs is not HeadOutputs.LOGITS:
         facts += [plan.head_outputs]
+    if plan.chunks is not None and plan.chunks.solve is ChunkSolve.BROADCAST:
+        facts += [plan.chunks.solve]
+    if plan.hidden_scale != plan.model.facts.family.hidden_scale:
+        facts += [plan.hidden_scale]
     if unit == "artifact":
         facts += [plan.topology]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -249,10 +254,11 @@ class _Run:
             reshape_hint=plan.passes.reshape_hint,
             context=plan.context,
             sequences=plan.options.sequences,
-            chunk=plan.chunk,
+            chunk=None if plan.chunks is None else plan.chunks.positions,
+            chunk_solve=None if plan.chunks is None else plan.chunks.solve,
             pools=plan.pools,
             ropes=plan.ropes,
-            hidden_scale=model.facts.family.hidden_scale,
+            hidden_scale=plan.hidden_scale,
             layer_shards=tuple(entry for entry in built if isinstance(entry, LayerShard)),
             head_shards=tuple(entry for entry in built if isinstance(entry, HeadShard)),
             tokens=tokens,
@@ -287,7 +293,7 @@ class _Run:
             bytes=path.stat().st_size,
             sha256=file_sha256(path),
             embedding_tensor=EMBEDDING,
-            embedding_scale=self.model.facts.embedding_scale * self.model.facts.family.hidden_scale,
+            embedding_scale=self.model.facts.embedding_scale * self.plan.hidden_scale,
             embedding_norm=self.model.facts.epsilon if self.model.facts.family.norms_embedding else None,
             position_tensor=None if self.model.facts.positions is None else POSITION_EMBEDDING,
             per_layer=self._per_layer(),

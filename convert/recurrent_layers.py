@@ -81,7 +81,8 @@ def _ssd(plan: ConversionPlan, mixer: SSDFacts, of: ProjectionOf) -> SSD:
 
 def _delta_plan(plan: ConversionPlan, mixer: DeltaFacts) -> DeltaPlan:
     taps, chunk = plan.pools_of(mixer)
-    return DeltaPlan(mixer.index, mixer, plan.model.facts.epsilon, taps, chunk)
+    assert plan.chunks is not None and plan.chunks.solve is not None
+    return DeltaPlan(mixer.index, mixer, plan.model.facts.epsilon, taps, chunk, plan.chunks.solve)
 
 
 def _delta_net(plan: ConversionPlan, mixer: DeltaFacts, of: ProjectionOf) -> DeltaNet:

@@ -77,6 +77,17 @@ class ExpertForm(StrEnum):
     WIDE = "wide"
 
 
+class ChunkSolve(StrEnum):
+    """How a gated delta net solves for what the rows of a chunk write (docs/graph.md).
+
+    `products`: by matrix products. `broadcast`: within blocks of eight rows by products of elements and their
+    sums, and only beyond these by matrix products.
+    """
+
+    PRODUCTS = "products"
+    BROADCAST = "broadcast"
+
+
 class HeadOutputs(StrEnum):
     """The outputs of the heads (docs/graph.md).
 

@@ -35,6 +35,7 @@ from anespec.manifests.fields import WeightFormat as WeightFormat
 from anespec.manifests.fields import formats_of as formats_of
 from anespec.manifests.fields import relative_error as relative_error
 from anespec.manifests.graph_choices import AttentionShape as AttentionShape
+from anespec.manifests.graph_choices import ChunkSolve as ChunkSolve
 from anespec.manifests.graph_choices import ExpertForm as ExpertForm
 from anespec.manifests.graph_choices import HeadOutputs as HeadOutputs
 from anespec.manifests.graph_choices import KVForm as KVForm
@@ -322,6 +323,9 @@ class Manifest(Record):
         default=None,
         exclude_if=lambda chunk: chunk is None,
         description="the positions after which recurrent layers fold; omitted without such layers",
+    )
+    chunk_solve: ChunkSolve | None = Field(
+        default=None, exclude_if=lambda solve: solve is None, description="omitted without gated delta nets"
     )
     pools: tuple[KVCacheGroup, ...] = Field(min_length=1)
     ropes: tuple[RopeTable, ...]

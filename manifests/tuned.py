@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import from_json
 
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
+from anespec.manifests.graph_choices import ChunkSolve, RangeDefault, ReshapeHint
 from anespec.manifests.presets import MatchedModel
 from anespec.manifests.schema import (
     MAX_BLOCK,
@@ -70,6 +70,8 @@ class Choices(Record):
     topology: tuple[Count, ...] | None = Field(default=None, min_length=1)
     head_shards: Count | None = None
     head_outputs: HeadOutputs | None = None
+    chunk: Count | None = None
+    chunk_solve: ChunkSolve | None = None
     shard_bytes: Count | None = None
 
 

@@ -138,7 +138,8 @@ def golden_gate(
         stored = tuple(weights.figures())
     # The figures do not depend on which sequence's region rows are in, within the gate's limits.
     here = circumstances(artifact, backend, threads).with_all_sequences()
-    verdict = golden_verdict(here, SLACK[arithmetic], stored, computed.shards, computed.stack)
+    slack = SLACK[arithmetic]
+    verdict = golden_verdict(here, slack, stored, computed.shards, computed.stack, computed.hidden)
     artifact.record_verdict(GoldenFile, verdict)
     return verdict
 

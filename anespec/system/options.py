@@ -171,6 +171,8 @@ def complaint(error: ValidationError, model: type[BaseModel], noun: str = "optio
         return f"there is no {noun} {quoted(name)}; the {noun}s are {listed(list(model.model_fields))}"
     if kind == "missing":
         return f"{printable('.'.join((name, *inner)))} is missing"
+    if kind == "multiple_of":
+        return f"{name} is {text}; it must be a multiple of {first['ctx']['multiple_of']}"
     field = model.model_fields.get(name) if not inner else None
     allowed = range_of(field) if field is not None else None
     if field is not None and allowed is not None:

@@ -209,8 +209,8 @@ class Family:
 
     `final_norm` is the GGUF name of the norm before the output projection.
 
-    The graph keeps the hidden state times `hidden_scale`, a power of two, if the model's own values would
-    exceed fp16's range. That needs norms after attention and MLP, whose weights include the factor.
+    The graph keeps the hidden state times `hidden_scale`, a power of two, where the model's own values would
+    exceed fp16's range. `large_hidden_scale` is that of models of at least so many hidden numbers.
     """
 
     architecture: str
@@ -252,6 +252,7 @@ class Family:
     layer_scale: bool = False
     per_layer_inputs: bool = False
     hidden_scale: float = 1.0
+    large_hidden_scale: tuple[int, float] | None = added_field(None)
     final_norm: str = "output_norm"
 
     def __post_init__(self) -> None:
@@ -261,13 +262,11 @@ class Family:
         assert not (self.gate_beside_query and self.output_gate)
         # The rows of K are reordered for rope, and those of V must not be.
         assert not self.key_is_value or self.rope_style is RopeStyle.NEOX
-        assert self.hidden_scale == 1 or (self.norms.after_attention and self.norms.after_mlp)
         # Inputs of layers are made of the first hidden state, which then would need positions.
         assert not (self.learned_positions and self.per_layer_inputs)
         # The converter reorders the rows of pairs that are side by side.
         assert not self.latent_attention or self.rope_style is RopeStyle.GPTJ
-        # A bias would need the factor, too, and so would rows of positions.
+        # Rows of positions would need the factor, too.
         assert self.hidden_scale == 1 or not self.learned_positions
-        assert self.hidden_scale == 1 or self.norm_kind is NormKind.RMS
         # The rope rows of queries contain the growth of scores; a norm after rope would undo it.
         assert not self.score_temperature or self.head_norm is not HeadNorm.AFTER_ROPE

@@ -40,6 +40,8 @@ QWEN35 = Family(
     head_norm=HeadNorm.BEFORE_ROPE,
     gate_beside_query=True,
     recurrent=Recurrent.DELTA_NET,
+    # Hidden states of the 27B leave fp16's range (B: ANEForge#51); smaller ones were run without a factor.
+    large_hidden_scale=(5120, 1 / 16),
 )
 
 QWEN35MOE = replace(

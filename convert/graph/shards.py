@@ -211,9 +211,11 @@ def decoder_layer(
             return branch
         return channel_norm(branch, norm, shard.branch_epsilon, f"{name}_after_{place}_norm")
 
-    def added(value: Var, branch: Var, place: str) -> Var:
-        if plan.residual_scale != 1:
-            branch = mb.mul(x=branch, y=np.float16(plan.residual_scale))
+    def added(value: Var, branch: Var, norm: Norm | None, place: str) -> Var:
+        # The weights of a norm after the branch include the factor of the hidden state.
+        scale = plan.residual_scale * (shard.hidden_scale if norm is None else 1)
+        if scale != 1:
+            branch = mb.mul(x=branch, y=np.float16(scale))
         return mb.add(x=value, y=branch, name=f"{name}_{place}")
 
     entered, taken = x, x
@@ -222,7 +224,8 @@ def decoder_layer(
         mixed = weights.mixers[0](taken, given, name)
         for mixer in weights.mixers[1:]:
             mixed = mb.add(x=mixed, y=mixer(taken, given, name))
-        x = added(x, after(mixed, weights.after_attention_norm, "attention"), "attended")
+        norm = weights.after_attention_norm
+        x = added(x, after(mixed, norm, "attention"), norm, "attended")
     if weights.mlp is None or plan.activation is None:
         return x
     if not weights.parallel:
@@ -238,7 +241,8 @@ def decoder_layer(
         mixed = mixture(parts, weights.mlp, plan.activation, given.layout, epsilon, name)
     else:
         mixed = mlp(taken, weights.mlp, plan.activation, name)
-    return added(x, after(mixed, weights.after_mlp_norm, "mlp"), "out")
+    norm = weights.after_mlp_norm
+    return added(x, after(mixed, norm, "mlp"), norm, "out")
 
 
 def layer_shard(

@@ -65,7 +65,7 @@ def _of(plan: ConversionPlan, form: KVForm, context: int) -> KVTraffic:
 def _slots(plan: ConversionPlan, pool: PoolKind, form: KVForm, context: int) -> int:
     """Return the number of slots of a pool, in all sequences."""
     if pool.reads == "chunk":
-        return (plan.chunk or 0) * plan.options.sequences
+        return 0 if plan.chunks is None else plan.chunks.positions * plan.options.sequences
     widest, window = plan.passes.t_max, pool.window
     of_tokens = context if window is None else min(context, aligned(window + widest))
     return (of_tokens + spare_slots(form, widest)) * plan.options.sequences

@@ -1,11 +1,13 @@
 """Plan a conversion: check the options against the model before any weight is read."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from anespec.convert.options import ConvertOptions
+from anespec.convert.planning.chunks import ChunkPlan, plan_chunks
 from anespec.convert.planning.experts import ExpertChoice, choose_experts
 from anespec.convert.planning.shard_limits import SHARD_LIMITS
 from anespec.convert.planning.topology import (
@@ -21,10 +23,8 @@ from anespec.convert.source.facts import (
     EMBEDDING,
     POSITION_EMBEDDING,
     AttendingFacts,
-    DeltaFacts,
     LayerFacts,
     MixerFacts,
-    ModelFacts,
 )
 from anespec.convert.source.matrix import block_kind, kind_and_number
 from anespec.convert.source.mixer_facts import PoolKind
@@ -130,7 +130,7 @@ def plan_passes(options: ConvertOptions, context: int) -> PassesPlan:
 
 # With `--tuned` the options are completed with choices that were measured on a machine.
 
-MODEL_CHOICES = ("topology", "head_shards")
+MODEL_CHOICES = ("topology", "head_shards", "chunk", "chunk_solve")
 """Choices that are valid only for the model with which they were measured."""
 
 RANGE_CHOICES = ("range_default", "reshape_hint")
@@ -222,6 +222,16 @@ def _usual_context(model: SourceModel, options: ConvertOptions) -> int:
     return context
 
 
+def _hidden_scale(model: SourceModel, options: ConvertOptions) -> float:
+    """Return the factor of the hidden state in the graph; raises RequestError if it cannot be."""
+    scale = model.facts.hidden_scale if options.hidden_scale is None else options.hidden_scale
+    if math.frexp(scale)[0] != 0.5:
+        raise RequestError(f"--hidden-scale {scale:g} is no power of two; give 1, 0.5, 0.25, …")
+    if scale != 1 and model.facts.positions is not None:
+        raise RequestError("--hidden-scale is not for models with learned positions; leave it out")
+    return scale
+
+
 class ConversionPlan:
     """A model and the options, checked against each other.
 
@@ -266,7 +276,8 @@ class ConversionPlan:
                 f"--context {context} times --sequences {options.sequences} needs more than the "
                 f"{MOST_SLOTS} slots that a state can have; reduce one of them"
             )
-        self.chunk = chunk_of(model.facts)
+        self.hidden_scale = _hidden_scale(model, options)
+        self.chunks: ChunkPlan | None = plan_chunks(model.facts, options)
         stores = [store for mixer in model.facts.mixers for store in mixer.stores]
         self._pools = {kind: self._pool(kind) for kind in {store.pool for store in stores}}
         self._ropes = {part.index: self._rope_tables(part) for part in model.facts.attentions}
@@ -376,7 +387,7 @@ class ConversionPlan:
         )
 
     def _chunk_pool(self) -> KVCacheGroup:
-        chunk = self.chunk or 1
+        chunk = 1 if self.chunks is None else self.chunks.positions
         return KVCacheGroup(
             name="chunk",
             slots=chunk * self.options.sequences,
@@ -480,18 +491,3 @@ class ConversionPlan:
         mixers = self.model.facts.mixers
         slots = sum(store.kept * self._pools[store.pool].slots for mixer in mixers for store in mixer.stores)
         return 2 * (slots + self.options.sequences * sum(mixer.carried for mixer in mixers))
-
-
-SSD_CHUNK, DELTA_CHUNK = 64, 32
-"""The positions of a chunk: of models whose recurrent layers are all Mamba 2, and of others.
-
-A longer chunk loses fewer drafted rows at its end, and makes every pass of a delta net slower, which solves a
-system of that many rows: with 64 it took twice as long as with 32 (docs/graph.md).
-"""
-
-
-def chunk_of(facts: ModelFacts) -> int | None:
-    """Return the positions of a model's chunks; None without recurrent layers."""
-    if not facts.recurrences:
-        return None
-    return DELTA_CHUNK if any(isinstance(mixer, DeltaFacts) for mixer in facts.recurrences) else SSD_CHUNK

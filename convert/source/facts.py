@@ -108,6 +108,12 @@ class ModelFacts:
     rope_style: RopeStyle
 
     @property
+    def hidden_scale(self) -> float:
+        """The factor of the hidden state in the graph; see Family."""
+        smallest, scale = self.family.large_hidden_scale or (math.inf, 1.0)
+        return scale if self.hidden_size >= smallest else self.family.hidden_scale
+
+    @property
     def mixers(self) -> tuple[MixerFacts, ...]:
         """The mixers of all layers, in order."""
         return tuple(mixer for layer in self.layers for mixer in layer.mixers)

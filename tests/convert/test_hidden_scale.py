@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from by_hand import run_tokens
 from converting import build
+from family_files import FAMILIES
 
 from anespec.convert import families as architectures
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import WeightFormat
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.runtime.backends import open_verifier
+from anespec.system.errors import RequestError
 from anespec.validate.golden.reference import Reference
 
 TOKENS = list(range(40, 60))
@@ -61,3 +63,14 @@ def test_without_the_scale_they_would_overflow(
     plain = dataclasses.replace(architectures.FAMILIES["gemma3"], hidden_scale=1.0)
     monkeypatch.setitem(architectures.FAMILIES, "gemma3", plain)
     assert not np.isfinite(logits(loud, tmp_path)).all()
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.5, 0.0])
+def test_a_factor_must_be_a_power_of_two(families: Path, tmp_path: Path, scale: float) -> None:
+    with pytest.raises(RequestError, match=r"hidden.scale"):
+        build(families / "qwen3.gguf", tmp_path / "m.anespec", hidden_scale=scale)
+
+
+def test_learned_positions_cannot_have_a_factor(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="not for models with learned positions"):
+        build(FAMILIES / "gpt2.gguf", tmp_path / "m.anespec", hidden_scale=0.5)

@@ -110,7 +110,8 @@ def _verdict(
     artifact: Artifact, backend: str, stored: Sequence[WeightFigures], computed: ComputedFigures
 ) -> GoldenVerdict:
     slack = SLACK[BACKENDS[backend].arithmetic]
-    return golden_verdict(circumstances(artifact, backend, 1), slack, stored, computed.shards, computed.stack)
+    here = circumstances(artifact, backend, 1)
+    return golden_verdict(here, slack, stored, computed.shards, computed.stack, computed.hidden)
 
 
 def golden_without_stack(

@@ -12,7 +12,7 @@ from family_files import FAMILIES
 from once import Once
 from slow import slow_but
 
-from anespec.manifests.schema import KVForm, Target, WeightFormat
+from anespec.manifests.schema import ChunkSolve, KVForm, Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.verdicts import Invariance
 from anespec.manifests.weight_choice import WeightChoice
@@ -50,6 +50,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granitehybrid slice update": ("granitehybrid", "torch", {"kv_form": KVForm.SLICE_UPDATE}),
     "mamba2 outside torch": ("mamba2", "torch", {"kv_form": KVForm.OUTSIDE}),
     "granitehybrid outside": ("granitehybrid", "openvino", {"kv_form": KVForm.OUTSIDE, "sequences": 2}),
+    "qwen35 chunks of 8": ("qwen35", "openvino", {"chunk": 8, "chunk_solve": ChunkSolve.BROADCAST}),
     "qwen35 outside": ("qwen35", "openvino", {"kv_form": KVForm.OUTSIDE, "sequences": 2}),
     "qwen35 outside torch": ("qwen35", "torch", {"kv_form": KVForm.OUTSIDE, "sequences": 2}),
     "mamba2 at position": ("mamba2", "openvino", {"kv_form": KVForm.AT_POSITION}),

@@ -22,7 +22,7 @@ from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
-from anespec.manifests.schema import KVForm, Shapes, Target, TensorSpec, WeightFormat
+from anespec.manifests.schema import ChunkSolve, KVForm, Shapes, Target, TensorSpec, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
 from anespec.models.conversion import conversion_notes
@@ -77,6 +77,9 @@ FORMS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granitehybrid outside": ("granitehybrid", "mlx", {"kv_form": KVForm.OUTSIDE}),
     "mamba2 at position": ("mamba2", "openvino", {"kv_form": KVForm.AT_POSITION}),
     "nemotron_h at position": ("nemotron_h", "torch", {"kv_form": KVForm.AT_POSITION}),
+    "qwen35 chunks of 8": ("qwen35", "mlx", {"chunk": 8, "chunk_solve": ChunkSolve.BROADCAST}),
+    "qwen35 chunks of 24": ("qwen35", "openvino", {"chunk": 24, "chunk_solve": ChunkSolve.BROADCAST}),
+    "mamba2 chunks of 16": ("mamba2", "openvino", {"chunk": 16, "sequences": 2}),
     "qwen35 at position": ("qwen35", "openvino", {"kv_form": KVForm.AT_POSITION, "sequences": 2}),
 }
 
@@ -86,7 +89,7 @@ def test_every_form_and_shape_passes_golden(case: str, tmp_path: Path) -> None:
     family, backend, options = FORMS[case]
     artifact = converted(family, tmp_path, **options)
     manifest = artifact.manifest
-    assert manifest.chunk == (32 if family == "qwen35" else 64)
+    assert manifest.chunk == options.get("chunk", 32 if family == "qwen35" else 64)
     verdict = golden_of(artifact, FAMILIES / f"{family}.gguf", backend)
     assert verdict.failures == ()
     assert all(figures.stray_slots == 0 for figures in verdict.shards)
@@ -144,7 +147,7 @@ def gate_comes_after_the_norm(patch: pytest.MonkeyPatch) -> None:
 def nothing_is_taken_back(patch: pytest.MonkeyPatch) -> None:
     """A delta net's rows write as if no earlier row of the chunk had."""
 
-    def identity(a: Any, rows: int) -> Any:
+    def identity(a: Any, rows: int, solve: ChunkSolve) -> Any:
         return mb.add(x=mb.mul(x=a, y=np.float16(0)), y=np.eye(rows, dtype=np.float16)[None, None])
 
     patch.setattr(delta_net, "_inverse", identity)

@@ -18,6 +18,7 @@ from anespec.validate.exactness.gate import exactness_gate
 from anespec.validate.golden.figures import (
     GoldenFile,
     GoldenVerdict,
+    HiddenFigures,
     ShardFigures,
     StackFigures,
     WeightFigures,
@@ -27,6 +28,7 @@ from anespec.validate.golden.figures import (
 from anespec.validate.report import exactness_lines, exactness_table, golden_tables, residency_lines
 
 HERE = RunEnvironment(backend="torch", library_version="2", machine="any", threads=1, artifact="0")
+HIDDEN = HiddenFigures(largest=10.0, scale=1.0)
 THERE = HERE.model_copy(update={"machine": "other"})
 
 
@@ -81,7 +83,7 @@ def weight(**changes: object) -> WeightFigures:
 def verdict(
     *shards: ShardFigures, whole: StackFigures | None = None, stored: WeightFigures | None = None
 ) -> GoldenVerdict:
-    return golden_verdict(HERE, 4.0, [stored or weight()], shards or [shard()], [whole or stack()])
+    return golden_verdict(HERE, 4.0, [stored or weight()], shards or [shard()], [whole or stack()], HIDDEN)
 
 
 def test_healthy_figures_pass() -> None:
@@ -129,9 +131,9 @@ def test_a_stored_weight_can_fail_and_is_named(changes: dict[str, object]) -> No
 
 
 def test_nothing_measured_is_not_a_pass() -> None:
-    empty = golden_verdict(HERE, 4.0, [], [], [])
+    empty = golden_verdict(HERE, 4.0, [], [], [], HIDDEN)
     assert not empty.passed
-    assert not golden_verdict(HERE, 4.0, [], [shard()], [stack()]).passed
+    assert not golden_verdict(HERE, 4.0, [], [shard()], [stack()], HIDDEN).passed
     with pytest.raises(GoldenGateError, match="nothing was measured"):
         require_golden(empty)
 

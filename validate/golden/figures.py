@@ -1,9 +1,11 @@
 """The golden gate's figures, limits and verdict."""
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, get_args
 
+import numpy as np
 from pydantic import Field
 
 from anespec.manifests.schema import Count, Index, Record, WeightFormat
@@ -16,6 +18,8 @@ Stimulus = Literal["embeddings", "random", "extreme"]
 and some have one channel that is LOUDNESS times as large."""
 
 LOUDNESS = 300
+
+FP16_MAX = float(np.finfo(np.float16).max)
 
 SLACK: Mapping[Arithmetic, float] = MappingProxyType(
     {Arithmetic.FLOAT: 6.0, Arithmetic.INT8_ACTIVATIONS: 4.0, Arithmetic.ENGINE: 24.0}
@@ -132,10 +136,30 @@ class StackFigures(Record):
         return self.error <= self.limit and sure and not self.worst_margin and not self.not_finite
 
 
+class HiddenFigures(Record):
+    """The model's largest number in a hidden state of text, by the reference, and the artifact's factor."""
+
+    largest: float = Field(ge=0)
+    scale: float = Field(gt=0)
+
+    @property
+    def failure(self) -> str | None:
+        """Return why fp16 cannot hold the hidden states, and the factor that they need; None if it can."""
+        if self.largest * self.scale <= FP16_MAX:
+            return None
+        # Half of the range is left for longer texts.
+        needed = 2.0 ** math.floor(math.log2(FP16_MAX / 2 / self.largest))
+        return (
+            f"hidden states reach {self.largest:.3g}, and fp16 ends at {FP16_MAX:.0f}: convert again with "
+            f"--hidden-scale {needed:g}"
+        )
+
+
 class GoldenVerdict(Verdict):
     """The result of one run of the golden gate, with the slack of its limits."""
 
     slack: float = Field(gt=0)
+    hidden: HiddenFigures
     weights: tuple[WeightFigures, ...]
     shards: tuple[ShardFigures, ...]
     stack: tuple[StackFigures, ...]
@@ -164,7 +188,8 @@ class GoldenVerdict(Verdict):
             for i, s in enumerate(self.stack)
             if not s.within
         ]
-        return (*weights, *shards, *stack)
+        hidden = self.hidden.failure
+        return (*([hidden] if hidden is not None else []), *weights, *shards, *stack)
 
     @property
     def passed(self) -> bool:
@@ -189,11 +214,13 @@ def golden_verdict(
     weights: Sequence[WeightFigures],
     shards: Sequence[ShardFigures],
     stack: Sequence[StackFigures],
+    hidden: HiddenFigures,
 ) -> GoldenVerdict:
-    """Return the verdict on all three parts."""
+    """Return the verdict on all parts."""
     return GoldenVerdict(
         circumstances=circumstances,
         slack=slack,
+        hidden=hidden,
         weights=tuple(weights),
         shards=tuple(shards),
         stack=tuple(stack),

@@ -30,8 +30,10 @@ from anespec.system.progress import StepReport
 from anespec.validate.golden.closeness import Closeness, closeness
 from anespec.validate.golden.figures import (
     ACTIVATION_GROUPS,
+    FP16_MAX,
     LOUDNESS,
     SLACK,
+    HiddenFigures,
     ShardFigures,
     StackFigures,
     Stimulus,
@@ -62,15 +64,14 @@ SLACK_OF_TURNING_MODELS = 2
 activations become int8, the runs of a recurrent model make the same numbers as the shard and turn the same
 rows; then only doubts about experts grow by it."""
 
-FP16_MAX = float(np.finfo(np.float16).max)
-
 
 @dataclass(frozen=True)
 class ComputedFigures:
-    """The results of the shards, alone and all together."""
+    """The results of the shards, alone and all together, and the hidden states between them."""
 
     shards: tuple[ShardFigures, ...]
     stack: tuple[StackFigures, ...]
+    hidden: HiddenFigures
 
 
 class BuildsInputs(Protocol):
@@ -142,6 +143,7 @@ def compare_computed(
         for number in (None, *range(ROUNDED_RUNS_OF_TURNING_MODELS if recurrent or sharp else ROUNDED_RUNS))
     ]
     figures: list[ShardFigures] = []
+    largest_hidden = 0.0
     for shard in manifest.layer_shards:
         inputs = _inputs_like(given, rng)
         counts = [len(read) - count, *map(len, inputs)]
@@ -155,6 +157,8 @@ def compare_computed(
                 reference.layer(index, its_rows, stretches)
                 for its_rows, stretches in zip(rows, its_stretches, strict=True)
             ]
+            of_text = rows[0][: sum(counts[:2])]
+            largest_hidden = max(largest_hidden, float(np.abs(of_text).max(initial=0)))
         outputs = []
         for run, its_rows in zip(runs, rows, strict=True):
             run.states, *its_outputs = split_rows(exact(its_rows), counts)
@@ -188,7 +192,8 @@ def compare_computed(
         prompt.against(rows, moved, slack, doubts)
         for prompt, (rows, *moved, doubts) in zip(prompt_runs, by_prompt, strict=True)
     ]
-    return ComputedFigures(tuple(figures), tuple(stack))
+    hidden = HiddenFigures(largest=largest_hidden, scale=manifest.hidden_scale)
+    return ComputedFigures(tuple(figures), tuple(stack), hidden)
 
 
 @dataclass

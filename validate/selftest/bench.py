@@ -113,10 +113,7 @@ class Bench:
             "preset": "none",
         }
         options["topology"] = build.topology or (self._layers(build.size),)
-        for name in ("kv_form", "shapes", "range_default", "reshape_hint", "attention", "layout"):
-            if (value := getattr(build, name)) is not None:
-                options[name] = value
-        return options
+        return options | build.given
 
     def _layers(self, size: ModelSize) -> int:
         if size not in self.scale.files:

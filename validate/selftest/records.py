@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from anespec.manifests.channel_layout import ChannelLayout
-from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
+from anespec.manifests.graph_choices import ChunkSolve, RangeDefault, ReshapeHint
 from anespec.manifests.residency import RuleFinding, ShardComputePlan
 from anespec.manifests.schema import AttentionShape, Bytes, Count, Index, KVForm, Record, Shapes, WeightFormat
 from anespec.manifests.tuned import TunedChoices
@@ -26,6 +26,19 @@ ModelSize = Literal[
 one for each mixer that is not attention, and for a mixture of experts."""
 
 
+GIVEN = (
+    "kv_form",
+    "shapes",
+    "range_default",
+    "reshape_hint",
+    "attention",
+    "layout",
+    "chunk",
+    "chunk_solve",
+)
+"""The options of a conversion for which a build may leave the default."""
+
+
 class Build(Record):
     """An artifact to try: a model and the options of its conversion; None is the default."""
 
@@ -41,6 +54,14 @@ class Build(Record):
     context: Count = 512
     sequences: Count = 1
     topology: tuple[Count, ...] | None = None
+    chunk: Count | None = None
+    chunk_solve: ChunkSolve | None = None
+
+    @property
+    def given(self) -> dict[str, object]:
+        """Return the options of its conversion for which a build may leave the default."""
+        values = {name: getattr(self, name) for name in GIVEN}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def name(self) -> str:
@@ -48,7 +69,7 @@ class Build(Record):
         parts = [self.size, self.weights.value]
         for value in (self.kv_form, self.shapes, self.attention, self.layout):
             parts.append(str(value) if value is not None else "default")
-        for name in ("range_default", "reshape_hint"):
+        for name in ("range_default", "reshape_hint", "chunk", "chunk_solve"):
             parts += [f"{name}_{value}"] if (value := getattr(self, name)) is not None else []
         parts += [f"t{self.block}", f"s{self.context}", f"n{self.sequences}"]
         parts += ["+".join(map(str, self.topology))] if self.topology else []

@@ -9,7 +9,7 @@ from typing import TypeVar
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.planning.shard_limits import HEAD_CHANNELS
 from anespec.manifests.channel_layout import DECLARED, ChannelLayout
-from anespec.manifests.graph_choices import RangeDefault, ReshapeHint
+from anespec.manifests.graph_choices import ChunkSolve, RangeDefault, ReshapeHint
 from anespec.manifests.schema import (
     AttentionShape,
     Count,
@@ -29,7 +29,7 @@ class Candidate(Record):
 
     A layer shard is filled up to `shard_bytes`. `prefill_block` is set only for packages of several
     functions, which have passes wider than the block. `range_default` and `reshape_hint` are set only for
-    ranges.
+    ranges, `chunk` only for recurrent layers, and `chunk_solve` only for gated delta nets.
     """
 
     weights: str
@@ -44,16 +44,20 @@ class Candidate(Record):
     shard_bytes: Count
     head_shards: Count
     head_outputs: HeadOutputs = HeadOutputs.LOGITS
+    chunk: Count | None = None
+    chunk_solve: ChunkSolve | None = None
 
     def __str__(self) -> str:
         prefill = f"+{self.prefill_block}" if self.prefill_block is not None else ""
         default = ", the block by default" if self.range_default is RangeDefault.BLOCK else ""
         hinted = self.reshape_hint not in (None, ReshapeHint.NONE)
         hint = f", hint {self.reshape_hint}" if hinted else ""
+        solve = "" if self.chunk_solve is None else f" solved by {self.chunk_solve}"
+        chunks = "" if self.chunk is None else f", chunks of {self.chunk}{solve}"
         best = ", which finds the best tokens" if self.head_outputs is HeadOutputs.ARGMAX else ""
         return (
             f"{self.weights}, {self.kv_form}, {self.attention}, {self.layout}, "
-            f"{self.shapes} of {self.block}{prefill} rows{default}{hint}, "
+            f"{self.shapes} of {self.block}{prefill} rows{default}{hint}{chunks}, "
             f"shards up to {self.shard_bytes / 1e6:.0f} MB, {self.head_shards} for the head{best}"
         )
 
@@ -94,6 +98,8 @@ class Space:
     range_default: Sequence[RangeDefault] = (RangeDefault.ONE,)
     reshape_hint: Sequence[ReshapeHint] = (ReshapeHint.NONE,)
     head_outputs: Sequence[HeadOutputs] = (HeadOutputs.LOGITS,)
+    chunk: Sequence[int | None] = (None,)
+    chunk_solve: Sequence[ChunkSolve | None] = (None,)
 
     @property
     def start(self) -> Candidate:
@@ -150,6 +156,8 @@ KNOWN = Space(
     range_default=tuple(RangeDefault),
     reshape_hint=tuple(ReshapeHint),
     head_outputs=tuple(HeadOutputs),
+    chunk=(32, 16, 8, 64),
+    chunk_solve=tuple(ChunkSolve),
 )
 """The one table of options, with the best known value first, for `anespec tune` and for the self-test.
 
@@ -175,6 +183,7 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
     vocabulary = plan.model.facts.vocabulary
     # A processor's library has neither default shapes nor hints, and its logits come from no other device.
     on_engine = plan.options.target is not Target.CPU
+    chunks = plan.chunks
     planned, slices = len(plan.topology.heads), -(-vocabulary // HEAD_CHANNELS)
     return Space(
         weights=[str(WeightChoice.parse(text)) for text in weights],
@@ -189,6 +198,8 @@ def default_space(plan: ConversionPlan, weights: Sequence[str]) -> Space:
         range_default=KNOWN.range_default if on_engine else (RangeDefault.ONE,),
         reshape_hint=KNOWN.reshape_hint if on_engine else (ReshapeHint.NONE,),
         head_outputs=KNOWN.head_outputs if on_engine else (HeadOutputs.LOGITS,),
+        chunk=(None,) if chunks is None else _beginning(chunks.positions, KNOWN.chunk),
+        chunk_solve=_beginning(chunks.solve, KNOWN.chunk_solve) if chunks and chunks.solve else (None,),
     )
 
 

@@ -75,7 +75,7 @@ def _whole(
     times = pass_milliseconds((layers,), measured, candidate.block)
     return unmeasured.model_copy(
         update={
-            "measured": workload.seconds(candidate.block, candidate.prefill_block or candidate.block, times),
+            "measured": workload.seconds(candidate, times, measured.fold),
             "passes": tuple(
                 PassComparison(rows=rows, predicted=trial.milliseconds[rows], measured=milliseconds)
                 for rows, milliseconds in times.items()
@@ -151,13 +151,17 @@ def tune_report(
             target=tuned.target,
             model=tuned.matched,
             topology=best.topology,
-            provenance=tuple(_reason(name, found) for name in SEARCHED),
+            provenance=tuple(_reason(name, found) for name in SEARCHED if _applies(name, found)),
             **chosen,
         ),
         preset=_preset(found, whole, tuned),
         whole=whole,
         trials=tuple(map(TrialRecord.of, found.trials)),
     )
+
+
+def _applies(choice: str, found: Found) -> bool:
+    return any(getattr(trial.candidate, choice) is not None for trial in found.trials)
 
 
 def _reason(choice: str, found: Found) -> ChoiceReason:

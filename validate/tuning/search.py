@@ -19,6 +19,7 @@ STAGES: tuple[tuple[str, ...], ...] = (
     ("attention", "shapes"),
     ("shapes", "range_default", "reshape_hint"),
     ("layout",),
+    ("chunk", "chunk_solve"),
     ("block", "prefill_block"),
     ("shard_bytes",),
     ("head_shards",),
@@ -63,9 +64,14 @@ def pass_milliseconds(topology: Sequence[int], measured: Measured, block: int) -
 
     A prompt's pass needs only the logits of its last row, so its head runs on a block.
     """
-    shares = sum(layers / measured.probe.layers for layers in topology)
+    shares = _shares(topology, measured)
     heads = {time.rows: time.head for time in measured.times}
     return {time.rows: shares * time.layers + heads[block] for time in measured.times}
+
+
+def _shares(topology: Sequence[int], measured: Measured) -> float:
+    """Return how many times the measured layers the whole model has."""
+    return sum(layers / measured.probe.layers for layers in topology)
 
 
 def search(
@@ -116,5 +122,5 @@ def _trial(candidate: Candidate, workbench: Workbench, workload: Workload) -> Tr
     seconds = math.inf
     if measured.usable:
         times = pass_milliseconds(topology, measured, candidate.block)
-        seconds = workload.seconds(candidate.block, candidate.prefill_block or candidate.block, times)
+        seconds = workload.seconds(candidate, times, _shares(topology, measured) * measured.fold)
     return Trial(candidate, topology, measured, seconds)

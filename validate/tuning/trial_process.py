@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
@@ -78,6 +79,8 @@ def options_of(candidate: Candidate, target: Target, context: int) -> ConvertOpt
         shard_bytes=candidate.shard_bytes,
         head_shards=candidate.head_shards,
         head_outputs=candidate.head_outputs,
+        chunk=candidate.chunk,
+        chunk_solve=candidate.chunk_solve,
         preset="none",
     )
 
@@ -97,17 +100,14 @@ def run_trial(request: TrialRequest) -> Measured:
             plan = ConversionPlan(SourceModel(file), options)
             artifact = Artifact(convert(plan, Path(request.output), replace=True).path)
         if probe.whole:
-            loaded, times = _timed(artifact, request)
-            return Measured(probe=probe, times=times, load_seconds=loaded)
+            return Measured(probe=probe, **_timed(artifact, request))
         residency = residency_gate(artifact, lambda _: None, neural_engine())
         objections = _objections(residency) if _heeds_rules(request) else ()
         if objections:
             return Measured(probe=probe, objections=objections, placement=_placement(residency))
-        loaded, times = _timed(artifact, request)
         return Measured(
             probe=probe,
-            times=times,
-            load_seconds=loaded,
+            **_timed(artifact, request),
             placement=_placement(residency),
             failures=_failures(artifact, source, request),
         )
@@ -117,12 +117,15 @@ def run_trial(request: TrialRequest) -> Measured:
         return Measured(probe=probe, refusal=str(error))
 
 
-def _timed(artifact: Artifact, request: TrialRequest) -> tuple[float, tuple[PassTime, ...]]:
-    """Return the seconds of loading, including a Core ML backend's first passes, and the times of passes."""
+def _timed(artifact: Artifact, request: TrialRequest) -> dict[str, Any]:
+    """Return the seconds of loading, including a Core ML backend's first passes, and the times of passes and
+    of a fold: fields of Measured."""
     began = time.perf_counter()
     with closing(open_verifier(artifact, request.backend, request.threads, request.workers)) as verifier:
         loaded = time.perf_counter() - began
-        return loaded, tuple(_pass_time(verifier, rows) for rows in request.probe.candidate.widths)
+        times = tuple(_pass_time(verifier, rows) for rows in request.probe.candidate.widths)
+        folded = 0.0 if verifier.shape.chunk is None else _median(lambda: verifier.fold(0))
+        return {"load_seconds": loaded, "times": times, "fold": folded}
 
 
 def _heeds_rules(request: TrialRequest) -> bool:

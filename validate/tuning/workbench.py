@@ -24,15 +24,35 @@ class Workload:
     answer_tokens: int = 256
     acceptance: float = ACCEPTANCE
 
-    def tokens_per_pass(self, block: int) -> float:
-        """Return the expected tokens of a pass with `block` rows: 1 + a + a^2 ... for a chain of drafts."""
-        return (1 - self.acceptance**block) / (1 - self.acceptance)
+    def tokens_per_pass(self, block: int, chunk: int | None = None) -> float:
+        """Return the expected tokens of a pass with `block` rows: 1 + a + a^2 ... for a chain of drafts.
 
-    def seconds(self, block: int, prefill: int, milliseconds: Mapping[int, float]) -> float:
-        """Return the seconds of the request, from the milliseconds of passes by their rows."""
-        prompt = math.ceil(self.prompt_tokens / prefill) * milliseconds[prefill]
-        answer = math.ceil(self.answer_tokens / self.tokens_per_pass(block)) * milliseconds[block]
-        return (prompt + answer) / 1e3
+        With recurrent layers no pass goes beyond the end of a chunk of `chunk` positions.
+        """
+        right = self.acceptance
+        if chunk is None:
+            return (1 - right**block) / (1 - right)
+        # The passes from each number of positions left to the end of the chunk.
+        passes = [0.0]
+        for left in range(1, chunk + 1):
+            most = min(block, left)
+            chances = [*(right**drafts * (1 - right) for drafts in range(most - 1)), right ** (most - 1)]
+            passes.append(1 + sum(p * passes[left - n] for n, p in enumerate(chances, 1)))
+        return chunk / passes[chunk]
+
+    def prompt_passes(self, rows: int, chunk: int | None = None) -> int:
+        """Return the passes of `rows` rows that read the prompt; none goes beyond the end of a chunk."""
+        whole, rest = divmod(self.prompt_tokens, chunk or self.prompt_tokens)
+        return whole * math.ceil((chunk or self.prompt_tokens) / rows) + math.ceil(rest / rows)
+
+    def seconds(self, candidate: Candidate, milliseconds: Mapping[int, float], fold: float = 0.0) -> float:
+        """Return the seconds of the request, from the milliseconds of passes by their rows and of a fold."""
+        block, chunk = candidate.block, candidate.chunk
+        prefill = candidate.prefill_block or block
+        prompt = self.prompt_passes(prefill, chunk) * milliseconds[prefill]
+        answer = math.ceil(self.answer_tokens / self.tokens_per_pass(block, chunk)) * milliseconds[block]
+        folds = 0 if chunk is None else (self.prompt_tokens + self.answer_tokens) // chunk
+        return (prompt + answer + folds * fold) / 1e3
 
 
 Milliseconds = Annotated[float, Field(gt=0)]
@@ -61,13 +81,15 @@ class PassTime(Record):
 class Measured(Record):
     """The result of a probe.
 
-    `objections` are the rules that fail it, in which case it was not run. `refusal` says why it could not
-    run. `failures` are the gates that it failed, a sentence each. `placement` is where Core ML, or a
-    prediction, places the layer shard.
+    `fold` is the median milliseconds in which the host folds a chunk of all layer shards. `objections` are
+    the rules that fail it, in which case it was not run. `refusal` says why it could not run. `failures` are
+    the gates that it failed, a sentence each. `placement` is where Core ML, or a prediction, places the layer
+    shard.
     """
 
     probe: Probe
     times: tuple[PassTime, ...] = ()
+    fold: float = Field(default=0.0, ge=0)
     load_seconds: float = 0.0
     placement: Placement | None = None
     objections: tuple[str, ...] = ()

@@ -24,17 +24,25 @@ from anespec.convert.graph.projection import Projection, project
 from anespec.convert.graph.recurrent.chunks import Chunk, RecurrentPlan, on_diagonal, rows_of_heads, softplus
 from anespec.convert.graph.short_conv import convolve
 from anespec.convert.source.mixer_facts import DeltaFacts
+from anespec.manifests.graph_choices import ChunkSolve
 from anespec.manifests.schema import padded
 
 FIRST_BLOCK = 4
 """The size of the blocks within which the inverse is computed first."""
 
+BROADCAST_BLOCK = 8
+"""The same for a solve by broadcasts: with 8 rows it stayed on a Neural Engine, where matrix products of that
+size ended on the GPU (B: anemll-forge SESSION_LESSONS)."""
+
 GROWTH = 4
 """How many blocks become one in the next step."""
 
 
+@dataclass(frozen=True)
 class DeltaPlan(RecurrentPlan[DeltaFacts]):
     """The plan of a layer's gated delta net; it keeps a row's key, what it writes, and its decay and beta."""
+
+    solve: ChunkSolve
 
     kind = "delta"
 
@@ -111,7 +119,7 @@ class DeltaNet:
         fresh = mb.mul(x=mb.sub(x=_by_head(value, heads), y=held), y=own_beta)
         fresh = mb.reshape(x=fresh, shape=(1, heads, -1, sizes.value_dim))
         values = chunk.write(plan.rows, 1, fresh, shard, f"{name}_delta_b")
-        inverse = _inverse(_influence(keys, betas, decays, chunk), chunk.rows)
+        inverse = _inverse(_influence(keys, betas, decays, chunk), chunk.rows, plan.solve)
         asked = _by_head(query, heads)
         scores = mb.mul(x=mb.matmul(x=asked, y=keys, transpose_y=True), y=between)
         inside = mb.matmul(x=mb.matmul(x=scores, y=inverse), y=values)
@@ -176,17 +184,21 @@ def _influence(keys: Var, betas: Var, decays: Var, chunk: Chunk) -> Var:
     return mb.mul(x=mb.mul(x=alike, y=column), y=earlier)
 
 
-def _inverse(a: Var, rows: int) -> Var:
+def _inverse(a: Var, rows: int, solve: ChunkSolve) -> Var:
     """Return (I + a)^-1 for strictly lower a [heads, N, C, C]: within blocks, then of ever larger ones.
 
     Row i of it is made of rows up to i alone: what is behind meets exact zeros. Powers of all of `a` would
     grow like binomials beyond what fp16 can subtract again; within few blocks they are short.
     """
     eye = np.eye(rows, dtype=np.float16)[None, None]
-    size = min(FIRST_BLOCK, rows)
-    near = mb.mul(x=a, y=_same_block(rows, size)) if size < rows else a
-    # The fourth power of a block of four rows is zero: (I + n)^-1 = (I - n)(I + n^2).
-    inverse = mb.matmul(x=mb.sub(x=eye, y=near), y=mb.add(x=mb.matmul(x=near, y=near), y=eye))
+    if solve is ChunkSolve.BROADCAST:
+        size = min(BROADCAST_BLOCK, rows)
+        inverse = _within_blocks(a, rows, size)
+    else:
+        size = min(FIRST_BLOCK, rows)
+        near = mb.mul(x=a, y=_same_block(rows, size)) if size < rows else a
+        # The fourth power of a block of four rows is zero: (I + n)^-1 = (I - n)(I + n^2).
+        inverse = mb.matmul(x=mb.sub(x=eye, y=near), y=mb.add(x=mb.matmul(x=near, y=near), y=eye))
     while size < rows:
         wider = min(size * GROWTH, rows)
         ring = _same_block(rows, wider) - _same_block(rows, size)
@@ -197,6 +209,38 @@ def _inverse(a: Var, rows: int) -> Var:
         inverse = mb.matmul(x=left, y=inverse)
         size = wider
     return inverse
+
+
+def _within_blocks(a: Var, rows: int, size: int) -> Var:
+    """Return the inverse within blocks of eight rows at most, without matrix products.
+
+    The eighth power n^8 of such a block is zero: (I + n)^-1 = (I - n)(I + n^2)(I + n^4).
+    """
+    heads, sequences = map(int, a.shape[:2])
+    blocks, near = rows // size, a
+    if blocks > 1:
+        # All numbers outside the blocks are exact zeros, so that adding the columns loses nothing.
+        near, *others = mb.split(x=mb.mul(x=a, y=_same_block(rows, size)), num_splits=blocks, axis=3)
+        for other in others:
+            near = mb.add(x=near, y=other)
+    near = mb.reshape(x=near, shape=(heads * sequences * blocks, 1, size, size))
+    eye = np.eye(size, dtype=np.float16)[None, None]
+    square = _broadcast_product(near, near)
+    fourth = _broadcast_product(square, square)
+    inverse = _broadcast_product(mb.sub(x=eye, y=near), mb.add(x=eye, y=square))
+    inverse = _broadcast_product(inverse, mb.add(x=eye, y=fourth))
+    stacked = mb.reshape(x=inverse, shape=(heads, sequences, rows, size))
+    if blocks == 1:
+        return stacked
+    return mb.mul(x=mb.concat(values=[stacked] * blocks, axis=3), y=_same_block(rows, size))
+
+
+def _broadcast_product(x: Var, y: Var) -> Var:
+    """Return the matrix products x y of [M, 1, B, B], as products of elements and their sums."""
+    count, _, size, _ = map(int, y.shape)
+    left = mb.reshape(x=x, shape=(count, size, size, 1))
+    summed = mb.reduce_sum(x=mb.mul(x=left, y=y), axes=[2], keep_dims=True)
+    return mb.reshape(x=summed, shape=(count, 1, size, size))
 
 
 def _same_block(rows: int, size: int) -> NDArray[np.float16]:

@@ -25,6 +25,7 @@ from anespec.runtime.backends.backend import Arithmetic
 from anespec.validate.golden.figures import (
     SLACK,
     GoldenVerdict,
+    HiddenFigures,
     ShardFigures,
     StackFigures,
     Stimulus,
@@ -204,7 +205,8 @@ def golden_of(artifact: Artifact, backend: str = "openvino", worst: float = 0.1)
     )  # fmt: skip
     return GoldenVerdict(
         circumstances=circumstances_on(artifact, backend), slack=SLACK[Arithmetic.FLOAT],
-        shards=tuple(figures), stack=(stack, stack), weights=(weights,),
+        hidden=HiddenFigures(largest=900.0, scale=1.0), shards=tuple(figures), stack=(stack, stack),
+        weights=(weights,),
     )  # fmt: skip
 
 

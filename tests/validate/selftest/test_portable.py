@@ -32,6 +32,8 @@ from anespec.validate.selftest.steps import STEPS
         pytest.param("mixers", "mamba2", marks=pytest.mark.slow),
         pytest.param("mixers", "convolution", marks=pytest.mark.slow),
         pytest.param("mixers", "mixture", marks=pytest.mark.slow),
+        pytest.param("mixers", "delta, state outside", marks=pytest.mark.slow),
+        pytest.param("mixers", "delta, chunks of 8, broadcast", marks=pytest.mark.slow),
     ],
 )
 def test_steps_run_on_openvino(tmp_path: Path, step_id: str, name: str) -> None:

@@ -145,7 +145,7 @@ class SimulatedEngine:
         if not measured.usable:
             return None
         times = pass_milliseconds(topology, measured, candidate.block)
-        return workload.seconds(candidate.block, candidate.prefill_block or candidate.block, times)
+        return workload.seconds(candidate, times)
 
     def optimum(self, space: Space, workload: Workload) -> float:
         """The least of all candidates, by trying every one."""

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from anespec.manifests.schema import KVForm, Shapes
 from anespec.system.errors import AnespecError
 from anespec.validate.tuning.candidates import Candidate, Space
 from anespec.validate.tuning.search import Trial, search
-from anespec.validate.tuning.workbench import Workload
+from anespec.validate.tuning.workbench import ACCEPTANCE, Workload
 
 WORKLOAD = Workload()
 IN_GRAPH = frozenset({KVForm.SLICE_UPDATE, KVForm.BLENDED, KVForm.REREAD, KVForm.PACKED})
@@ -161,3 +162,24 @@ def test_what_starts_in_seconds_and_is_far_slower_replaces_nothing() -> None:
 def test_tokens_per_pass_of_the_usual_acceptance() -> None:
     assert Workload().tokens_per_pass(1) == 1
     assert Workload().tokens_per_pass(4) == pytest.approx(1.65, abs=0.01)
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 8])
+@pytest.mark.parametrize("chunk", [8, 16, 64])
+def test_a_pass_makes_fewer_tokens_where_chunks_end(block: int, chunk: int) -> None:
+    """Counted on simulated texts, in which every draft is right with the same chance."""
+    rng, passes, tokens = np.random.default_rng(7), 0, 0
+    while tokens < 40_000:
+        left = chunk
+        while left:
+            rows = min(block, left)
+            right = (rng.random(rows - 1) < ACCEPTANCE).cumprod().sum()
+            passes, tokens, left = passes + 1, tokens + 1 + int(right), left - 1 - int(right)
+    assert Workload().tokens_per_pass(block, chunk) == pytest.approx(tokens / passes, rel=0.01)
+    assert Workload().tokens_per_pass(block, chunk) <= Workload().tokens_per_pass(block)
+
+
+def test_a_prompt_takes_more_passes_in_short_chunks() -> None:
+    workload = Workload(prompt_tokens=100)
+    assert [workload.prompt_passes(64, chunk) for chunk in (None, 64, 32, 8)] == [2, 2, 4, 13]
+    assert workload.prompt_passes(4, 32) == 25
