@@ -109,14 +109,15 @@ def resolve_artifact(
     context: int | None = None,
     sequences: int | None = None,
     weights: "WeightChoice | None" = None,
+    longer: bool = False,
     watch: ProgressCallbacks = SILENT,
 ) -> Path:
     """Return the artifact's folder for `path`.
 
     A folder is returned unchanged; `Artifact` checks it. A remote file is downloaded first. A GGUF is
     converted for this machine if the cache has no conversion of it. A path that does not exist may be the
-    name of a model in the cache. `context`, `sequences` and `weights` are requirements, None for any value:
-    see Build.
+    name of a model in the cache. `context`, `sequences` and `weights` are requirements, None for any value,
+    and `longer` allows a longer context: see Build.
 
     Raises:
         NotFoundError: the path does not exist.
@@ -129,7 +130,7 @@ def resolve_artifact(
         Interrupted: ^C was pressed; finished shards are kept.
     """
     path = fetched(path, watch)
-    build = Build.here(context, sequences, weights)
+    build = Build.here(context, sequences, weights, longer=longer)
     if is_gguf(path):
         if build.context != context:
             watch.note(f"a context of {context} tokens is rounded up to {build.context}")
@@ -302,9 +303,10 @@ class ModelCache:
         return [self._model(root, key) for key in keys]
 
     def _serving(self, root: Folder, build: Build, sha256: str) -> CachedModel | None:
-        """Return the model with the fewest sequences that satisfies the request; None if there is none."""
+        """Return the model with the fewest sequences, and of these with the shortest context, that satisfies
+        the request; None if there is none."""
         fitting = [
-            (model.entry.sequences, model.key, model)
+            (model.entry.sequences, model.entry.context, model.key, model)
             for model in self._all(root)
             if model.entry is not None
             if build.is_served_by(model.entry, sha256) and model.artifact.is_dir()

@@ -127,17 +127,24 @@ class Entry(Record):
 class Build:
     """The properties that a caller requests of a converted GGUF; None means the default.
 
-    `context` is in tokens, a multiple of BASE_ALIGNMENT. `sequences` is the minimum.
+    `context` is in tokens, a multiple of BASE_ALIGNMENT. `sequences` is the minimum. With `longer` so is
+    `context` on a processor, where a pass pays for the slots in use alone.
     """
 
     target: Target
     context: int | None = None
     sequences: int | None = None
     weights: WeightChoice = USUAL_WEIGHTS
+    longer: bool = False
 
     @classmethod
     def here(
-        cls, context: int | None = None, sequences: int | None = None, weights: WeightChoice | None = None
+        cls,
+        context: int | None = None,
+        sequences: int | None = None,
+        weights: WeightChoice | None = None,
+        *,
+        longer: bool = False,
     ) -> Self:
         """Return the build for this machine, with the context rounded up as `convert` does."""
         return cls(
@@ -145,6 +152,7 @@ class Build:
             None if context is None else -(-context // BASE_ALIGNMENT) * BASE_ALIGNMENT,
             sequences,
             weights or USUAL_WEIGHTS,
+            longer,
         )
 
     @property
@@ -172,14 +180,21 @@ class Build:
 
         The model may have more sequences.
         """
-        right_context = entry.usual_context if self.context is None else entry.context == self.context
         return (
-            right_context
+            self._takes(entry)
             and entry.source_sha256 == sha256
             and (entry.version, entry.schema_version) == (__version__, SCHEMA_VERSION)
             and (entry.target, entry.weight_choice) == (self.target, str(self.weights))
             and entry.sequences >= (self.sequences or 1)
         )
+
+    def _takes(self, entry: Entry) -> bool:
+        """Return whether a model's context is right."""
+        if self.context is None:
+            return entry.usual_context
+        if self.longer and self.target is Target.CPU:
+            return entry.context >= self.context
+        return entry.context == self.context
 
 
 def require_agreement(

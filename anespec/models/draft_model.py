@@ -50,7 +50,8 @@ def with_draft_model(
 def draft_artifact(path: Path, context: int, sequences: int, watch: ProgressCallbacks = SILENT) -> Path:
     """Return the folder of a second model's artifact.
 
-    A GGUF is converted for texts as long as the first model's `context`, and as many.
+    A GGUF is converted for texts as long as the first model's `context`, and as many; a conversion that the
+    cache has for more serves too.
 
     Raises:
         ArtifactError, GGUFError, RequestError, UsageError, StorageError: it cannot be had.
@@ -58,7 +59,7 @@ def draft_artifact(path: Path, context: int, sequences: int, watch: ProgressCall
     file = fetched(path, watch)
     if not file.is_file():
         return resolve_artifact(file, watch=watch)
-    return resolve_artifact(file, context=context, sequences=sequences, watch=watch)
+    return resolve_artifact(file, context=context, sequences=sequences, longer=True, watch=watch)
 
 
 def open_draft_model(

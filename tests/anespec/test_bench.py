@@ -197,14 +197,15 @@ def test_run_measures_and_compares(measured: tuple[CommandResult, Path]) -> None
     # Two texts of three kinds; 1, 3 and 7 drafts and as they pay; two runs against two.
     assert facts["comparisons"] == 6 * 4 * 2 * 2
     assert facts["differences"] == []
-    assert list(facts["classes"]) == ["json", "code", "edit"]
-    assert list(facts["lengths"]) == ["16"]
-    assert list(facts["drafts"]) == ["1", "3", "7"]
-    assert facts["overall"]["tokens_per_pass"] > 1
-    assert len(facts["overall"]["tokens_per_second"]["with"]) == 2
+    assert facts["suite"] == "standard"
+    assert list(facts["sections"]) == ["json", "code", "edit"]
+    paying, *fixed = (row["figures"] for row in facts["overall"])
+    assert [each["drafts"] for each in (paying, *fixed)] == [None, 1, 3, 7]
+    assert paying["tokens_per_pass"] > 1
+    assert len(paying["tokens_per_second"]["with"]) == 2
     assert {"machine", "processors", "load_before"} == set(facts["machine"])
     assert facts["fits"].keys() == {"lines", "cost"}
-    assert facts["pass_costs"]
+    assert facts["pass_costs"]["widths"]
     assert "anespec bench" in page.read_text()
     runs = page.with_suffix(".csv").read_text().splitlines()
     assert len(runs) == 1 + 6 * 5 * 2
@@ -235,7 +236,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     assert isinstance(error, ExactnessGateError)
     assert error.exit_code == 13
     # Which drafts pay follows from times.
-    way = "(3 drafts a pass|drafts as they pay)"
+    way = "drafts, (3 drafts a pass|drafts as they pay)"
     place = rf"prompt json 1, 16 tokens, {way}: output token \d+ of run 1 is token \d+, without"
     assert re.search(place, str(error))
     assert error.facts["identical"] is False
@@ -247,7 +248,11 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     ("options", "code", "sentence"),
     [
         (("--drafter", "none"), 7, "without a drafter there is nothing to compare"),
-        (("--drafts", "16"), 7, "a pass runs at most 15 drafts of a sequence here; give fewer --drafts"),
+        (
+            ("--drafts", "16"),
+            7,
+            "--drafts 16 is more than the 15 drafts that a pass of a sequence runs at most",
+        ),
         pytest.param(("--lengths", "256"), 7, "leaves no room for a prompt", marks=pytest.mark.slow),
         (("-o", "no-such-folder/page.html"), 6, "page.html: cannot be written"),
         (("-o", "runs.csv"), 2, "-o names the page; every run is written to a .csv file beside it"),

@@ -11,7 +11,7 @@ from commands import run
 
 def case(prompt_class: str, number: int, plain: list[float], drafted: list[float]) -> dict[str, Any]:
     return {
-        "class": prompt_class,
+        "group": prompt_class,
         "number": number,
         "length": 64,
         "prompt_tokens": 100,
@@ -21,6 +21,7 @@ def case(prompt_class: str, number: int, plain: list[float], drafted: list[float
 
 
 REPORT: dict[str, Any] = {
+    "suite": "standard",
     "model": "m",
     "backend": "openvino",
     "threads": 2,
@@ -43,7 +44,7 @@ def scaled(speed: float, **changes: Any) -> dict[str, Any]:
     """REPORT with drafts so many times as fast in code."""
     report = copy.deepcopy(REPORT) | changes
     for each in report["cases"]:
-        if each["class"] == "code":
+        if each["group"] == "code":
             speeds = each["with"][0]["tokens_per_second"]
             each["with"][0]["tokens_per_second"] = [speed * value for value in speeds]
     return report
@@ -54,7 +55,7 @@ def rows(first: Any, second: Any, folder: Path) -> dict[tuple[str, str], dict[st
         "bench", "compare", written(folder / "a.json", first), written(folder / "b.json", second), "--json"
     )
     assert found.code == 0, found.err
-    return {(each["prompt_class"], each["way"]): each for each in found.json["rows"]}  # type: ignore[index,union-attr]
+    return {(each["group"], each["way"]): each for each in found.json["rows"]}  # type: ignore[index,union-attr]
 
 
 def test_only_what_exceeds_the_spread_differs(tmp_path: Path) -> None:
@@ -94,8 +95,8 @@ def test_suites_are_compared_with_the_same_suite(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("no JSON", "is not JSON"),
-        ("[]", "is no report of `anespec bench run --json` (model is missing or wrong)"),
-        (json.dumps({"model": "m", "cases": []}), "(cases is missing or wrong)"),
+        ("[]", "is no report of `anespec bench run --json` (suite is missing or wrong)"),
+        (json.dumps({"suite": "pld", "model": "m", "cases": []}), "(cases is missing or wrong)"),
         (
             json.dumps({**REPORT, "cases": [{**REPORT["cases"][0], "number": "x"}]}),
             "(cases.0.number is missing",

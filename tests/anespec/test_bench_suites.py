@@ -22,7 +22,7 @@ from anespec.embedded import model_path
 from anespec.models.loading import OpenedModel, open_artifact
 from anespec.system.errors import ExactnessGateError, RequestError
 from anespec.validate.bench.energy import NoEnergyError
-from anespec.validate.bench.options import TextKind
+from anespec.validate.bench.options import PromptClass, TextKind
 from anespec.validate.bench.suites.schema import Suite, read_suite, suite_names
 
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
@@ -165,7 +165,7 @@ def test_energy_is_shown_where_there_is_a_meter(
     page = tmp_path / "page.html"
     shown = CliRunner().invoke(cli, [*command, "-o", str(page)]).output
     assert re.search(
-        r"A decoded token takes 0\.\d+ J with drafts as they pay and 0\.435 J without",
+        r"A decoded token takes 0\.\d+ J with drafts, as they pay and 0\.435 J without",
         " ".join(shown.split()),
     )
     assert "(a steady meter)" in shown
@@ -173,7 +173,7 @@ def test_energy_is_shown_where_there_is_a_meter(
     assert "a steady meter" in Page.of(page.read_text()).text
     facts = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
     assert facts["energy"] == "a steady meter"
-    assert facts["overall"]["joules_per_token"]["without"] == [pytest.approx(10 / 23, abs=1e-4)]
+    assert facts["overall"][0]["figures"]["joules_per_token"]["without"] == [pytest.approx(10 / 23, abs=1e-4)]
     suite = ["bench", "run", str(trained), "--suite", str(small("pld", tmp_path))]
     assert "joules" in CliRunner().invoke(cli, suite).output
 
@@ -196,9 +196,8 @@ def test_energy_is_shown_where_there_is_a_meter(
         (("--suite", "none.toml"), 8, "none.toml: cannot be read"),
         (("--suite", "pld", "--drafts", "2"), 2, "--drafts is a matter of the suite; change it in a copy"),
         (("--suite", "pld", "--drafter", "mix"), 2, "`anespec bench suites pld` prints"),
-        (("--second-model", "."), 2, "--second-model needs a suite"),
+        (("--second-model", "."), 2, "--second-model has no use in the suite standard"),
         (("--suite", "pld", "--second-model", "."), 2, "--second-model has no use in the suite pld"),
-        (("--quick",), 2, "--quick needs a suite, such as --suite pld"),
         (("--suite", "pld", "--suite", "uag"), 2, "the suite uag needs a second model that drafts"),
         (("--suite", "uag"), 2, "the suite uag needs a second model that drafts; name it with --draft DIR"),
         (("--suite", "uag", "--translate", "naive"), 2, "--translate is a matter of the suite"),
@@ -261,7 +260,7 @@ def test_a_second_model_of_another_vocabulary_is_refused(
 
 def test_suites_are_listed_and_printed() -> None:
     listed = run("bench", "suites").out
-    assert [line.split()[0] for line in listed.splitlines()] == ["blocks", "ngram", "pld", "uag"]
+    assert [line.split()[0] for line in listed.splitlines()] == [*suite_names()]
     assert 'kind = "json_rag"' in run("bench", "suites", "pld").out
     assert run("bench", "suites", "pdl").code == 7
 
@@ -287,6 +286,9 @@ def test_a_suite_s_prompts_are_those_that_it_runs() -> None:
     assert [(each["kind"], each["tokens"], len(each["ids"])) for each in found["prompts"]] == [
         (kind, tokens, tokens) for kind in ("json_rag", "passage", "code") for tokens in (600, 800)
     ]
+    samples = run("bench", "prompts", "--suite", "standard", "--vocab", model_path(), "--number", 2, "--json")
+    assert [each["kind"] for each in samples.json["prompts"]] == [*PromptClass]
+    assert all(len(each["ids"]) == each["tokens"] for each in samples.json["prompts"])
     alone = ("bench", "prompts", "passage", "--vocab", model_path(), "--tokens", 800, "--json")
     assert run(*alone).json == found["prompts"][3]
     shown = run(

@@ -465,3 +465,20 @@ def test_a_long_context_and_the_disk_are_told(
     notes.clear()
     resolve_artifact(artifact, watch=watch)
     assert notes == []
+
+
+def test_a_second_model_s_longer_conversion_serves_too(cache: ModelCache, model: Path, maker: Maker) -> None:
+    long = ask(cache, model, Build.here(256, longer=True))
+    assert ask(cache, model, Build.here(128, longer=True)) == long
+    assert ask(cache, model, Build.here(128)) != long, "a model's own context is exact"
+    assert ask(cache, model, Build.here(512, longer=True)) != long
+    assert len(maker.made) == 3
+    on_engine = Build(Target.MAC, 64, longer=True)
+    assert not on_engine.is_served_by(
+        Entry(
+            name="m", source_sha256="0", source_bytes=1, quantisation="F16", weights=("fp16",), bytes=1,
+            target=Target.MAC, context=128, version=__version__, schema_version=SCHEMA_VERSION, sequences=1,
+            weight_choice=str(on_engine.weights), usual_context=False,
+        ),
+        "0",
+    )  # fmt: skip

@@ -20,11 +20,11 @@ LARGEST_REPORT = 64 << 20
 
 WITHOUT = "without drafts"
 MACHINE = ("machine", "processors")
-CONDITIONS = ("model", "backend", "threads", "block", "drafter", "draft", "sampling", "runs")
+CONDITIONS = ("model", "backend", "threads", "block", "draft", "sampling", "runs")
 
 Speeds: TypeAlias = Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=1)]
 Key: TypeAlias = tuple[str, int, int, int, str]
-"""A case and how it was drafted: class, number, length, tokens of the prompt, and way."""
+"""A case and how it was drafted: group, number, length, tokens of the prompt, and way."""
 
 
 class _Read(BaseModel):
@@ -41,8 +41,7 @@ class _Drafted(_Variant):
 
 
 class _Case(_Read):
-    prompt_class: str = Field(alias="class")
-    group: str | None = None
+    group: str
     number: int
     length: int
     prompt_tokens: int
@@ -52,14 +51,14 @@ class _Case(_Read):
     @property
     def variants(self) -> Iterator[tuple[Key, _Variant]]:
         """Yield the runs of the case, by what they can be compared with."""
-        own = (self.group or self.prompt_class, self.number, self.length, self.prompt_tokens)
+        own = (self.group, self.number, self.length, self.prompt_tokens)
         yield (*own, WITHOUT), self.without
         for each in self.drafted:
             yield (*own, each.way), each
 
 
 class _Report(_Read):
-    suite: str = ""
+    suite: str
     model: str
     machine: dict[str, JsonValue] = Field(default_factory=dict)
     conditions: dict[str, JsonValue] = Field(default_factory=dict)
@@ -68,14 +67,14 @@ class _Report(_Read):
 
 @dataclass(frozen=True)
 class Row:
-    """All cases of one class that were drafted in one way: the second report's speed over the first's.
+    """All cases of one group that were drafted in one way: the second report's speed over the first's.
 
     `least` and `most` bound the ratio by the slowest and fastest runs of each case. `passes` is the ratio of
     tokens per pass, which no clock touches. All are geometric means over the cases.
     """
 
     suite: str
-    prompt_class: str
+    group: str
     way: str
     cases: int
     ratio: float
@@ -138,7 +137,7 @@ def compare_reports(first: Path, second: Path) -> Compared:
 
 
 def _read(path: Path) -> Mapping[str, _Report]:
-    """Return the reports of a file, by suite; a run without a suite is named by the empty text."""
+    """Return the reports of a file, by suite."""
     try:
         found = json.loads(read_bounded(path, LARGEST_REPORT))
     except OSError as error:
@@ -168,12 +167,12 @@ def _compared(suite: str, ours: Sequence[_Case], theirs: Sequence[_Case]) -> tup
     # A text too short to be timed has a speed of 0.
     timed = [key for key in shared if all(all(each[key].tokens_per_second) for each in (first, second))]
     rows = []
-    for prompt_class, way in dict.fromkeys((key[0], key[-1]) for key in timed):
-        pairs = [(first[key], second[key]) for key in timed if (key[0], key[-1]) == (prompt_class, way)]
+    for group, way in dict.fromkeys((key[0], key[-1]) for key in timed):
+        pairs = [(first[key], second[key]) for key in timed if (key[0], key[-1]) == (group, way)]
         rows.append(
             Row(
                 suite,
-                prompt_class,
+                group,
                 way,
                 len(pairs),
                 ratio=_mean(median(b.tokens_per_second) / median(a.tokens_per_second) for a, b in pairs),

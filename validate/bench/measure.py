@@ -1,6 +1,6 @@
-"""Run prompts on an engine with drafts and without, and compare the texts token by token."""
+"""Run prompts with drafts and without, and compare the texts token by token."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -9,7 +9,6 @@ from statistics import median
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.engine.statistics import RequestStats
-from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.errors import AnespecError
@@ -17,7 +16,6 @@ from anespec.system.formatting import counted
 from anespec.validate.bench.energy import EnergyMeter, NoEnergyError
 from anespec.validate.bench.fits import SpeedPoint
 from anespec.validate.bench.prompts import BenchPrompt
-from anespec.validate.bench.timed_source import BoundedSource
 
 MIN_PASSES = 4
 """A text of fewer decode passes is too short for its speed to be measured."""
@@ -27,7 +25,7 @@ MIN_PASSES = 4
 class Way:
     """How drafts are run: `most` in every pass, or with `as_they_pay` as many as should pay.
 
-    `name` tells ways of a suite apart. A way with `other_bits` runs passes of a width that is not proven to
+    `name` tells ways apart. A way with `other_bits` runs passes of a width that is not proven to
     give the same text, so its texts are not compared.
     """
 
@@ -37,13 +35,10 @@ class Way:
     other_bits: bool = False
 
     def __str__(self) -> str:
+        if self.name and not self.most:
+            return self.name
         count = "drafts as they pay" if self.as_they_pay else f"{counted(self.most, 'draft')} a pass"
         return f"{self.name}, {count}" if self.name else count
-
-
-PLAIN = Way(0)
-PAYING = Way(MAX_DRAFT_LEN, as_they_pay=True)
-"""The way the engine drafts when it serves."""
 
 
 def most_drafts(widths: Sequence[int]) -> int:
@@ -226,72 +221,3 @@ def _joules(meter: EnergyMeter | None) -> float | None:
     with suppress(NoEnergyError):
         return None if meter is None else meter.joules()
     return None
-
-
-@dataclass
-class Measurement:
-    """Runs cases, each prompt in all ways of drafting.
-
-    Every run has a tenant of its own, so that no run drafts from the text of an earlier one. Both engines run
-    on the same verifier, take turns and use `source`: `spending` weighs what drafts cost; `fixed` is given
-    equal costs for all passes, so it runs every draft. Each variant has a warm-up and `runs` counted runs.
-    """
-
-    spending: Engine
-    fixed: Engine
-    source: BoundedSource
-    sampling: SamplingParameters
-    end_ids: frozenset[int]
-    runs: int
-    meter: EnergyMeter | None = None
-    _tenants: int = 0
-
-    def case(self, prompt: BenchPrompt, length: int, drafts: Sequence[int]) -> Case:
-        """Run a prompt without speculation, with drafts as they pay and with each of these numbers of drafts.
-
-        The variants take turns in every round, each round beginning with another one.
-
-        Raises:
-            AnespecError: a run failed.
-        """
-        ways = (PLAIN, PAYING, *map(Way, drafts))
-        rounds: list[dict[Way, BenchRun]] = []
-        for number in range(self.runs + 1):
-            first = number % len(ways)
-            order = (*ways[first:], *ways[:first])
-            rounds.append({way: self._run(prompt, length, way) for way in order})
-        plain, *drafted = (Variant(way, tuple(runs[way] for runs in rounds[1:])) for way in ways)
-        return Case(prompt, length, plain, tuple(drafted))
-
-    def _run(self, prompt: BenchPrompt, length: int, way: Way) -> BenchRun:
-        engine = self.spending if way.as_they_pay else self.fixed
-        self.source.most = way.most
-        self._tenants += 1
-        request = Request(
-            prompt.ids,
-            length,
-            self.sampling,
-            end_ids=self.end_ids,
-            tenant=f"bench {self._tenants}",
-            speculate=way != PLAIN,
-        )
-        return run_prompt(engine, request, prompt, self.meter)
-
-
-def measure(
-    measurement: Measurement,
-    prompts: Sequence[BenchPrompt],
-    lengths: Sequence[int],
-    drafts: Sequence[int],
-    report: Callable[[str, float], None],
-) -> list[Case]:
-    """Run every prompt at every length.
-
-    `report` is called before each case with its name and the share of all cases that is done (0 to 1).
-    """
-    cases = []
-    pairs = list(product(lengths, prompts))
-    for number, (length, prompt) in enumerate(pairs):
-        report(f"{prompt}, {length} tokens", number / len(pairs))
-        cases.append(measurement.case(prompt, length, drafts))
-    return cases

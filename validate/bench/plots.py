@@ -55,19 +55,8 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A bar that stands on the bottom of the plot."""
-
-    x: float
-    y: float
-    width: float
-    look: str
-    title: str
-
-
-@dataclass(frozen=True)
 class Curve:
-    """A line, or the outline of an area, as the `points` of an SVG polyline."""
+    """A line, as the `points` of an SVG polyline."""
 
     points: str
     look: str
@@ -86,9 +75,7 @@ class Plot:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     dots: tuple[Dot, ...] = ()
-    columns: tuple[Column, ...] = ()
     curves: tuple[Curve, ...] = ()
-    areas: tuple[Curve, ...] = ()
     key: tuple[tuple[str, str], ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""The prompts of `bench run`: five kinds of text, two prompts of each.
+"""Short samples of five kinds of text, two prompts of each.
 
 They fit a context of some hundred tokens even in a small vocabulary, and any model can continue them. Texts
 that repeat their prompt (edit, passage) or have a fixed form (json, code) are easier to draft for than talk
@@ -18,16 +18,16 @@ from anespec.validate.bench.options import PromptClass
 class BenchPrompt:
     """A prompt as token ids; `number` counts the prompts of its class, or of its `group`, from 1.
 
-    A suite groups prompts of one class, for example by their length.
+    A group may be a class, or prompts of one class and length.
     """
 
     prompt_class: str
     number: int
     ids: tuple[int, ...]
-    group: str = ""
+    group: str
 
     def __str__(self) -> str:
-        return f"{self.group or self.prompt_class} {self.number}"
+        return f"{self.group} {self.number}"
 
 
 _TEXTS: Mapping[PromptClass, tuple[str, ...]] = {
@@ -114,7 +114,7 @@ def bench_prompts(
     for each in classes:
         for number, text in enumerate(_TEXTS[each], start=1):
             ids = _chat_ids(tokenizer, text) if each is PromptClass.CHAT else tokenizer.encode(text)
-            yield BenchPrompt(each, number, tuple(ids[-most_tokens:]))
+            yield BenchPrompt(each, number, tuple(ids[-most_tokens:]), str(each))
 
 
 def _chat_ids(tokenizer: Tokenizer, question: str) -> Sequence[int]:

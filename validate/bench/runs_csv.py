@@ -28,7 +28,7 @@ def _lines(case: Case, variant: Variant) -> Iterator[tuple[object, ...]]:
     prompt, way = case.prompt, variant.way
     drafts = "" if way.as_they_pay else way.most
     for number, run in enumerate(variant.runs, start=1):
-        own = (prompt.group or str(prompt.prompt_class), prompt.number, len(prompt.ids), case.length)
+        own = (prompt.group, prompt.number, len(prompt.ids), case.length)
         yield (*own, str(way), drafts, number, *_figures(run))
 
 

@@ -55,7 +55,7 @@ def _show(found: "Compared") -> None:
         verdict = "" if not row.differs else "faster" if row.ratio > 1 else "slower"
         table.add_row(
             *([printable(row.suite)] if has_suites else []),
-            printable(row.prompt_class),
+            printable(row.group),
             printable(row.way),
             str(row.cases),
             f"{row.ratio:.3f}",

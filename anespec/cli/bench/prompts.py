@@ -1,7 +1,9 @@
 """Implement `anespec bench prompts`: the suites' prompts, of any length and in any vocabulary."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +14,10 @@ from anespec.models.vocabularies import read_tokenizer
 from anespec.system.formatting import sanitize_terminal
 from anespec.system.options import Range
 from anespec.validate.bench.options import TextKind
+
+if TYPE_CHECKING:
+    from anespec.runtime.text.tokenizer import Tokenizer
+    from anespec.validate.bench.suites.schema import Suite
 
 LONGEST_PROMPT = 1 << 20
 MOST_SEED = (1 << 63) - 1
@@ -62,52 +68,70 @@ def prompts(
       anespec bench prompts json_rag --vocab model.gguf --tokens 600
       anespec bench prompts --suite pld --vocab model.gguf --json
     """
-    from anespec.validate.bench.suites.prompts import Frame, prompt_ids
-
-    asked = _asked(kind, suite, tokens, number)
-    tokenizer = read_tokenizer(vocab)
-    frame = Frame.of(tokenizer)
-    written = []
-    for each in asked:
-        own = each.seed if seed is None else seed
-        ids = prompt_ids(tokenizer, frame, each.kind, each.tokens, own, each.number)
-        text = tokenizer.decode(ids, skip_special=False)
-        facts = {"kind": str(each.kind), "tokens": each.tokens, "seed": own, "number": each.number}
-        written.append({**facts, "text": text, "ids": list(ids)})
-    if as_json:
-        print_json(written[0] if suite is None else {"suite": suite, "prompts": written})
-        return
-    for each, facts in zip(asked, written, strict=True):
-        if suite is not None:
-            click.echo(f"--- {each.kind}, {each.tokens} tokens, {each.number}")
-        click.echo(sanitize_terminal(str(facts["text"])))
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One prompt to write."""
-
-    kind: TextKind
-    tokens: int
-    seed: int
-    number: int
-
-
-def _asked(kind: str | None, suite: str | None, tokens: int | None, number: int | None) -> list[Asked]:
-    """Return the prompts to write; raise a usage error if it is not clear which."""
     from anespec.validate.bench.suites.schema import read_suite
 
     if (kind is None) == (suite is None):
         raise click.UsageError("name either a KIND of text or a --suite")
-    if kind is not None:
-        if tokens is None:
-            raise click.UsageError("a KIND needs a length; give --tokens N")
-        return [Asked(TextKind(kind), tokens, 1, number or 1)]
-    found = read_suite(suite or "")
+    if kind is not None and tokens is None:
+        raise click.UsageError("a KIND needs a length; give --tokens N")
+    found = None if suite is None else read_suite(suite)
+    tokenizer = read_tokenizer(vocab)
+    made = [(TextKind(kind), tokens or 0, number or 1)] if kind is not None else []
+    written = []
+    if found is not None:
+        made = [(of, tokens or own, number or each) for of, own, each in found.prompts]
+        written = list(_samples(tokenizer, found, tokens, number))
     # With --tokens or --number some of the suite's prompts are the same one.
-    return list(
-        dict.fromkeys(
-            Asked(of, tokens or own_tokens, found.seed, number or own_number)
-            for of, own_tokens, own_number in found.prompts
+    own_seed = 1 if found is None else found.seed
+    written += _made(tokenizer, dict.fromkeys(made), own_seed if seed is None else seed)
+    if as_json:
+        print_json(
+            written[0].facts if suite is None else {"suite": suite, "prompts": [w.facts for w in written]}
         )
-    )
+        return
+    for each in written:
+        if suite is not None:
+            click.echo(f"--- {each.kind}, {each.tokens} tokens, {each.number}")
+        click.echo(sanitize_terminal(each.text))
+
+
+@dataclass(frozen=True)
+class Written:
+    """One prompt; `seed` is that of made ones."""
+
+    kind: str
+    tokens: int
+    seed: int | None
+    number: int
+    text: str
+    ids: tuple[int, ...]
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The object for --json."""
+        return asdict(self)
+
+
+def _samples(
+    tokenizer: "Tokenizer", suite: "Suite", tokens: int | None, number: int | None
+) -> "Iterator[Written]":
+    """Yield the suite's samples, cut to `tokens` at their beginnings if they are longer."""
+    from anespec.validate.bench.prompts import bench_prompts
+
+    if not suite.samples:
+        return
+    for each in bench_prompts(tokenizer, suite.samples, tokens or LONGEST_PROMPT):
+        if number in (None, each.number):
+            text = tokenizer.decode(each.ids, skip_special=False)
+            yield Written(each.group, len(each.ids), None, each.number, text, each.ids)
+
+
+def _made(
+    tokenizer: "Tokenizer", asked: "Iterable[tuple[TextKind, int, int]]", seed: int
+) -> "Iterator[Written]":
+    from anespec.validate.bench.suites.prompts import Frame, prompt_ids
+
+    frame = Frame.of(tokenizer)
+    for kind, tokens, number in asked:
+        ids = prompt_ids(tokenizer, frame, kind, tokens, seed, number)
+        yield Written(str(kind), tokens, seed, number, tokenizer.decode(ids, skip_special=False), ids)

@@ -47,8 +47,9 @@ def read_suites(
         UsageError: options contradict a suite.
         RequestError: a suite is not valid.
     """
-    from anespec.validate.bench.suites.schema import read_suite, suite_names
+    from anespec.validate.bench.suites.schema import STANDARD, read_suite, suite_names
 
+    names = names or (STANDARD,)
     wanted = dict.fromkeys(each for name in names for each in (suite_names() if name == ALL else (name,)))
     suites = {}
     for name in wanted:
@@ -58,8 +59,7 @@ def read_suites(
             continue
         used = second_model if len(wanted) == 1 or suite.warm is not None else None
         _require_agreement(name, suite, used, options)
-        if "runs" in options.model_fields_set:
-            suite = suite.with_changes(runs=options.runs)
+        suite = suite.given(options)
         suites[name] = suite.quick() if quick else suite
     return suites
 
@@ -72,17 +72,19 @@ def measure_suite(
     Raises:
         RequestError: nothing of the suite can run here.
     """
+    from anespec.runtime.backends import COREML, WORKER
     from anespec.system.machine import Surroundings
     from anespec.validate.bench.suites.experiment import whole_texts
     from anespec.validate.bench.suites.report import SuiteReport
     from anespec.validate.bench.suites.schema import View
+    from anespec.validate.cost_model.forecast import compare
 
     if suite.warm is None:
         second_model = None
     surroundings, began = Surroundings.here(), time.monotonic()
     with ExitStack() as stack:
         meter, energy = open_energy(stack, options.energy)
-        with _opened(artifact, options, quiet) as (opened, arms):
+        with _opened(artifact, suite, options, quiet) as (opened, arms):
             if second_model is not None:
                 _require_vocabulary(second_model, opened)
             experiment = _experiment(opened, arms, suite, meter)
@@ -90,21 +92,28 @@ def measure_suite(
                 scripts, every = _prepared(
                     experiment, arms, suite, progress, "nothing of this suite can run here"
                 )
-                measured = experiment.run(scripts, every, suite.runs, progress)
-            texts = whole_texts(scripts, experiment.known)
+                measured = experiment.run(scripts, every, progress)
+            texts = whole_texts(scripts, experiment.known) if second_model is not None else ()
         # The first model is closed by now, so that both are never in memory together.
         starts = _starts(opened, options) if View.STARTS in suite.views else ()
         second = None
         if second_model is not None:
             second = _second_model(second_model, suite, texts, options, meter, quiet)
+    shape, here, passes = opened.verifier.shape, opened.here, arms.costs.current
+    comparison = None
+    if here.backend in (COREML, WORKER):
+        pass_ms = 1e3 * passes.seconds(shape.block, shape.spans[0][-1])
+        comparison = compare(opened.artifact, surroundings.machine, pass_ms)
     return SuiteReport(
         name=name,
         suite=suite,
         model=opened.artifact.manifest.source.name,
-        backend=opened.here.backend,
-        threads=opened.here.threads,
-        block=opened.verifier.shape.block,
-        runs=suite.runs,
+        backend=here.backend,
+        threads=here.threads,
+        block=shape.block,
+        costs=passes,
+        comparison=comparison,
+        draft=None if options.draft is None else str(options.draft),
         surroundings=surroundings,
         seconds=time.monotonic() - began,
         energy=energy,
@@ -119,7 +128,7 @@ def measure_suite(
 
 def _require_agreement(name: str, suite: "Suite", second_model: Path | None, options: "BenchOptions") -> None:
     """Check options before anything is opened; raise UsageError or RequestError."""
-    decided = {*SET_BY_SUITES, *(each for ways in suite.ways for each in ways.options)}
+    decided = set() if suite.takes_options else {*SET_BY_SUITES, *(o for w in suite.ways for o in w.options)}
     given = next(
         (each for each in type(options).model_fields if each in decided & options.model_fields_set), None
     )
@@ -136,15 +145,17 @@ def _require_agreement(name: str, suite: "Suite", second_model: Path | None, opt
             "model.gguf"
         )
     for ways in suite.ways:
-        _options_of(ways, options)
+        _options_of(suite, ways, options)
 
 
 def _needs_draft_model(suite: "Suite") -> bool:
     return all(ways.draft_model for ways in suite.ways)
 
 
-def _options_of(ways: "Ways", options: "BenchOptions") -> "BenchOptions":
-    """Return the options under which a way drafts: with the second model alone, or without it."""
+def _options_of(suite: "Suite", ways: "Ways", options: "BenchOptions") -> "BenchOptions":
+    """Return the options under which a way drafts: as given, with the second model alone, or without it."""
+    if suite.takes_options:
+        return options.with_changes(**ways.options)
     if ways.draft_model:
         return options.with_changes(drafter=MODEL_DRAFTER, **ways.options)
     return options.with_changes(draft=None, **ways.options)
@@ -159,7 +170,9 @@ def _require_vocabulary(second_model: Path, opened: OpenedModel) -> None:
 
 
 @contextmanager
-def _opened(artifact: Path, options: "BenchOptions", quiet: bool) -> "Iterator[tuple[OpenedModel, Arms]]":
+def _opened(
+    artifact: Path, suite: "Suite", options: "BenchOptions", quiet: bool
+) -> "Iterator[tuple[OpenedModel, Arms]]":
     """Open an artifact for as long as its arms are used."""
     from anespec.runtime.speculation.running_costs import RunningCosts
     from anespec.validate.bench.suites.arms import Arms
@@ -172,10 +185,11 @@ def _opened(artifact: Path, options: "BenchOptions", quiet: bool) -> "Iterator[t
         def source_of(ways: "Ways") -> "DraftSource | str":
             if ways.draft_model and options.draft is None:
                 return "it needs a second model that drafts; name it with --draft DIR or --draft model.gguf"
-            source = open_source_to_measure(stack, _options_of(ways, options), opened, watch)
-            return "its drafter is none" if source is None else source
+            source = open_source_to_measure(stack, _options_of(suite, ways, options), opened, watch)
+            nothing = "without a drafter there is nothing to compare; give --drafter another name"
+            return nothing if source is None else source
 
-        yield opened, Arms(opened.verifier, proven, costs, source_of)
+        yield opened, Arms(opened.verifier, proven, costs, source_of, options.prompt_gate)
 
 
 def _experiment(
@@ -186,7 +200,7 @@ def _experiment(
     return Experiment(
         opened.tokenizer,
         opened.verifier.shape.context,
-        suite.output_tokens,
+        suite,
         arms.baseline(suite.baseline),
         meter,
         arms.known,
@@ -202,7 +216,7 @@ def _prepared(
     Raises:
         RequestError: there are none; the message begins with `refusal`.
     """
-    scripts, every = experiment.scripts(suite, progress), arms.of(suite)
+    scripts, every = experiment.scripts(progress), arms.of(suite)
     if not scripts or not every:
         raise RequestError(f"{refusal}: {'; '.join(arms.notes)}")
     return scripts, every
@@ -223,15 +237,15 @@ def _second_model(
     assert warm is not None
     ways = next(each for each in suite.ways if each.name == warm.way)
     only = suite.with_changes(ways=(ways.with_changes(drafts=(warm.drafts,)),), warm=None)
-    with _opened(path, options, quiet) as (opened, arms):
-        experiment = _experiment(opened, arms, suite, meter)
+    with _opened(path, only, options, quiet) as (opened, arms):
+        experiment = _experiment(opened, arms, only, meter)
         with timed_progress("measuring the second model", shown=not quiet) as progress:
             scripts, (arm, *_) = _prepared(experiment, arms, only, progress, f"{path} cannot be compared")
             both = [
                 replace(arm, way=replace(arm.way, name=f"{warm.way}, {name}"), taught=taught)
                 for name, taught in (("cold", ()), ("warm", tuple(texts)))
             ]
-            measured = experiment.run(scripts, both, suite.runs, progress)
+            measured = experiment.run(scripts, both, progress)
         return SecondModel(opened.artifact.manifest.source.name, measured)
 
 
@@ -267,7 +281,8 @@ def show_suite(report: "SuiteReport") -> None:
 
     out().print(
         f"{report.suite.title}: {report.model} on {report.backend}, {counted(report.threads, 'thread')}, "
-        f"blocks of {report.block}, greedy. {report.surroundings}.\n"
+        f"blocks of {report.block}, {report.suite.sampling_text}"
+        f"{'' if report.draft is None else f'; {report.draft} drafts'}. {report.surroundings}.\n"
     )
     for view in show(report):
         for table in view.tables:
@@ -308,4 +323,4 @@ def suites(name: str | None) -> None:
         click.echo(suite_path(name).read_text(), nl=False)
         return
     for each in suite_names():
-        out().print(f"{each:<8}{read_suite(each).title}")
+        out().print(f"{each:<10}{read_suite(each).title}")

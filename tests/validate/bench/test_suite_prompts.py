@@ -121,7 +121,7 @@ def test_control_tokens_of_a_template_are_tokens() -> None:
 
 
 def test_the_suites_of_the_package_are_what_was_published() -> None:
-    assert suite_names() == ("blocks", "ngram", "pld", "uag")
+    assert suite_names() == ("blocks", "ngram", "pld", "standard", "uag")
     pld, ngram, uag, blocks = map(read_suite, ("pld", "ngram", "uag", "blocks"))
     assert [(str(each.kind), each.tokens) for each in pld.texts] == [
         ("json_rag", (600, 800)), ("passage", (600, 800)), ("code", (600, 800)),
@@ -169,8 +169,8 @@ def test_a_suite_of_ones_own_is_read(tmp_path: Path) -> None:
         ("output_tokens = 8", "output_tokens = 8\nrun = 2", "there is no option 'run'"),
         ("output_tokens = 8\n", "", "output_tokens is missing"),
         ("drafts = [2]", "drafts = [16]", "drafts.0 is 16"),
-        ("drafts = [2]", "", "the way 'lookup' needs either drafts"),
-        ("drafts = [2]", "drafts = [2]\nas_they_pay = true", "the way 'lookup' needs either drafts"),
+        ("drafts = [2]", "", "the way 'lookup' needs drafts, as in [2, 4], or usual = true"),
+        ("output_tokens = 8", "output_tokens = []", "output_tokens is []"),
         (
             '"lookup" }',
             '"lookup", threads = 2 }',
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_suite_is_told_of_in_a_sentence(
 
 def test_a_suite_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(
-        RequestError, match="there is no suite 'pdl'; give blocks, ngram, pld or uag, or a file"
+        RequestError, match="there is no suite 'pdl'; give blocks, ngram, pld, standard or uag, or a file"
     ):
         read_suite("pdl")
     with pytest.raises(StorageError, match="cannot be read"):

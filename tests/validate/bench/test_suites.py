@@ -1,130 +1,22 @@
 """Suites on a toy verifier: texts are compared, positions counted, tables warmed, what is left out named."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from drafting import OracleSession, SourceOf
 from html_page import Page
-from toy import ToyVerifier, everything, toy_shape
+from suite_bench import SHAPE, Bench, quiet, suite_of, tables_of
+from toy import ToyVerifier, everything
 
-from anespec.embedded import model_path
-from anespec.gguf.container import GGUFFile
-from anespec.runtime.drafters import DraftSource
-from anespec.runtime.drafters.lookup import LookupSource
-from anespec.runtime.drafters.mod import ModSettings, ModSource
 from anespec.runtime.engine.statistics import RequestStats
-from anespec.runtime.passes import KVCacheGroupShape, PassPlan, RowKind
-from anespec.runtime.proven import Proven
-from anespec.runtime.speculation.pass_costs import PassCosts, WidthCost
-from anespec.runtime.speculation.running_costs import RunningCosts
-from anespec.runtime.text.tokenizer import Tokenizer
-from anespec.system.machine import Surroundings
+from anespec.runtime.passes import PassPlan, RowKind
 from anespec.validate.bench.measure import BenchRun, Case, Variant, Way
 from anespec.validate.bench.prompts import BenchPrompt
-from anespec.validate.bench.suites.arms import Arms
-from anespec.validate.bench.suites.experiment import Experiment, Measured, whole_texts
+from anespec.validate.bench.suites.experiment import Measured, whole_texts
 from anespec.validate.bench.suites.page import render_suite_page
-from anespec.validate.bench.suites.report import SecondModel, Start, SuiteReport
-from anespec.validate.bench.suites.schema import Suite, View, Ways, read_suite
-from anespec.validate.bench.suites.tables import SuiteTable
+from anespec.validate.bench.suites.report import SecondModel
+from anespec.validate.bench.suites.schema import read_suite
 from anespec.validate.bench.suites.views import show
-
-with GGUFFile(model_path()) as file:
-    TOKENIZER = Tokenizer.from_gguf(file)
-SHAPE = toy_shape(
-    t_max=16,
-    context=400,
-    vocabulary=TOKENIZER.vocabulary_size,
-    pools=(KVCacheGroupShape("global", 512, None),),
-)
-BASE = {
-    "title": "Toy",
-    "about": "A toy.",
-    "runs": 3,
-    "output_tokens": 20,
-    "texts": [{"kind": "code", "tokens": [60, 90]}],
-    "ways": [{"name": "known", "drafts": [1, 3]}],
-    "views": [str(view) for view in View if view is not View.WARM],
-}
-
-
-def suite_of(**changes: object) -> Suite:
-    return Suite(**{**BASE, **changes})
-
-
-def quiet(note: str, share: float) -> None:
-    assert 0 <= share <= 1
-
-
-class Bench:
-    """A suite that was run on a verifier; `wrong_each` of the known drafts are wrong."""
-
-    def __init__(
-        self,
-        suite: Suite,
-        verifier: ToyVerifier | None = None,
-        proven: Proven | None = None,
-        wrong_each: int = 0,
-        context: int = SHAPE.context,
-    ) -> None:
-        self.suite = suite
-        self.wrong_each = wrong_each
-        self.opened: list[SourceOf] = []
-        self.verifier = verifier or ToyVerifier(SHAPE, 5)
-        costs = RunningCosts(PassCosts.of([WidthCost(width, 0.01) for width in SHAPE.widths]))
-        self.arms = Arms(self.verifier, proven or everything(SHAPE), costs, self.source_of)
-        self.experiment = Experiment(
-            TOKENIZER,
-            context,
-            suite.output_tokens,
-            self.arms.baseline(suite.baseline),
-            known=self.arms.known,
-            notes=self.arms.notes,
-        )
-        self.scripts = self.experiment.scripts(suite, quiet)
-        self.every = self.arms.of(suite)
-        self.measured = self.experiment.run(self.scripts, self.every, suite.runs, quiet)
-
-    def source_of(self, ways: Ways) -> DraftSource | str:
-        if ways.draft_model:
-            return "there is no second model"
-        match ways.options.get("drafter"):
-            case "mod":
-                return ModSource(ModSettings(3, 1 << 12))
-            case "lookup":
-                return LookupSource()
-        self.opened.append(SourceOf(lambda _, prompt: self._session(prompt)))
-        return self.opened[-1]
-
-    def _session(self, prompt: Sequence[int]) -> OracleSession:
-        whole = (*prompt, *self.arms.known[tuple(prompt)])
-        return OracleSession(whole, len(prompt), self.wrong_each)
-
-    def report(self, **changes: object) -> SuiteReport:
-        found = SuiteReport(
-            name="toy",
-            suite=self.suite,
-            model="toy",
-            backend="toy",
-            threads=1,
-            block=SHAPE.block,
-            runs=self.suite.runs,
-            surroundings=Surroundings("here", 2, 0.5),
-            seconds=1.0,
-            energy="there is no meter",
-            baseline=self.experiment.baseline.way,
-            ways=tuple(arm.way for arm in self.every),
-            measured=self.measured,
-            notes=tuple(self.arms.notes),
-            starts=(Start("cold", 20.0, 3.0), Start("warm", 2.0)),
-        )
-        return replace(found, **changes)
-
-
-def tables_of(report: SuiteReport) -> dict[str, SuiteTable]:
-    return {table.title: table for view in show(report) for table in view.tables}
 
 
 def test_every_prompt_is_written_in_every_way_and_all_nine_texts_are_compared() -> None:
@@ -353,12 +245,12 @@ def test_a_warm_table_drafts_what_a_cold_one_cannot() -> None:
         replace(arm, way=replace(arm.way, name=f"mod, {name}"), taught=taught)
         for name, taught in (("cold", ()), ("warm", texts))
     ]
-    measured = bench.experiment.run(bench.scripts, both, 2, quiet)
+    measured = bench.experiment.run(bench.scripts, both, quiet)
     cold, warm = (sum(case.drafted[i].cost.accepted for case in measured.cases) for i in (0, 1))
     assert warm > cold
     report = bench.report(second=SecondModel("other", measured))
     assert not report.differences
-    assert report.comparisons == bench.report().comparisons + 3 * (2 * 2) * 2
+    assert report.comparisons == bench.report().comparisons + 3 * (2 * 3) * 3
     (table,) = tables_of(report).values()
     assert table.title == "other, mod, cold, 4 drafts a pass: a cold table, and one warmed by toy"
     assert [row[0] for row in table.rows] == [f"short, turn {turn}" for turn in (1, 2, 3)]
@@ -415,13 +307,13 @@ def test_the_page_has_every_table_and_plot_and_no_foreign_markup() -> None:
     assert hostile in page.text
 
 
-@pytest.mark.parametrize("name", ["pld", "ngram", "blocks"])
+@pytest.mark.parametrize("name", ["standard", "pld", "ngram", "blocks"])
 def test_suites_of_the_package_end_in_their_tables(name: str) -> None:
     """Made small: short prompts, short answers, one run."""
     suite = read_suite(name)
     small = suite.with_changes(
         runs=1,
-        output_tokens=8,
+        output_tokens=(8,),
         texts=tuple(each.with_changes(tokens=(40, 50)) for each in suite.texts),
         conversations=tuple(each.with_changes(tokens=40, turns=2) for each in suite.conversations),
     )

@@ -18,7 +18,7 @@ from anespec.runtime.passes import Verifier
 from anespec.runtime.proven import Proven
 from anespec.runtime.speculation.pass_costs import CostModel
 from anespec.system.formatting import counted, quoted
-from anespec.validate.bench.measure import Way, equal_costs, most_drafts
+from anespec.validate.bench.measure import Way, equal_costs, most_drafts, usual_drafts
 from anespec.validate.bench.suites.schema import Baseline, Suite, Ways
 from anespec.validate.bench.timed_source import BoundedSource
 
@@ -93,12 +93,16 @@ class Arm:
 
 @dataclass
 class Arms:
-    """Makes the arms of a suite. `notes` says which ways are left out, and why."""
+    """Makes the arms of a suite. `notes` says which ways are left out, and why.
+
+    `repetition_filter` is for drafts as they pay (see Engine).
+    """
 
     verifier: Verifier
     proven: Proven
     costs: CostModel
     source_of: SourceOf
+    repetition_filter: float = 0.0
     known: KnownTexts = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -124,8 +128,10 @@ class Arms:
             self.notes.append(f"{quoted(ways.name)} is left out: {self._no_width(ways)}")
             return []
         most = most_drafts(proven.widths)
-        fitting = [count for count in ways.drafts if count <= most]
-        if len(fitting) < len(ways.drafts):
+        usual = usual_drafts(self._block, most) if ways.usual else ()
+        asked = sorted({*ways.drafts, *usual})
+        fitting = [count for count in asked if count <= most]
+        if len(fitting) < len(asked):
             self.notes.append(
                 f"{quoted(ways.name)}: more than {counted(most, 'draft')} fit no pass here and are left out; "
                 "convert with a larger --block"
@@ -143,23 +149,29 @@ class Arms:
                 f"{counted(proven.widths[0], 'row')} are not proven to give the same text here; "
                 "`anespec validate` may prove it"
             )
-        if ways.as_they_pay:
-            engine = Engine(self.verifier, proven, source, costs=self.costs)
-            return [Arm(Way(most, True, ways.name, other_bits), engine, source)]
+        paying = Way(most, True, ways.name, other_bits)
+        fixed = [Way(count, name=ways.name, other_bits=other_bits) for count in fitting]
         return [
-            Arm(
-                Way(count, name=ways.name, other_bits=other_bits),
-                Engine(
-                    self.verifier,
-                    proven,
-                    BoundedSource(source, count) if count else None,
-                    costs=equal_costs(proven.widths),
-                    min_draft_len=most or None,
-                ),
-                source,
-            )
-            for count in fitting
+            Arm(way, self._engine(way, proven, source, most), source)
+            for way in ([paying] if ways.as_they_pay else []) + fixed
         ]
+
+    def _engine(self, way: Way, proven: Proven, source: DraftSource, most: int) -> Engine:
+        if way.as_they_pay:
+            return Engine(
+                self.verifier,
+                proven,
+                source,
+                costs=self.costs,
+                repetition_filter=self.repetition_filter,
+            )
+        return Engine(
+            self.verifier,
+            proven,
+            BoundedSource(source, way.most) if way.most else None,
+            costs=equal_costs(proven.widths),
+            min_draft_len=most or None,
+        )
 
     @property
     def _block(self) -> int:

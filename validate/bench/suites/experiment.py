@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from anespec.runtime.drafters import DraftSource, Outcome, TopKLogits
 from anespec.runtime.drafters.mod import ModFacts
 from anespec.runtime.engine.requests import Request
+from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.formatting import counted
 from anespec.validate.bench.energy import EnergyMeter
 from anespec.validate.bench.measure import BenchRun, Case, Variant, Way, run_prompt
-from anespec.validate.bench.prompts import BenchPrompt
+from anespec.validate.bench.prompts import BenchPrompt, bench_prompts
 from anespec.validate.bench.suites.arms import Arm, KnownTexts
 from anespec.validate.bench.suites.prompts import Frame, further_turns, prompt_ids
 from anespec.validate.bench.suites.schema import Conversation, Suite
@@ -61,20 +63,31 @@ class Experiment:
 
     tokenizer: Tokenizer
     context: int
-    output_tokens: int
+    suite: Suite
     baseline: Arm
     meter: EnergyMeter | None = None
     known: KnownTexts = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _runs: int = 0
 
-    def scripts(self, suite: Suite, report: Progress) -> list[Script]:
-        """Return the prompts of a suite, and keep their continuations in `known`.
+    @property
+    def longest(self) -> int:
+        """Return the most tokens of an answer."""
+        return max(self.suite.output_tokens)
 
-        Prompts that the context cannot hold are left out; `notes` names them.
+    def scripts(self, report: Progress) -> list[Script]:
+        """Return the prompts of the suite, and keep their continuations in `known` if they must be known.
+
+        Prompts that the context cannot hold are left out; `notes` names them. Samples are cut instead.
+
+        Raises:
+            RequestError: a sample's template refuses it, or there is no room for one.
         """
-        frame = Frame.of(self.tokenizer)
+        suite, frame = self.suite, Frame.of(self.tokenizer)
         found: list[Script] = []
+        if suite.samples:
+            samples = bench_prompts(self.tokenizer, suite.samples, self.context - self.longest)
+            found += map(self._alone, samples)
         for texts in suite.texts:
             for tokens in texts.tokens:
                 group = f"{texts.kind}, {tokens} tokens"
@@ -83,51 +96,58 @@ class Experiment:
                 for number in range(1, texts.prompts + 1):
                     report(f"{group}, {number}", 0.0)
                     ids = prompt_ids(self.tokenizer, frame, texts.kind, tokens, suite.seed, number)
-                    prompt = BenchPrompt(texts.kind, number, ids, group)
-                    self.known[ids] = self._continued(self.baseline, prompt, self._tenant()).ids
-                    found.append(Script((prompt,)))
+                    found.append(self._alone(BenchPrompt(texts.kind, number, ids, group)))
         for conversation in suite.conversations:
             if self._fits(conversation.tokens, conversation.name):
                 report(conversation.name, 0.0)
                 found.append(Script(tuple(self._turns(conversation, frame, suite.seed))))
         return found
 
-    def run(self, scripts: Sequence[Script], arms: Sequence[Arm], runs: int, report: Progress) -> Measured:
-        """Continue every prompt `runs` times with each arm and the baseline.
+    def run(self, scripts: Sequence[Script], arms: Sequence[Arm], report: Progress) -> Measured:
+        """Continue every prompt with each arm and the baseline, as often and by as many tokens as the suite
+        says.
 
         The arms take turns in every round, each round beginning with another one, after a warm-up of each on
         the first prompt.
         """
-        every = (self.baseline, *arms)
+        every, runs = (self.baseline, *arms), self.suite.runs
         for arm in every:
             report(f"warming up, {arm.way}", 0.0)
-            self._continued(arm, scripts[0].turns[0], self._tenant())
+            self._continued(arm, scripts[0].turns[0], self._tenant(), self.longest)
         cases: list[Case] = []
         tables: list[TableUse] = []
-        for done, script in enumerate(scripts):
+        pairs = list(product(scripts, self.suite.output_tokens))
+        for done, (script, length) in enumerate(pairs):
             rounds: list[dict[Way, list[BenchRun]]] = []
             for number in range(runs):
                 first = number % len(every)
                 found: dict[Way, list[BenchRun]] = {}
                 for arm in (*every[first:], *every[:first]):
-                    report(f"{script}, {arm.way}", (done * runs + number) / (len(scripts) * runs))
-                    found[arm.way], used = self._in_turns(arm, script)
+                    share = (done * runs + number) / (len(pairs) * runs)
+                    report(f"{script}, {length} tokens, {arm.way}", share)
+                    found[arm.way], used = self._in_turns(arm, script, length)
                     tables += used if not number else ()
                 rounds.append(found)
             for turn, prompt in enumerate(script.turns):
                 plain, *others = (
                     Variant(arm.way, tuple(runs[arm.way][turn] for runs in rounds)) for arm in every
                 )
-                cases.append(Case(prompt, self.output_tokens, plain, tuple(others)))
+                cases.append(Case(prompt, length, plain, tuple(others)))
         return Measured(tuple(cases), tuple(tables))
 
-    def _in_turns(self, arm: Arm, script: Script) -> tuple[list[BenchRun], list[TableUse]]:
+    def _alone(self, prompt: BenchPrompt) -> Script:
+        if self.suite.knows_texts:
+            run = self._continued(self.baseline, prompt, self._tenant(), self.longest)
+            self.known[prompt.ids] = run.ids
+        return Script((prompt,))
+
+    def _in_turns(self, arm: Arm, script: Script, length: int) -> tuple[list[BenchRun], list[TableUse]]:
         tenant = self._tenant()
         for text in arm.taught:
             teach(arm.source, tenant, text)
         found, used = [], []
         for prompt in script.turns:
-            found.append(self._continued(arm, prompt, tenant))
+            found.append(self._continued(arm, prompt, tenant, length))
             if arm.table is not None:
                 used.append(TableUse(prompt, arm.way, arm.table.facts_of(tenant)))
         return found, used
@@ -142,17 +162,17 @@ class Experiment:
             if not self._fits(len(ids), group):
                 return
             prompt = BenchPrompt(conversation.name, 1, ids, group)
-            answer = self._continued(self.baseline, prompt, tenant).ids
+            answer = self._continued(self.baseline, prompt, tenant, self.longest).ids
             self.known[ids] = answer
             yield prompt
             ids = (*ids, *answer, *next(more))
 
     def _fits(self, tokens: int, name: str) -> bool:
-        if tokens + self.output_tokens <= self.context:
+        if tokens + self.longest <= self.context:
             return True
         self.notes.append(
-            f"{name} is left out: {counted(tokens, 'token')} and {self.output_tokens} of output do not fit "
-            f"the context of {self.context}; convert with --context {tokens + self.output_tokens}"
+            f"{name} is left out: {counted(tokens, 'token')} and {self.longest} of output do not fit "
+            f"the context of {self.context}; convert with --context {tokens + self.longest}"
         )
         return False
 
@@ -160,8 +180,9 @@ class Experiment:
         self._runs += 1
         return f"suite {self._runs}"
 
-    def _continued(self, arm: Arm, prompt: BenchPrompt, tenant: str) -> BenchRun:
-        request = Request(prompt.ids, self.output_tokens, tenant=tenant, end_ids=self.tokenizer.end_ids)
+    def _continued(self, arm: Arm, prompt: BenchPrompt, tenant: str, length: int) -> BenchRun:
+        sampling = SamplingParameters(temperature=self.suite.temperature, seed=self.suite.seed)
+        request = Request(prompt.ids, length, sampling, tenant=tenant, end_ids=self.tokenizer.end_ids)
         return run_prompt(arm.engine, request, prompt, self.meter)
 
 

@@ -1,23 +1,26 @@
 """The results of a suite, with the machine on which it ran."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from anespec.runtime.speculation.pass_costs import PassCosts
 from anespec.system.machine import Surroundings
-from anespec.validate.bench.figures import Figures, figures_of
-from anespec.validate.bench.fits import CostFit, LineFit, SpeedPoint, fit_cost, fit_line
-from anespec.validate.bench.measure import Case, Difference, Way
-from anespec.validate.bench.report import (
+from anespec.validate.bench.facts import (
     case_facts,
     cost_facts,
     difference_facts,
     figures_facts,
     line_facts,
+    pass_cost_facts,
 )
+from anespec.validate.bench.figures import Figures, figures_of
+from anespec.validate.bench.fits import CostFit, LineFit, SpeedPoint, fit_cost, fit_line
+from anespec.validate.bench.measure import Case, Difference, Way
 from anespec.validate.bench.suites.experiment import Measured, TableUse
 from anespec.validate.bench.suites.schema import Suite
+from anespec.validate.cost_model.forecast import Comparison
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,10 @@ class SecondModel:
 class SuiteReport:
     """What a suite measured of a model.
 
-    `name` is the suite's. `baseline` is the way without drafts, `ways` are all others. `notes` say what was
-    left out. `energy` is the name of the energy meter, or the sentence that says why there is none.
+    `name` is the suite's. `baseline` is the way without drafts, `ways` are all others. `costs` are the costs
+    of passes that the engine uses; `comparison` compares one of the block with its prediction, on a Mac with
+    a known chip. `draft` is the second model that drafts. `notes` say what was left out. `energy` is the name
+    of the energy meter, or the sentence that says why there is none.
     """
 
     name: str
@@ -51,13 +56,15 @@ class SuiteReport:
     backend: str
     threads: int
     block: int
-    runs: int
+    costs: PassCosts
     surroundings: Surroundings
     seconds: float
     energy: str
     baseline: Way
     ways: tuple[Way, ...]
     measured: Measured
+    comparison: Comparison | None = None
+    draft: str | None = None
     notes: tuple[str, ...] = ()
     starts: tuple[Start, ...] = ()
     second: SecondModel | None = None
@@ -69,12 +76,24 @@ class SuiteReport:
 
     @cached_property
     def sections(self) -> Mapping[str, tuple[Case, ...]]:
-        """Return the cases by what is shown together: the prompts of a kind and length, or a conversation."""
+        """Return the cases by what is shown together: a group of prompts at one length of answers, or a
+        conversation."""
         talks = {each.name for each in self.suite.conversations}
         found: dict[str, tuple[Case, ...]] = {}
         for case in self.cases:
             prompt = case.prompt
             name = prompt.prompt_class if prompt.prompt_class in talks else prompt.group
+            if len(self.suite.output_tokens) > 1:
+                name = f"{name}, {case.length}"
+            found[name] = (*found.get(name, ()), case)
+        return found
+
+    @cached_property
+    def classes(self) -> Mapping[str, tuple[Case, ...]]:
+        """Return the cases by the kind of their text, or by conversation."""
+        found: dict[str, tuple[Case, ...]] = {}
+        for case in self.cases:
+            name = str(case.prompt.prompt_class)
             found[name] = (*found.get(name, ()), case)
         return found
 
@@ -135,8 +154,12 @@ class SuiteReport:
             "backend": self.backend,
             "threads": self.threads,
             "block": self.block,
-            "runs": self.runs,
+            "draft": self.draft,
+            "sampling": self.suite.sampling_text,
+            "runs": self.suite.runs,
             "machine": asdict(self.surroundings),
+            "pass_costs": pass_cost_facts(self.costs),
+            "predicted": None if self.comparison is None else self.comparison.facts(),
             "energy": self.energy,
             "seconds": round(self.seconds, 3),
             "notes": list(self.notes),
@@ -148,6 +171,7 @@ class SuiteReport:
                 name: [_way_facts(way, figures_of(cases, way)) for way in self.ways]
                 for name, cases in self.sections.items()
             },
+            "overall": [_way_facts(way, figures_of(self.cases, way)) for way in self.ways],
             "fits": {
                 "lines": [line_facts(line) for line in self.lines],
                 "cost": None if self.cost is None else cost_facts(self.cost, self.counts),
@@ -159,9 +183,9 @@ class SuiteReport:
             else {
                 "model": self.second.model,
                 "tables": [_table_facts(each) for each in self.second.measured.tables],
-                "cases": _cases_facts(self.second.measured.cases),
+                "cases": [case_facts(case) for case in self.second.measured.cases],
             },
-            "cases": _cases_facts(self.cases),
+            "cases": [case_facts(case) for case in self.cases],
         }
 
 
@@ -176,7 +200,3 @@ def _table_facts(use: TableUse) -> dict[str, Any]:
         **asdict(use.facts),
         "occupancy": round(use.facts.occupancy, 6),
     }
-
-
-def _cases_facts(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    return [{"group": case.prompt.group, **case_facts(case)} for case in cases]

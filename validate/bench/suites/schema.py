@@ -5,14 +5,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.errors import RequestError, UsageError
 from anespec.system.formatting import listed, quoted
 from anespec.system.options import Options
 from anespec.system.toml_file import read_toml
-from anespec.validate.bench.options import TextKind
+from anespec.validate.bench.options import BenchOptions, PromptClass, TextKind
 
 FOLDER = Path(__file__).parent
 
@@ -28,6 +28,9 @@ WAY_OPTIONS = (
 """The options that may differ from way to way; all others belong to the command."""
 
 
+STANDARD = "standard"
+"""The suite that runs where none is named."""
+
 QUICK_OUTPUT_TOKENS = 48
 """The most tokens of an answer in the quick form of a suite."""
 
@@ -35,6 +38,9 @@ QUICK_OUTPUT_TOKENS = 48
 class View(StrEnum):
     """A table or plot that a suite ends in (see views.py)."""
 
+    TEXTS = "texts"
+    WAYS = "ways"
+    COSTS = "costs"
     SPEED = "speed"
     PARITY = "parity"
     POSITIONS = "positions"
@@ -71,12 +77,15 @@ class Conversation(Options):
 class Ways(Options):
     """Ways of drafting that differ only in the number of drafts a pass; each is a column of the experiment.
 
+    `usual` adds each number that fits a block and those that fill wider passes, and `as_they_pay` a way that
+    runs as many as pay.
     `options` are those of `bench run`, such as `drafter`. Passes are of `width` rows if it is given. With
     `perfect` the drafts are the known text. Ways with `draft_model` need a second model that drafts.
     """
 
     name: Name
     drafts: tuple[Annotated[int, Field(ge=0, le=MAX_DRAFT_LEN)], ...] = ()
+    usual: bool = False
     as_they_pay: bool = False
     width: Count | None = None
     perfect: bool = False
@@ -85,9 +94,10 @@ class Ways(Options):
 
     @model_validator(mode="after")
     def _is_clear(self) -> Self:
-        if self.as_they_pay == bool(self.drafts):
+        if not (self.drafts or self.usual or self.as_they_pay):
             raise RequestError(
-                f"the way {quoted(self.name)} needs either drafts, as in [2, 4], or as_they_pay = true"
+                f"the way {quoted(self.name)} needs drafts, as in [2, 4], or usual = true, or as_they_pay = "
+                "true"
             )
         wrong = next((name for name in self.options if name not in WAY_OPTIONS), None)
         if wrong is not None:
@@ -111,31 +121,41 @@ class Warm(Options):
     drafts: int = Field(ge=1, le=MAX_DRAFT_LEN)
 
 
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, int) else value
+
+
 class Suite(Options):
     """An experiment: which prompts are continued in which ways, and what is shown of it.
 
     `about` says what it reproduces, and `published` what its source measured, with model, machine and
-    conditions. Each prompt is continued by up to `output_tokens`, `runs` times in each
-    way. `seed` selects the prompts.
+    conditions. `samples` are short texts of their own lengths. Each prompt is continued by up to each of
+    `output_tokens`, `runs` times in each way. `seed` selects the prompts, and seeds the sampling. With
+    `takes_options` the command's options replace what the suite says.
     """
 
     title: Name
     about: Annotated[str, Field(min_length=1, max_length=2000)]
     seed: int = Field(default=1, ge=0)
+    temperature: float = Field(default=0.0, ge=0, le=10)
     runs: int = Field(default=3, ge=1, le=1000)
-    output_tokens: Count
+    output_tokens: Annotated[tuple[Count, ...], BeforeValidator(_several)] = Field(min_length=1)
+    samples: tuple[PromptClass, ...] = ()
     texts: tuple[Texts, ...] = ()
     conversations: tuple[Conversation, ...] = ()
     baseline: Baseline = Baseline()
     ways: tuple[Ways, ...] = Field(min_length=1)
     warm: Warm | None = None
+    takes_options: bool = False
     published: tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...] = ()
     views: tuple[View, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        if not self.texts and not self.conversations:
-            raise RequestError("the suite has no prompts; add [[texts]] or [[conversations]]")
+        if not self.samples and not self.texts and not self.conversations:
+            raise RequestError("the suite has no prompts; add samples, [[texts]] or [[conversations]]")
+        if self.conversations and len(self.output_tokens) > 1:
+            raise RequestError("answers in a conversation have one length; give output_tokens a number")
         names = [self.baseline.name, *(way.name for way in self.ways)]
         double = next((name for name in names if names.count(name) > 1), None)
         if double is not None:
@@ -150,8 +170,18 @@ class Suite(Options):
         return self
 
     @property
+    def knows_texts(self) -> bool:
+        """Return whether the texts must be known before they are measured."""
+        return bool(self.conversations) or self.warm is not None or any(way.perfect for way in self.ways)
+
+    @property
+    def sampling_text(self) -> str:
+        """Return the sampling in words."""
+        return f"temperature {self.temperature:g}, seed {self.seed}" if self.temperature else "greedy"
+
+    @property
     def prompts(self) -> Iterator[tuple[TextKind, int, int]]:
-        """Yield kind, tokens and number of every prompt; of a conversation, those of its first turn."""
+        """Yield kind, tokens and number of every made prompt; of a conversation, those of its first turn."""
         for texts in self.texts:
             for tokens in texts.tokens:
                 yield from ((texts.kind, tokens, number) for number in range(1, texts.prompts + 1))
@@ -167,11 +197,44 @@ class Suite(Options):
 
         return self.with_changes(
             runs=1,
-            output_tokens=min(self.output_tokens, QUICK_OUTPUT_TOKENS),
+            output_tokens=(min(*self.output_tokens, QUICK_OUTPUT_TOKENS),),
             texts=tuple(each.with_changes(tokens=(min(each.tokens),), prompts=1) for each in self.texts),
             conversations=self.conversations[:1],
             ways=tuple(map(ends, self.ways)),
         )
+
+    def given(self, options: BenchOptions) -> Self:
+        """Return the suite with the options of the command that were given, if it takes them.
+
+        Raises:
+            RequestError: no pass can run so many drafts.
+        """
+        chosen = options.model_fields_set
+        changes: dict[str, Any] = {"runs": options.runs} if "runs" in chosen else {}
+        if self.takes_options:
+            if options.drafts is not None and options.drafts[-1] > MAX_DRAFT_LEN:
+                raise RequestError(
+                    f"--drafts {options.drafts[-1]} is more than the {MAX_DRAFT_LEN} drafts that a pass of a "
+                    "sequence runs at most; give fewer"
+                )
+            own = {name: getattr(options, name) for name in WAY_OPTIONS if name in chosen}
+            ways: dict[str, Any] = {"options": own}
+            if options.drafts is not None:
+                ways |= {"drafts": options.drafts, "usual": False}
+            changes |= {
+                name: getattr(options, option) for name, option in REPLACED.items() if option in chosen
+            }
+            changes["ways"] = tuple(way.with_changes(**ways) for way in self.ways)
+        return self.with_changes(**changes)
+
+
+REPLACED = {
+    "samples": "classes",
+    "output_tokens": "lengths",
+    "temperature": "temperature",
+    "seed": "seed",
+}
+"""The fields of a suite that options replace, if it takes them."""
 
 
 def suite_names() -> tuple[str, ...]:

@@ -43,7 +43,9 @@ class Shown:
 
 def label(way: Way) -> str:
     """Return the short name of a way."""
-    return way.name if way.as_they_pay or not way.most else f"{way.name}, k {way.most}"
+    if way.as_they_pay:
+        return f"{way.name}, as they pay"
+    return f"{way.name}, k {way.most}" if way.most else way.name
 
 
 def names_of(ways: Sequence[Way]) -> tuple[str, ...]:

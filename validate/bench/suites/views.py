@@ -8,6 +8,7 @@ from anespec.validate.bench.figures import Figures, figures_of
 from anespec.validate.bench.measure import Case, Way
 from anespec.validate.bench.plots import Series, series_plot
 from anespec.validate.bench.sentences import INTERVAL, cost_sentence, line_sentence, sentence
+from anespec.validate.bench.suites import overview
 from anespec.validate.bench.suites.report import SuiteReport
 from anespec.validate.bench.suites.schema import View
 from anespec.validate.bench.suites.tables import (
@@ -80,12 +81,12 @@ def _parity(report: SuiteReport) -> Shown:
             )
         )
     columns = ("text", "prompts", "texts of\na prompt", "tokens", "token by token")
-    ways = 1 + sum(not way.other_bits for way in report.ways)
+    ways, runs = 1 + sum(not way.other_bits for way in report.ways), report.suite.runs
     return Shown(
         (SuiteTable("The same text", columns, tuple(rows)),),
         sentences=(
-            f"Each prompt was continued {counted(report.runs, 'time')} in each of {counted(ways, 'way')}; "
-            f"all {report.runs * ways} texts must be equal.",
+            f"Each prompt was continued {counted(runs, 'time')} in each of {counted(ways, 'way')}; "
+            f"all {runs * ways} texts must be equal.",
         ),
     )
 
@@ -120,7 +121,7 @@ def _positions(report: SuiteReport) -> Shown:
 def _drafts(report: SuiteReport) -> Shown:
     fixed = [way for way in report.ways if way.most and not way.as_they_pay]
     tables, plots = [], []
-    for section, cases in _by_class(report).items():
+    for section, cases in report.classes.items():
         names = names_of(fixed)
         found = {(way.name, way.most): figures_of(cases, way) for way in fixed}
         rows = tuple(
@@ -146,13 +147,6 @@ def _drafts(report: SuiteReport) -> Shown:
         ]
         plots.append(series_plot(title, "drafts a pass", series, y_shown=(1.0,)))
     return Shown(tuple(tables), tuple(plots))
-
-
-def _by_class(report: SuiteReport) -> Mapping[str, list[Case]]:
-    found: dict[str, list[Case]] = {}
-    for case in report.cases:
-        found.setdefault(case.prompt.prompt_class, []).append(case)
-    return found
 
 
 def _turns(report: SuiteReport) -> Shown:
@@ -372,6 +366,9 @@ def _published(report: SuiteReport) -> Shown:
 
 
 _VIEWS: Mapping[View, Callable[[SuiteReport], Shown]] = {
+    View.TEXTS: overview.texts,
+    View.WAYS: overview.ways,
+    View.COSTS: overview.costs,
     View.SPEED: _speed,
     View.PARITY: _parity,
     View.POSITIONS: _positions,
