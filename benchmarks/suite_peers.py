@@ -5,8 +5,10 @@
 The prompts are those of `anespec bench prompts --suite NAME`, as token ids, so that both programs read the
 same. anespec runs without drafts, with simple (lookup of 12 tokens), with mod and with auto; llama-server
 (benchmarks/llama_server.py) without drafts, with ngram-simple and with ngram-mod; with --draft both also with
-this second model. Each continues every prompt greedily, once to warm up and then in --rounds rounds. Speedups
-are against the same program without drafts, and so is "same text": whether drafts left every token as it was.
+this second model. If mlx-lm is installed and the model is a Llama, it runs on MLX's default device without
+drafts and with prompt lookup (peers/mlx_lm_model.py), in passes as wide as anespec's. Each continues every
+prompt greedily, once to warm up and then in --rounds rounds. Speedups are against the same program without
+drafts, and so is "same text": whether drafts left every token as it was.
 """
 
 import argparse
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +33,7 @@ import anespec
 from anespec.convert.options import ConvertOptions
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import Target
+from anespec.manifests.store import Artifact
 from anespec.runtime.options import NO_FOLDER, WhenGates
 from anespec.runtime.text.tokenizer import Tokenizer
 from anespec.system.machine import processors
@@ -124,6 +128,34 @@ def peer(gguf: Path, context: int, options: Sequence[str]) -> Iterator[Continue]
         yield answered
 
 
+@contextmanager
+def mlx_peer(gguf: Path, drafts: int) -> Iterator[Continue]:
+    """Yield a function that continues a prompt with mlx-lm, with so many looked-up drafts a pass."""
+    from mlx import core as mx
+    from peers.mlx_lm_model import peer_model, plain, with_lookup
+
+    on_gpu = mx.default_device().type == mx.DeviceType.gpu
+    # For processors MLX's products of fp16 are many times slower than those of fp32.
+    model = peer_model(gguf, "float16" if on_gpu else "float32")
+
+    def answered(prompt: Prompt, tokens: int) -> Answer:
+        began = time.perf_counter()
+        if drafts:
+            ids, accepted = with_lookup(model, prompt, tokens, drafts)
+        else:
+            ids, accepted = plain(model, prompt, tokens), 0
+        return Answer(tuple(ids), time.perf_counter() - began, accepted)
+
+    yield answered
+
+
+def runs_on_mlx(gguf: Path) -> bool:
+    """Return whether mlx-lm is there, and can run the model."""
+    with GGUFFile(gguf) as file:
+        is_llama = file.metadata.get("general.architecture") == "llama"
+    return is_llama and None not in map(find_spec, ("mlx", "mlx_lm"))
+
+
 def measured(
     program: str,
     ways: Mapping[str, Callable[[], AbstractContextManager[Continue]]],
@@ -202,6 +234,13 @@ def main() -> None:
         rows += measured("llama-server", theirs, prompts, options.tokens, options.rounds)
     else:
         print(f"{BINARY} is missing; `make llama-server` builds it")
+    if runs_on_mlx(options.gguf):
+        block = Artifact(artifact).manifest.block
+        on_mlx = {PLAIN: partial(mlx_peer, options.gguf, 0)}
+        on_mlx["lookup"] = partial(mlx_peer, options.gguf, block - 1)
+        rows += measured("mlx-lm", on_mlx, prompts, options.tokens, options.rounds)
+    else:
+        print("mlx-lm is not installed, or cannot run this architecture here")
     if options.json:
         emit({"suite": options.suite, "prompts": len(prompts), "rows": list(map(asdict, rows)), **machine()})
     else:

@@ -195,8 +195,8 @@ class ModSource(ChainSource[ModTable]):
     cost = DraftCost(microseconds=20)
 
     def __init__(self, settings: ModSettings | None = None, most_tenants: int = MAX_TENANTS) -> None:
-        chosen = settings or ModSettings()
-        super().__init__(lambda: ModTable(chosen), most_tenants)
+        self.settings = settings or ModSettings()
+        super().__init__(lambda: ModTable(self.settings), most_tenants)
 
     @property
     def facts(self) -> ModFacts:

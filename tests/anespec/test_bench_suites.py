@@ -56,7 +56,7 @@ def test_a_suite_ends_in_its_tables_and_its_page(name: str, trained: Path, tmp_p
     titles = {
         "pld": ("json_rag, 40 tokens", "The same text", "Right drafts by their position in the draft"),
         "ngram": ("Speedup by the number of drafts (k), long", "by turn, short", "Use of the table's"),
-        "blocks": ("Prefill, tokens per second", "Starting", "again, in this process"),
+        "blocks": ("Prefill, tokens per second", "First pass of a width (s)", "again, in this process"),
     }[name]
     text = Page.of(page.read_text()).text
     for title in titles:

@@ -252,24 +252,21 @@ def _second_model(
 def _starts(opened: OpenedModel, options: "BenchOptions") -> "Iterator[Start]":
     """Yield the recorded starts of a closed model, and those of two more in this process."""
     from anespec.runtime.backends import open_verifier, recorded_starts
-    from anespec.runtime.engine.engine import Engine
-    from anespec.runtime.engine.requests import Request
-    from anespec.runtime.proven import Proven
+    from anespec.validate.bench.first_use import first_passes
     from anespec.validate.bench.suites.report import Start
 
     recorded = recorded_starts(opened.artifact, opened.here.backend)
     if recorded is not None:
         for name, times in (("cold: the first process", recorded.first), ("warm: the latest", recorded.last)):
             if times is not None:
-                yield Start(name, times.load_seconds, sum(each.seconds for each in times.passes))
+                passes = tuple((each.rows, each.seconds) for each in times.passes)
+                yield Start(name, times.load_seconds, passes)
     for name in ("again, in this process", "once more"):
         began = time.perf_counter()
         verifier = open_verifier(opened.artifact, opened.here.backend, options.threads, options.workers)
         try:
-            loaded = time.perf_counter()
-            for _ in Engine(verifier, Proven.nothing(verifier.shape)).generate(Request((0,), 1)):
-                pass
-            yield Start(name, loaded - began, time.perf_counter() - loaded)
+            loaded = time.perf_counter() - began
+            yield Start(name, loaded, first_passes(verifier))
         finally:
             verifier.close()
 

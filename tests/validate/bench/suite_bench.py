@@ -118,7 +118,7 @@ class Bench:
             ways=tuple(arm.way for arm in self.every),
             measured=self.measured,
             notes=tuple(self.arms.notes),
-            starts=(Start("cold", 20.0, 3.0), Start("warm", 2.0)),
+            starts=(Start("cold", 20.0, ((1, 3.0), (4, 2.5))), Start("warm", 2.0)),
         )
         return replace(found, **changes)
 

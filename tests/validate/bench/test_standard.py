@@ -5,10 +5,12 @@ import io
 
 import pytest
 from html_page import Page
-from suite_bench import Bench, suite_of, tables_of
+from suite_bench import SHAPE, Bench, suite_of, tables_of
+from toy import ToyVerifier
 
 from anespec.system.errors import RequestError
 from anespec.validate.bench.energy import NoEnergyError
+from anespec.validate.bench.first_use import first_passes
 from anespec.validate.bench.options import BenchOptions
 from anespec.validate.bench.runs_csv import csv_of
 from anespec.validate.bench.suites.page import render_suite_page
@@ -110,3 +112,14 @@ def test_the_csv_has_every_run_of_every_way() -> None:
     )
     assert (first["output_tokens"], first["joules"], first["tokens_per_pass"]) == ("20", "", "1.0000")
     assert (drafted["drafts"], drafted["run"], drafted["tokens"]) == ("1", "1", "20")
+
+
+def test_starts_say_what_each_width_costs_when_it_is_used_first() -> None:
+    tables = tables_of(Bench(suite_of(views=["starts"])).report())
+    assert tables["Starting"].rows == (("cold", "20.00"), ("warm", "2.00"))
+    first = tables["First pass of a width (s)"]
+    assert first.columns == ("rows", "cold", "warm")
+    assert first.rows == (("1", "3.000", "-"), ("4", "2.500", "-"))
+    found = first_passes(ToyVerifier(SHAPE, 5))
+    assert [width for width, _ in found] == list(SHAPE.widths)
+    assert all(seconds > 0 for _, seconds in found)

@@ -16,6 +16,8 @@ from anespec.validate.bench.prompts import BenchPrompt, bench_prompts
 from anespec.validate.bench.suites.arms import Arm, KnownTexts
 from anespec.validate.bench.suites.prompts import Frame, further_turns, prompt_ids
 from anespec.validate.bench.suites.schema import Conversation, Suite
+from anespec.validate.bench.suites.table_size import TableSize, smallest_table
+from anespec.validate.bench.traces import ReplayRequest
 
 Progress = Callable[[str, float], None]
 """Takes the name of what runs next, and the share of everything that is done (0 to 1)."""
@@ -42,10 +44,11 @@ class TableUse:
 
 @dataclass(frozen=True)
 class Measured:
-    """All cases of an experiment, one for each prompt, and the use of tables."""
+    """All cases of an experiment, one for each prompt, the use of tables, and how large they have to be."""
 
     cases: tuple[Case, ...]
     tables: tuple[TableUse, ...] = ()
+    sizes: tuple[TableSize, ...] = ()
 
 
 def whole_texts(scripts: Sequence[Script], known: KnownTexts) -> tuple[tuple[int, ...], ...]:
@@ -133,7 +136,20 @@ class Experiment:
                     Variant(arm.way, tuple(runs[arm.way][turn] for runs in rounds)) for arm in every
                 )
                 cases.append(Case(prompt, length, plain, tuple(others)))
-        return Measured(tuple(cases), tuple(tables))
+        return Measured(tuple(cases), tuple(tables), tuple(self._sizes(scripts, arms)))
+
+    def _sizes(self, scripts: Sequence[Script], arms: Sequence[Arm]) -> Iterator[TableSize]:
+        """Yield the smallest table of each way that has one, with the most drafts, if the texts are known."""
+        if not self.suite.knows_texts:
+            return
+        texts = [
+            [ReplayRequest(str(script), turn.ids, self.known[turn.ids]) for turn in script.turns]
+            for script in scripts
+        ]
+        with_table = {arm.way.name: arm for arm in sorted(arms, key=lambda arm: arm.way.most) if arm.table}
+        for arm in with_table.values():
+            assert arm.table is not None
+            yield smallest_table(arm.way, arm.table.settings, texts)
 
     def _alone(self, prompt: BenchPrompt) -> Script:
         if self.suite.knows_texts:

@@ -25,11 +25,11 @@ from anespec.validate.cost_model.forecast import Comparison
 
 @dataclass(frozen=True)
 class Start:
-    """A start of the model: the seconds to load its shards, and of its first pass if that is known."""
+    """A start of the model: the seconds to load its shards, and of its first pass of each number of rows."""
 
     name: str
     load_seconds: float
-    first_pass_seconds: float | None = None
+    first_passes: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,7 @@ class SuiteReport:
                 "cost": None if self.cost is None else cost_facts(self.cost, self.counts),
             },
             "tables": [_table_facts(each) for each in self.measured.tables],
+            "smallest_tables": [{**asdict(each), "way": str(each.way)} for each in self.measured.sizes],
             "starts": [asdict(each) for each in self.starts],
             "second_model": None
             if self.second is None

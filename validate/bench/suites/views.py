@@ -198,7 +198,13 @@ def _occupancy(report: SuiteReport) -> Shown:
         return Shown(sentences=("No way of this suite has a table.",))
     entries = uses[0].facts.entries
     title = f"Use of the table's {entries:,} entries after each text"
-    return Shown((SuiteTable(title, ("text", "way", "entries", "share", "emptied"), rows, names=2),))
+    sentences = [
+        f"With {label(each.way)}, a table of {each.entries:,} entries needs as few passes for these texts as "
+        f"one of {each.whole:,}: {each.passes:,}."
+        for each in report.measured.sizes
+    ]
+    table = SuiteTable(title, ("text", "way", "entries", "share", "emptied"), rows, names=2)
+    return Shown((table,), sentences=tuple(sentences))
 
 
 def _warm(report: SuiteReport) -> Shown:
@@ -338,16 +344,20 @@ def _prefill_speed(case: Case, way: Way) -> float | None:
 
 
 def _starts(report: SuiteReport) -> Shown:
-    rows = tuple(
-        (
-            each.name,
-            f"{each.load_seconds:.2f}",
-            UNKNOWN if each.first_pass_seconds is None else f"{each.first_pass_seconds:.3f}",
-        )
-        for each in report.starts
+    starts = report.starts
+    loading = SuiteTable(
+        "Starting",
+        ("start", "shards\nloaded (s)"),
+        tuple((each.name, f"{each.load_seconds:.2f}") for each in starts),
     )
-    columns = ("start", "shards\nloaded (s)", "first pass\nthen (s)")
-    is_cold_known = any(each.name.startswith("cold") for each in report.starts)
+    seconds = [dict(each.first_passes) for each in starts]
+    rows = tuple(
+        (str(width), *(f"{own[width]:.3f}" if width in own else UNKNOWN for own in seconds))
+        for width in sorted({width for own in seconds for width in own})
+    )
+    names = (each.name.replace(": ", ":\n").replace(", ", ",\n") for each in starts)
+    first = SuiteTable("First pass of a width (s)", ("rows", *names), rows)
+    is_cold_known = any(each.name.startswith("cold") for each in starts)
     sentences = (
         ()
         if is_cold_known
@@ -356,7 +366,7 @@ def _starts(report: SuiteReport) -> Shown:
             "loaded first.",
         )
     )
-    return Shown((SuiteTable("Starting", columns, rows),), sentences=sentences)
+    return Shown((loading, first), sentences=sentences)
 
 
 def _published(report: SuiteReport) -> Shown:
