@@ -121,7 +121,7 @@ class ConvertOptions(Options):
         float | None, Flag(default="1, or what the family is known to need, such as 1/32 for Gemma 3")
     ] = Field(
         default=None,
-        ge=1 / 1024,
+        ge=0.001,
         le=1,
         description="Factor of the hidden state, a power of two, for models whose own leaves fp16's range.",
     )

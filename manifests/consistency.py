@@ -84,6 +84,8 @@ def contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"the rows of {quoted(permuted[0].tensor)} are permuted for a rope, but there is none"
     for tensor in manifest.tensors:
         yield from _rope_rows(manifest, tensor)
+    yield from _hidden_scale(manifest)
+    yield from _solve(manifest)
 
 
 def _rope_rows(manifest: Manifest, tensor: StoredTensor) -> Iterator[str]:
@@ -143,6 +145,21 @@ def _chunk(manifest: Manifest) -> Iterator[str]:
         if pool.region_slots != manifest.chunk:
             slots = pool.region_slots
             yield f"pool {pool.name} has regions of {slots} slots, not the chunk's {manifest.chunk}"
+
+
+def _solve(manifest: Manifest) -> Iterator[str]:
+    """Check that chunks are solved if there are gated delta nets."""
+    has_delta_nets = any(fold.kind == "delta" for shard in manifest.layer_shards for fold in shard.folds)
+    if has_delta_nets != (manifest.chunk_solve is not None):
+        there = "has" if has_delta_nets else "has no"
+        yield f"the model {there} gated delta nets, but chunk_solve is {manifest.chunk_solve}"
+
+
+def _hidden_scale(manifest: Manifest) -> Iterator[str]:
+    """Check that the factor of hidden states is a power of two of at most 1."""
+    scale = manifest.hidden_scale
+    if scale > 1 or math.frexp(scale)[0] != 0.5:
+        yield f"hidden_scale is {scale:g}, which is no power of two of at most 1"
 
 
 def _functions(manifest: Manifest) -> Iterator[str]:

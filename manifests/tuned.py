@@ -70,7 +70,7 @@ class Choices(Record):
     topology: tuple[Count, ...] | None = Field(default=None, min_length=1)
     head_shards: Count | None = None
     head_outputs: HeadOutputs | None = None
-    chunk: Count | None = None
+    chunk: int | None = Field(default=None, ge=8, le=64, multiple_of=8, strict=True)
     chunk_solve: ChunkSolve | None = None
     shard_bytes: Count | None = None
 

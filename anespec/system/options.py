@@ -6,6 +6,7 @@ The command line, JSON lines and the Python API are derived from them.
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
@@ -58,9 +59,14 @@ class Options(BaseModel):
     @classmethod
     def _in_one_sentence(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return handler(value)
+            found = handler(value)
         except ValidationError as error:
             raise RequestError(complaint(error, cls)) from None
+        for name in found.model_fields_set:
+            given = getattr(found, name)
+            if isinstance(given, Path) and "\0" in str(given):
+                raise RequestError(f"{name} is {shown(str(given))}; no file can have a name with a NUL")
+        return found
 
     def with_changes(self, **changes: object) -> Self:
         """Return these options with some values replaced.
@@ -171,10 +177,11 @@ def complaint(error: ValidationError, model: type[BaseModel], noun: str = "optio
         return f"there is no {noun} {quoted(name)}; the {noun}s are {listed(list(model.model_fields))}"
     if kind == "missing":
         return f"{printable('.'.join((name, *inner)))} is missing"
-    if kind == "multiple_of":
-        return f"{name} is {text}; it must be a multiple of {first['ctx']['multiple_of']}"
     field = model.model_fields.get(name) if not inner else None
     allowed = range_of(field) if field is not None else None
+    if kind == "multiple_of":
+        between = f" {allowed}" if allowed is not None else ""
+        return f"{name} is {text}; it must be a multiple of {first['ctx']['multiple_of']}{between}"
     if field is not None and allowed is not None:
         if kind in ("greater_than_equal", "less_than_equal", "finite_number"):
             return f"{name} is {text}; it must {allowed.demand}"

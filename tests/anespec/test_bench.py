@@ -236,7 +236,7 @@ def test_run_fails_and_names_the_place_where_speculation_changes_a_token(
     assert isinstance(error, ExactnessGateError)
     assert error.exit_code == 13
     # Which drafts pay follows from times.
-    way = "drafts, (3 drafts a pass|drafts as they pay)"
+    way = "drafts, (3 drafts a pass|as they pay)"
     place = rf"prompt json 1, 16 tokens, {way}: output token \d+ of run 1 is token \d+, without"
     assert re.search(place, str(error))
     assert error.facts["identical"] is False

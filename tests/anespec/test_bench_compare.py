@@ -104,6 +104,8 @@ def test_suites_are_compared_with_the_same_suite(tmp_path: Path) -> None:
         (json.dumps({**REPORT, "cases": [case("other", 1, [1.0], [1.0])]}), "have no timed prompt in common"),
         ("[" * 100_000, "is not JSON"),
         (json.dumps({**REPORT, "cases": [case("code", 1, [float("nan")], [1.0])]}), "missing or wrong"),
+        (json.dumps({**REPORT, "cases": [case("code", 1, [1e300], [1.0])]}), "missing or wrong"),
+        (json.dumps({**REPORT, "cases": [case("code", 1, [5e-324], [5e-324])]}), "no timed prompt in common"),
     ],
 )
 def test_what_is_no_report_is_named_in_a_sentence(tmp_path: Path, content: str, said: str) -> None:
@@ -117,3 +119,9 @@ def test_what_is_no_report_is_named_in_a_sentence(tmp_path: Path, content: str, 
 def test_a_missing_report_is_named(tmp_path: Path) -> None:
     found = run("bench", "compare", written(tmp_path / "a.json", REPORT), tmp_path / "none.json")
     assert found.code not in (0, 1) and "none.json" in found.err
+
+
+def test_many_groups_are_compared_in_linear_time(tmp_path: Path) -> None:
+    """With a scan of all cases for every group this took minutes."""
+    many = {**REPORT, "cases": [case(f"group {number}", 1, [1.0], [2.0]) for number in range(20_000)]}
+    assert len(rows(many, many, tmp_path)) == 40_000

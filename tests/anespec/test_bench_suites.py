@@ -297,3 +297,15 @@ def test_a_suite_s_prompts_are_those_that_it_runs() -> None:
     assert [line for line in shown.splitlines() if line.startswith("--- ")] == [
         f"--- {kind}, 50 tokens, 2" for kind in ("encyclopaedia", "instructions", "questions")
     ]
+
+
+def test_a_mistake_in_a_way_s_options_names_the_file_and_the_way(trained: Path, tmp_path: Path) -> None:
+    text = run("bench", "suites", "pld").out
+    for old, new in (
+        ("lookup_max = 4", "lookup_max = -1"),
+        ('drafter = "lookup"', 'datastore = "a\\u0000b"'),
+    ):
+        (path := tmp_path / "mine.toml").write_text(text.replace(old, new))
+        outcome = run("bench", "run", trained, "--suite", path)
+        assert outcome.code == 7 and outcome.ends_in_one_sentence()
+        assert "mine.toml: the way 'n_min 2': " in " ".join(outcome.err.split())

@@ -22,7 +22,13 @@ WITHOUT = "without drafts"
 MACHINE = ("machine", "processors")
 CONDITIONS = ("model", "backend", "threads", "block", "draft", "sampling", "runs")
 
-Speeds: TypeAlias = Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=1)]
+MOST = 1e9
+"""The largest speed, or tokens per pass, that is believed."""
+
+LEAST = 1e-6
+"""The smallest speed that was measured; a text too short to be timed has 0."""
+
+Speeds: TypeAlias = Annotated[list[Annotated[float, Field(ge=0, le=MOST)]], Field(min_length=1)]
 Key: TypeAlias = tuple[str, int, int, int, str]
 """A case and how it was drafted: group, number, length, tokens of the prompt, and way."""
 
@@ -32,7 +38,7 @@ class _Read(BaseModel):
 
 
 class _Variant(_Read):
-    tokens_per_pass: float = Field(allow_inf_nan=False)
+    tokens_per_pass: float = Field(ge=0, le=MOST)
     tokens_per_second: Speeds
 
 
@@ -69,14 +75,16 @@ class _Report(_Read):
 class Row:
     """All cases of one group that were drafted in one way: the second report's speed over the first's.
 
-    `least` and `most` bound the ratio by the slowest and fastest runs of each case. `passes` is the ratio of
-    tokens per pass, which no clock touches. All are geometric means over the cases.
+    `runs` are the fewest of a case. `least` and `most` bound the ratio by the slowest and fastest runs of a
+    case. `passes` is the ratio of tokens per pass, which no clock touches. All are geometric means over the
+    cases.
     """
 
     suite: str
     group: str
     way: str
     cases: int
+    runs: int
     ratio: float
     least: float
     most: float
@@ -164,17 +172,19 @@ def _compared(suite: str, ours: Sequence[_Case], theirs: Sequence[_Case]) -> tup
     """Return the rows of the cases that both reports have, and how many cases only one has."""
     first, second = _by_key(ours), _by_key(theirs)
     shared = [key for key in first if key in second]
-    # A text too short to be timed has a speed of 0.
-    timed = [key for key in shared if all(all(each[key].tokens_per_second) for each in (first, second))]
+    by_row: dict[tuple[str, str], list[tuple[_Variant, _Variant]]] = {}
+    for key in shared:
+        if all(min(each[key].tokens_per_second) >= LEAST for each in (first, second)):
+            by_row.setdefault((key[0], key[-1]), []).append((first[key], second[key]))
     rows = []
-    for group, way in dict.fromkeys((key[0], key[-1]) for key in timed):
-        pairs = [(first[key], second[key]) for key in timed if (key[0], key[-1]) == (group, way)]
+    for (group, way), pairs in by_row.items():
         rows.append(
             Row(
                 suite,
                 group,
                 way,
                 len(pairs),
+                min(len(each.tokens_per_second) for pair in pairs for each in pair),
                 ratio=_mean(median(b.tokens_per_second) / median(a.tokens_per_second) for a, b in pairs),
                 least=_mean(min(b.tokens_per_second) / max(a.tokens_per_second) for a, b in pairs),
                 most=_mean(max(b.tokens_per_second) / min(a.tokens_per_second) for a, b in pairs),

@@ -37,7 +37,9 @@ class Way:
     def __str__(self) -> str:
         if self.name and not self.most:
             return self.name
-        count = "drafts as they pay" if self.as_they_pay else f"{counted(self.most, 'draft')} a pass"
+        if self.as_they_pay:
+            return f"{self.name or 'drafts'}, as they pay"
+        count = f"{counted(self.most, 'draft')} a pass"
         return f"{self.name}, {count}" if self.name else count
 
 

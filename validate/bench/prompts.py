@@ -108,8 +108,8 @@ def bench_prompts(
     """
     if most_tokens < 1:
         raise RequestError(
-            "the output fills the context and leaves no room for a prompt; give shorter --lengths, or "
-            "convert with a longer --context"
+            "the output fills the context and leaves no room for a prompt; ask for shorter answers "
+            "(--lengths, or a suite's output_tokens), or convert with a longer --context"
         )
     for each in classes:
         for number, text in enumerate(_TEXTS[each], start=1):

@@ -46,10 +46,10 @@ def _show(found: "Compared") -> None:
     if found.left_out:
         notes().print(f"note: {counted(found.left_out, 'case')} of one report alone, left out")
     table = Table(box=None)
-    has_suites = any(row.suite for row in found.rows)
+    has_suites = len({row.suite for row in found.rows}) > 1
     for name in [*(["suite"] if has_suites else []), "text", "drafts"]:
         table.add_column(name, overflow="fold")
-    for name in ("cases", "B / A", "(range)", "tokens per pass,\nB / A", ""):
+    for name in ("cases", "B / A\n(range)", "tokens\nper pass", ""):
         table.add_column(name, justify="right", no_wrap=True)
     for row in found.rows:
         verdict = "" if not row.differs else "faster" if row.ratio > 1 else "slower"
@@ -58,8 +58,7 @@ def _show(found: "Compared") -> None:
             printable(row.group),
             printable(row.way),
             str(row.cases),
-            f"{row.ratio:.3f}",
-            f"{row.least:.3f} to {row.most:.3f}",
+            f"{row.ratio:.2f} ({row.least:.2f}-{row.most:.2f})",
             f"{row.passes:.3f}",
             verdict,
         )
@@ -69,3 +68,5 @@ def _show(found: "Compared") -> None:
         f"\n{differing} of {counted(len(found.rows), 'row')} "
         f"{'differs' if differing == 1 else 'differ'} by more than the spread of their runs."
     )
+    if any(row.runs == 1 for row in found.rows):
+        out().print("With one run of a case there is no spread; measure with --runs 3.")

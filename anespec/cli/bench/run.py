@@ -133,5 +133,7 @@ def _pages(output: Path | None, suites: tuple[str, ...]) -> dict[str, Path]:
     try:
         output.mkdir(exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{output}: cannot be made a folder ({error.strerror})") from error
+        raise StorageError(
+            f"{output}: cannot be made a folder, which the pages of several suites need ({error.strerror})"
+        ) from error
     return pages

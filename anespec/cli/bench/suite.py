@@ -16,7 +16,7 @@ from anespec.models.loading import OpenedModel, costs_here
 from anespec.models.vocabularies import read_tokenizer
 from anespec.runtime.options import MODEL_DRAFTER
 from anespec.system.errors import RequestError, UsageError
-from anespec.system.formatting import counted, duration_text
+from anespec.system.formatting import counted, duration_text, quoted
 
 if TYPE_CHECKING:
     from anespec.runtime.drafters import DraftSource
@@ -145,7 +145,10 @@ def _require_agreement(name: str, suite: "Suite", second_model: Path | None, opt
             "model.gguf"
         )
     for ways in suite.ways:
-        _options_of(suite, ways, options)
+        try:
+            _options_of(suite, ways, options)
+        except RequestError as error:
+            raise RequestError(f"{name}: the way {quoted(ways.name)}: {error}") from None
 
 
 def _needs_draft_model(suite: "Suite") -> bool:

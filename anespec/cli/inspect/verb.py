@@ -112,6 +112,11 @@ def show_artifact(artifact: "Artifact", found: ArtifactInspection, facts: Mappin
     written = f"{manifest.attention.value} attention, K/V {manifest.kv_form.value}, {listed([*layouts])}"
     table.add_row("head", head_sentence(*_head_sizes(manifest), manifest.head_outputs))
     table.add_row("passes", f"block {manifest.block}, {widths}, {written}")
+    if manifest.chunk is not None:
+        solve = "" if manifest.chunk_solve is None else f", solved by {manifest.chunk_solve}"
+        table.add_row("chunks", f"of {counted(manifest.chunk, 'position')}{solve}")
+    if manifest.hidden_scale != 1:
+        table.add_row("hidden state", f"times {manifest.hidden_scale:g}")
     table.add_row(
         "context",
         f"{manifest.sequences} x {manifest.context} slots, {bytes_text(facts['state_bytes'])} of KV state; "

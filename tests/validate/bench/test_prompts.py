@@ -37,7 +37,7 @@ def test_a_prompt_too_long_for_the_context_is_cut_at_its_beginning() -> None:
     tokenizer = tokenizer_of(model_path())
     (whole, _), (cut, _) = (list(bench_prompts(tokenizer, [PromptClass.EDIT], most)) for most in (800, 9))
     assert cut.ids == whole.ids[-9:]
-    with pytest.raises(RequestError, match="give shorter --lengths"):
+    with pytest.raises(RequestError, match="ask for shorter answers"):
         list(bench_prompts(tokenizer, [PromptClass.EDIT], 0))
 
 

@@ -23,7 +23,7 @@ def test_standard_runs_samples_at_every_length_as_they_pay_and_with_the_usual_dr
     suite = read_suite("standard").with_changes(runs=1, output_tokens=(8, 20), samples=("code", "edit"))
     report = Bench(suite).report()
     assert [str(way) for way in report.ways] == [
-        "drafts, drafts as they pay",
+        "drafts, as they pay",
         *(f"drafts, {k} draft{'s' * (k > 1)} a pass" for k in (1, 2, 3, 7, 15)),
     ]
     assert [*report.sections] == [f"{kind}, {length}" for kind in ("code", "edit") for length in (8, 20)]

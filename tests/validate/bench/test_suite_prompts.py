@@ -170,7 +170,12 @@ def test_a_suite_of_ones_own_is_read(tmp_path: Path) -> None:
         ("output_tokens = 8\n", "", "output_tokens is missing"),
         ("drafts = [2]", "drafts = [16]", "drafts.0 is 16"),
         ("drafts = [2]", "", "the way 'lookup' needs drafts, as in [2, 4], or usual = true"),
-        ("output_tokens = 8", "output_tokens = []", "output_tokens is []"),
+        ("output_tokens = 8", "output_tokens = []", "output_tokens is []; give a number, or several"),
+        ("output_tokens = 8", "output_tokens = 4.5", "output_tokens is 4.5; give a number, or several"),
+        ("output_tokens = 8", "output_tokens = true", "output_tokens.0 is True"),
+        ("output_tokens = 8", "output_tokens = [8, 8]", "output_tokens has a value twice"),
+        ("output_tokens = 8", 'output_tokens = 8\nsamples = ["code", "code"]', "samples has a value twice"),
+        ("output_tokens = 8", "output_tokens = 8\nseed = 9223372036854775808", "seed is 9223372036854775808"),
         (
             '"lookup" }',
             '"lookup", threads = 2 }',
@@ -197,7 +202,7 @@ def test_a_file_that_is_no_suite_is_told_of_in_a_sentence(
 
 def test_a_suite_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(
-        RequestError, match="there is no suite 'pdl'; give blocks, ngram, pld, standard or uag, or a file"
+        RequestError, match="there is no suite 'pdl'; give blocks, ngram, pld, standard, uag or all, or a"
     ):
         read_suite("pdl")
     with pytest.raises(StorageError, match="cannot be read"):

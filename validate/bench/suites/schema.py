@@ -9,14 +9,16 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from anespec.runtime.speculation.policy import MAX_DRAFT_LEN
 from anespec.system.errors import RequestError, UsageError
-from anespec.system.formatting import listed, quoted
+from anespec.system.formatting import counted, listed, quoted, shown
 from anespec.system.options import Options
 from anespec.system.toml_file import read_toml
 from anespec.validate.bench.options import BenchOptions, PromptClass, TextKind
 
 FOLDER = Path(__file__).parent
 
-Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Count = Annotated[int, Field(ge=1, le=1 << 20, strict=True)]
+Several = Annotated[int, Field(ge=1, le=1000, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63, strict=True)]
 Name = Annotated[str, Field(min_length=1, max_length=40)]
 
 
@@ -62,7 +64,7 @@ class Texts(Options):
 
     kind: TextKind
     tokens: tuple[Count, ...] = Field(min_length=1)
-    prompts: int = Field(default=1, ge=1, le=1000)
+    prompts: Several = 1
 
 
 class Conversation(Options):
@@ -71,7 +73,7 @@ class Conversation(Options):
     name: Name
     kind: TextKind = TextKind.EDITING
     tokens: Count
-    turns: int = Field(ge=1, le=100)
+    turns: Annotated[int, Field(ge=1, le=100, strict=True)]
 
 
 class Ways(Options):
@@ -84,7 +86,7 @@ class Ways(Options):
     """
 
     name: Name
-    drafts: tuple[Annotated[int, Field(ge=0, le=MAX_DRAFT_LEN)], ...] = ()
+    drafts: tuple[Annotated[int, Field(ge=0, le=MAX_DRAFT_LEN, strict=True)], ...] = ()
     usual: bool = False
     as_they_pay: bool = False
     width: Count | None = None
@@ -122,7 +124,16 @@ class Warm(Options):
 
 
 def _several(value: Any) -> Any:
-    return (value,) if isinstance(value, int) else value
+    """Return a number alone as one of several.
+
+    Raises:
+        RequestError: the value is neither a number nor several.
+    """
+    if isinstance(value, int):
+        return (value,)
+    if not isinstance(value, list | tuple) or not value:
+        raise RequestError(f"output_tokens is {shown(value)}; give a number, or several such as [48, 144]")
+    return value
 
 
 class Suite(Options):
@@ -136,10 +147,10 @@ class Suite(Options):
 
     title: Name
     about: Annotated[str, Field(min_length=1, max_length=2000)]
-    seed: int = Field(default=1, ge=0)
-    temperature: float = Field(default=0.0, ge=0, le=10)
-    runs: int = Field(default=3, ge=1, le=1000)
-    output_tokens: Annotated[tuple[Count, ...], BeforeValidator(_several)] = Field(min_length=1)
+    seed: Seed = 1
+    temperature: float = Field(default=0.0, ge=0, le=10, strict=True)
+    runs: Several = 3
+    output_tokens: Annotated[tuple[Count, ...], BeforeValidator(_several)]
     samples: tuple[PromptClass, ...] = ()
     texts: tuple[Texts, ...] = ()
     conversations: tuple[Conversation, ...] = ()
@@ -154,6 +165,10 @@ class Suite(Options):
     def _is_whole(self) -> Self:
         if not self.samples and not self.texts and not self.conversations:
             raise RequestError("the suite has no prompts; add samples, [[texts]] or [[conversations]]")
+        for name in ("samples", "output_tokens"):
+            values = getattr(self, name)
+            if len({*values}) < len(values):
+                raise RequestError(f"{name} has a value twice; name each once")
         if self.conversations and len(self.output_tokens) > 1:
             raise RequestError("answers in a conversation have one length; give output_tokens a number")
         names = [self.baseline.name, *(way.name for way in self.ways)]
@@ -164,8 +179,8 @@ class Suite(Options):
             drafts = {way.name: way.drafts for way in self.ways}.get(self.warm.way)
             if drafts is None or self.warm.drafts not in drafts:
                 raise RequestError(
-                    f"warm asks for {self.warm.drafts} drafts of the way {quoted(self.warm.way)}, which "
-                    "[[ways]] has not; name one that it has"
+                    f"warm asks for {counted(self.warm.drafts, 'draft')} of the way {quoted(self.warm.way)}, "
+                    "which [[ways]] has not; name one that it has"
                 )
         return self
 
@@ -252,8 +267,8 @@ def suite_path(name: str) -> Path:
         return FOLDER / f"{name}.toml"
     if not name.endswith(".toml"):
         raise RequestError(
-            f"there is no suite {quoted(name)}; give {listed(suite_names(), 'or')}, or a file with a name "
-            "that ends in .toml"
+            f"there is no suite {quoted(name)}; give {listed((*suite_names(), 'all'), 'or')}, or a file "
+            "with a name that ends in .toml"
         )
     return Path(name)
 

@@ -72,7 +72,11 @@ def verdict(report: SuiteReport) -> Shown:
 
 def _verdict(report: SuiteReport) -> Iterator[str]:
     ways = {each.name: each for each in report.suite.ways}
-    usable = [way for way in report.ways if not ways[way.name].perfect and (way.most or way.as_they_pay)]
+    usable = [
+        way
+        for way in report.ways
+        if way.as_they_pay or (way.most and not ways[way.name].perfect and not ways[way.name].as_they_pay)
+    ]
     timed = [(way, f) for way in usable if (f := figures_of(report.cases, way)) is not None]
     if usable and not timed:
         yield "no text is long enough to be timed; give a larger output_tokens, or prompts that ask for more"
@@ -85,7 +89,11 @@ def _verdict(report: SuiteReport) -> Iterator[str]:
             yield f"no way pays on these texts here; the best, {label(way)}, is {figures}: use --drafter none"
         else:
             yield f"the fastest way over all texts is {label(way)}, {figures}: use {_flags(ways[way.name])}"
-            if speedup.least <= 1:
+            if not way.as_they_pay:
+                yield "served, it runs as many drafts as pay, which may be more or fewer"
+            if len(speedup.values) == 1:
+                yield "there was one run, which has no spread; give --runs 3 before it decides anything"
+            elif speedup.least <= 1:
                 yield "its runs do not all gain, so another measurement may end otherwise; give more --runs"
     yield from (_break_even(report, way) for way in report.ways if ways[way.name].width and not way.most)
 
@@ -104,6 +112,11 @@ def _break_even(report: SuiteReport, plain: Way) -> str:
     if not ratios:
         return "the texts are too short to say what a wider pass costs; give longer ones"
     cost = median(ratios)
+    if cost <= 1:
+        return (
+            f"a pass of {report.baseline.name} takes no longer than one of {plain.name}, so every right "
+            "draft pays"
+        )
     right, most = max(0.0, cost - 1), max(way.most for way in report.ways)
     return (
         f"a pass of {report.baseline.name} takes {cost:.2f} times as long as one of {plain.name}, so drafts "

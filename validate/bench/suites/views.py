@@ -281,7 +281,15 @@ def _fits(report: SuiteReport) -> Shown:
                 line=() if line is None else tuple((a, line.at(a)) for a in line.acceptances),
             )
         )
-    columns = ("k", "texts", "acceptance", "speedup", "break-even", INTERVAL, "by the\nformula")
+    columns = (
+        "k",
+        "texts",
+        "mean\nacceptance",
+        "mean\nspeedup",
+        "break-even",
+        f"{INTERVAL}\ninterval",
+        "break-even by\nthe formula",
+    )
     title = "Speedup against acceptance, by ordinary least squares"
     sentences = [line_sentence(line) for line in report.lines]
     sentences += [cost_sentence(report.cost)] if report.cost is not None else []
