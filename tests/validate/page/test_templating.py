@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from html_page import Page
 
-from anespec.validate.bench import page as bench_page
 from anespec.validate.bench import replay_page
+from anespec.validate.bench.suites import page as suite_page
 from anespec.validate.page.templating import LONGEST_TEXT, TEMPLATES, render_report
 from anespec.validate.selftest import page as selftest_page
 
-REPORTS = (TEMPLATES / "page.jinja", bench_page.TEMPLATE, replay_page.TEMPLATE, selftest_page.TEMPLATE)
+REPORTS = (TEMPLATES / "page.jinja", suite_page.TEMPLATE, replay_page.TEMPLATE, selftest_page.TEMPLATE)
 
 
 @pytest.mark.parametrize("template", REPORTS, ids=lambda path: path.stem)
