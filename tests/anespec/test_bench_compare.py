@@ -122,6 +122,6 @@ def test_a_missing_report_is_named(tmp_path: Path) -> None:
 
 
 def test_many_groups_are_compared_in_linear_time(tmp_path: Path) -> None:
-    """With a scan of all cases for every group this took minutes."""
-    many = {**REPORT, "cases": [case(f"group {number}", 1, [1.0], [2.0]) for number in range(20_000)]}
-    assert len(rows(many, many, tmp_path)) == 40_000
+    """A scan of all cases for every group took many seconds."""
+    many = {**REPORT, "cases": [case(f"group {number}", 1, [1.0], [2.0]) for number in range(5_000)]}
+    assert len(rows(many, many, tmp_path)) == 10_000

@@ -30,6 +30,7 @@ def growing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_golden_names_the_factor_that_hidden_states_need(growing: Path, tmp_path: Path) -> None:
     options = {"context": 192, "weights": WeightChoice(WeightFormat.FP16), "target": Target.CPU}
     plain = Artifact(build(growing, tmp_path / "plain.anespec", **options).path)
@@ -43,6 +44,7 @@ def test_golden_names_the_factor_that_hidden_states_need(growing: Path, tmp_path
     assert verdict.hidden.largest > 65504
 
 
+@pytest.mark.slow
 def test_a_large_qwen35_has_a_factor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its 27B is known to need one; here the tiny one counts as large."""
     large = dataclasses.replace(FAMILY_OF["qwen35"], large_hidden_scale=(64, 1 / 16))

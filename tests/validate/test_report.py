@@ -218,3 +218,21 @@ def test_tables_show_every_figure_and_colour() -> None:
     assert text.count("layers_00_01") == 2
     assert all(word in text for word in ("pass", "fail", "no cases", "lane", "width (optional)", "8 of 8"))
     assert not re.search(r"\b(green|red|(?<!not )proven)\b", text)
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale", "needed"),
+    [(65504, 1.0, None), (65505, 1.0, 0.25), (99_846, 1.0, 0.25), (99_846, 0.5, None), (1e6, 1 / 16, None),
+     (2e6, 1 / 16, 1 / 64)],
+)  # fmt: skip
+def test_hidden_states_beyond_fp16_name_the_factor_that_leaves_room(
+    largest: float, scale: float, needed: float | None
+) -> None:
+    hidden = HiddenFigures(largest=largest, scale=scale)
+    if needed is None:
+        assert hidden.failure is None
+        return
+    assert needed * largest <= 65504 / 2 < 2 * needed * largest
+    assert f"convert again with --hidden-scale {needed:g}" in str(hidden.failure)
+    verdict = golden_verdict(HERE, 4.0, [weight()], [shard()], [stack()], hidden)
+    assert verdict.failures == (hidden.failure,) and not verdict.passed
