@@ -46,10 +46,10 @@ def machine_facts(system: System) -> dict[str, Any]:
 
     Facts that only macOS has are None elsewhere.
     """
-    battery, settings = system.told("pmset", "-g", "batt"), system.told("pmset", "-g")
+    battery, settings = system.output_of("pmset", "-g", "batt"), system.output_of("pmset", "-g")
     source = re.search(r"drawing from '([^']+)'", battery or "")
     low = re.search(r"^\s*lowpowermode\s+(\d)\s*$", settings or "", re.MULTILINE)
-    virtual = system.told("sysctl", "-n", "kern.hv_vmm_present")
+    virtual = system.output_of("sysctl", "-n", "kern.hv_vmm_present")
     return {
         **surroundings(),
         "system": system_build(),

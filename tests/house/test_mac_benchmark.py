@@ -24,7 +24,7 @@ class ToldSystem(ThisSystem):
     def __init__(self, **said: str) -> None:
         self.said = said
 
-    def told(self, *command: str) -> str | None:
+    def output_of(self, *command: str) -> str | None:
         """What the command's last word has been given to say."""
         return self.said.get(command[-1].removeprefix("-").replace(".", "_"))
 
