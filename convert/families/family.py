@@ -210,7 +210,7 @@ class Family:
     `final_norm` is the GGUF name of the norm before the output projection.
 
     The graph keeps the hidden state times `hidden_scale`, a power of two, where the model's own values would
-    exceed fp16's range. `large_hidden_scale` is that of models of at least so many hidden numbers.
+    exceed fp16's range. `large_hidden_scale` is a hidden size, and the factor of models from that size on.
     """
 
     architecture: str

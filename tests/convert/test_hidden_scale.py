@@ -3,12 +3,11 @@
 import dataclasses
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 from by_hand import run_tokens
 from converting import build
-from family_files import FAMILIES
+from family_files import FAMILIES, louder
 
 from anespec.convert import families as architectures
 from anespec.gguf.container import GGUFFile
@@ -25,12 +24,8 @@ LOUDER = np.float32(40_000)
 
 @pytest.fixture(scope="module")
 def loud(families: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("loud") / "gemma3.gguf"
-    path.write_bytes((families / "gemma3.gguf").read_bytes())
-    for tensor in gguf.GGUFReader(path, "r+").tensors:
-        if tensor.name.endswith("post_ffw_norm.weight"):
-            tensor.data[:] *= LOUDER
-    return path
+    folder = tmp_path_factory.mktemp("loud")
+    return louder(families / "gemma3.gguf", folder, "post_ffw_norm.weight", LOUDER)
 
 
 def logits(gguf_path: Path, folder: Path) -> np.ndarray:

@@ -3,11 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 from converting import build
-from family_files import FAMILIES
+from family_files import FAMILIES, louder
 from planted import golden_of
 
 from anespec.convert.families import FAMILIES as FAMILY_OF
@@ -22,12 +21,8 @@ GROWTH = np.float16(8000)
 @pytest.fixture(scope="module")
 def growing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hybrid without norms behind its branches, whose sums pass 65,504 though no branch does."""
-    path = tmp_path_factory.mktemp("growing") / "qwen35.gguf"
-    path.write_bytes((FAMILIES / "qwen35.gguf").read_bytes())
-    for tensor in gguf.GGUFReader(path, "r+").tensors:
-        if tensor.name.endswith("ffn_down.weight"):
-            tensor.data[:] *= GROWTH
-    return path
+    folder = tmp_path_factory.mktemp("growing")
+    return louder(FAMILIES / "qwen35.gguf", folder, "ffn_down.weight", GROWTH)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
@@ -100,32 +99,28 @@ def run_trial(request: TrialRequest) -> Measured:
             plan = ConversionPlan(SourceModel(file), options)
             artifact = Artifact(convert(plan, Path(request.output), replace=True).path)
         if probe.whole:
-            return Measured(probe=probe, **_timed(artifact, request))
+            return _timed(artifact, request)
         residency = residency_gate(artifact, lambda _: None, neural_engine())
         objections = _objections(residency) if _heeds_rules(request) else ()
         if objections:
             return Measured(probe=probe, objections=objections, placement=_placement(residency))
-        return Measured(
-            probe=probe,
-            **_timed(artifact, request),
-            placement=_placement(residency),
-            failures=_failures(artifact, source, request),
-        )
+        timed, failures = _timed(artifact, request), _failures(artifact, source, request)
+        return timed.model_copy(update={"placement": _placement(residency), "failures": failures})
     except StorageError:
         raise
     except AnespecError as error:
         return Measured(probe=probe, refusal=str(error))
 
 
-def _timed(artifact: Artifact, request: TrialRequest) -> dict[str, Any]:
+def _timed(artifact: Artifact, request: TrialRequest) -> Measured:
     """Return the seconds of loading, including a Core ML backend's first passes, and the times of passes and
-    of a fold: fields of Measured."""
+    of a fold."""
     began = time.perf_counter()
     with closing(open_verifier(artifact, request.backend, request.threads, request.workers)) as verifier:
         loaded = time.perf_counter() - began
         times = tuple(_pass_time(verifier, rows) for rows in request.probe.candidate.widths)
         folded = 0.0 if verifier.shape.chunk is None else _median(lambda: verifier.fold(0))
-        return {"load_seconds": loaded, "times": times, "fold": folded}
+        return Measured(probe=request.probe, times=times, fold=folded, load_seconds=loaded)
 
 
 def _heeds_rules(request: TrialRequest) -> bool:

@@ -47,8 +47,7 @@ class Workload:
 
     def seconds(self, candidate: Candidate, milliseconds: Mapping[int, float], fold: float = 0.0) -> float:
         """Return the seconds of the request, from the milliseconds of passes by their rows and of a fold."""
-        block, chunk = candidate.block, candidate.chunk
-        prefill = candidate.prefill_block or block
+        block, prefill, chunk = candidate.block, candidate.widths[-1], candidate.chunk
         prompt = self.prompt_passes(prefill, chunk) * milliseconds[prefill]
         answer = math.ceil(self.answer_tokens / self.tokens_per_pass(block, chunk)) * milliseconds[block]
         folds = 0 if chunk is None else (self.prompt_tokens + self.answer_tokens) // chunk

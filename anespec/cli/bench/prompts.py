@@ -85,9 +85,8 @@ def prompts(
     own_seed = 1 if found is None else found.seed
     written += _made(tokenizer, dict.fromkeys(made), own_seed if seed is None else seed)
     if as_json:
-        print_json(
-            written[0].facts if suite is None else {"suite": suite, "prompts": [w.facts for w in written]}
-        )
+        facts = list(map(asdict, written))
+        print_json(facts[0] if suite is None else {"suite": suite, "prompts": facts})
         return
     for each in written:
         if suite is not None:
@@ -105,11 +104,6 @@ class Written:
     number: int
     text: str
     ids: tuple[int, ...]
-
-    @property
-    def facts(self) -> dict[str, object]:
-        """The object for --json."""
-        return asdict(self)
 
 
 def _samples(
