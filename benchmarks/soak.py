@@ -279,7 +279,7 @@ def main() -> None:
     unused = {
         bench.key: missing
         for bench in opened
-        if (missing := report.counts[bench.key].unused(bench.proven, bench.verifier.shape))
+        if (missing := report.counts.get(bench.key, SoakCount()).unused(bench.proven, bench.verifier.shape))
     }
     rows = [
         (

@@ -3,7 +3,8 @@
 A round runs the same requests several times on one verifier. The plain run takes one request after another,
 in passes as wide as a block that read every slot, without drafts, each from its first token. The other runs
 use everything that is proven: requests run at once, with drafts of several sources, in passes of any width
-that pays at random costs, with shorter spans, and on prefixes of one another, while some are cancelled.
+that pays at random costs, with shorter spans, and on prefixes of one another, some of them saved by an earlier
+run, while some are cancelled.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from anespec.manifests.schema import Index, Record
 from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Event, FinishReason, OutputToken, Request
+from anespec.runtime.kv.saved_prefix import SavedPrefix
 from anespec.runtime.kv.slot_mapping import SlotMapping
 from anespec.runtime.passes import PassPlan, PassResult, Verifier, VerifierShape
 from anespec.runtime.proven import Proven
@@ -31,12 +33,18 @@ CANCELLED_SHARE = 0.15
 ARRIVAL_CHANCE = 0.3
 """The probability that another request arrives before the next pass."""
 
+SAVED_SHARE = 0.5
+"""The share of finished requests of which a beginning is saved."""
+
+RESTORE_CHANCE = 0.2
+"""The probability that a saved beginning is restored before a request arrives."""
+
 
 class SoakCount(Record):
     """The counts of rounds: what they compared, and how much they used of what is proven.
 
     `differing` counts tokens that differ from the plain text, or have another logprob. `shared` counts passes
-    with rows of several sequences.
+    with rows of several sequences, `restored` saved prefixes that were loaded again.
     """
 
     rounds: Index = 0
@@ -47,6 +55,7 @@ class SoakCount(Record):
     proposed: Index = 0
     accepted: Index = 0
     reused: Index = 0
+    restored: Index = 0
     forced: Index = 0
     passes: Index = 0
     full: Index = 0
@@ -69,6 +78,7 @@ class SoakCount(Record):
             "drafts refused": (proven.speculate, self.proposed - self.accepted),
             "passes without a pad": (proven.speculate, self.full),
             "prefixes used again": (proven.reuse_prefixes, self.reused),
+            "saved prefixes": (proven.reuse_prefixes, self.restored),
             "narrow passes": (proven.widths[0] < shape.block, self.narrow),
             "wide passes": (proven.widths[-1] > shape.block, self.wide),
             "short spans": (any(len(spans) > 1 for spans in usable_spans(shape, proven)), self.short_span),
@@ -161,7 +171,8 @@ def soak_round(
         AnespecError: a request failed.
     """
     plain = [_plain(verifier, request) for request in requests]
-    runs = (_run(verifier, proven, requests, plain, source, rng) for source in sources)
+    saved: list[SavedPrefix] = []
+    runs = (_run(verifier, proven, requests, plain, source, saved, rng) for source in sources)
     return sum(runs, SoakCount(rounds=1))
 
 
@@ -171,9 +182,13 @@ def _run(
     requests: Sequence[Request],
     plain: Sequence[Sequence[OutputToken]],
     source: DraftSource | None,
+    saved: list[SavedPrefix],
     rng: np.random.Generator,
 ) -> SoakCount:
-    """Run the requests with everything that is proven; they arrive and are cancelled at random."""
+    """Run the requests with everything that is proven; they arrive and are cancelled at random.
+
+    Beginnings of finished prompts are added to `saved`, and some of these are restored.
+    """
     texts = [[token.id for token in tokens] for tokens in plain]
     watched = WatchedVerifier(verifier)
     guessing = source or OracleSource(texts, verifier.shape.vocabulary, rng)
@@ -184,6 +199,8 @@ def _run(
     count = SoakCount(requests=len(requests))
     while len(numbers) < len(requests) or engine.busy:
         if len(numbers) < len(requests) and (not engine.busy or rng.random() < ARRIVAL_CHANCE):
+            if saved and rng.random() < RESTORE_CHANCE:
+                count += SoakCount(restored=engine.restore_prefix(saved[int(rng.integers(len(saved)))]))
             place = len(numbers)
             numbers[engine.submit(replace(requests[place], reference=(place,)))] = place
             continue
@@ -197,6 +214,10 @@ def _run(
                 count += SoakCount(cancelled=1)
             if last is not None:
                 count += _compared(last, found[place], plain[place])
+                if rng.random() < SAVED_SHARE:
+                    prompt = requests[place].prompt
+                    kept = engine.save_prefix(prompt[: int(rng.integers(1, len(prompt) + 1))])
+                    saved += [kept] if kept is not None else []
     engine.close()
     return count + watched.count
 
