@@ -4,6 +4,7 @@ The first part stands for the whole. Whether a file is a part follows from its n
 be listed, hashed and downloaded unread; GGUFFile checks that their metadata says the same.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,10 @@ def part_paths(gguf: Path) -> tuple[Path, ...]:
 def lasting_path(gguf: Path) -> Path:
     """Return the absolute path of a GGUF; links are resolved, except for a part's own name, beside which the
     others lie."""
-    return gguf.resolve() if PartName.parse(gguf.name) is None else gguf.parent.resolve() / gguf.name
+    # Path.resolve() raises RuntimeError for links that lead to each other before Python 3.13.
+    if PartName.parse(gguf.name) is None:
+        return Path(os.path.realpath(gguf))
+    return Path(os.path.realpath(gguf.parent)) / gguf.name
 
 
 def first_part(name: str) -> str:

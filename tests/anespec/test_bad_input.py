@@ -70,6 +70,24 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     assert "folder" in _refused(tmp_path, tmp_path, 6)
 
 
+@pytest.mark.parametrize("verb", ["convert", "inspect", "validate", "generate", "serve"])
+def test_links_that_lead_nowhere_and_other_schemes_are_named(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, target in (("one", "two"), ("two", "one"), ("gone", "none.gguf")):
+        Path(name).symlink_to(target)
+    given = ["hi"] if verb == "generate" else []
+    for name, said in (
+        ("one", "it is a link to two, where nothing is"),
+        ("gone", "it is a link to none.gguf, where nothing is"),
+        ("file:/tmp/x.gguf", "file: is not read: give a path, an https:// URL or hf:OWNER/REPO"),
+        ("S3://bucket/x.gguf", "S3: is not read: give a path"),
+    ):
+        outcome = run(verb, name, *given)
+        assert outcome.code == 8 and said in " ".join(outcome.err.split())
+
+
 def test_metadata_of_other_types_and_with_marks_of_style_is_shown(tmp_path: Path) -> None:
     path = write_gguf(
         tmp_path / "m[bold].gguf",
