@@ -1,7 +1,7 @@
 """Compare anespec on MLX with mlx-lm: passes of 1, 4 and 8 rows, prompts, memory, and tokens per second of
 greedy text, with and without drafts.
 
-    python benchmarks/mlx_peer.py model.gguf [--tokens 128] [--rounds 3] [--peer-type float32] [--json]
+    python benchmarks/mlx_peer.py model.gguf [--tokens 128] [--rounds 3] [--widest 8] [--json]
 
 Both programs run the same weights of a Llama on MLX's default device, in turn: the GPU of a Mac, elsewhere
 the processor. On a GPU mlx-lm computes in fp16, as with most models. For processors MLX's fp16 products are
@@ -9,11 +9,15 @@ many times slower than those in fp32, so there it computes in fp32, as anespec d
 prompt lookup, so its speculation with a draft model gets one that looks up (see peers/mlx_lm_model.py), with
 as many drafts as a block of anespec takes. Every run of anespec has a draft source that does not know its
 text. Reading the prompt is part of the time.
+
+MLX's products for processors take as long for each further row, so that there a pass of 128 rows of a 1 GB
+model takes minutes; --widest 8 leaves out such passes.
 """
 
 import argparse
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,8 @@ from typing import Any
 import numpy as np
 from measure import describe, emit, gigabytes, machine, show_table
 from smoke_options import MODEL, command_line
-from spending import Sources, proven
+from spending import Sources
+from spending import proven as proven_of
 from subjects import artifact_of, narrowed, pass_of, prefill
 from turns import TURN_CALLS, Key, take_turns
 
@@ -34,6 +39,7 @@ from anespec.runtime.drafters import DraftSource
 from anespec.runtime.engine.engine import Engine
 from anespec.runtime.engine.requests import Request
 from anespec.runtime.passes import Verifier, run_pass
+from anespec.runtime.proven import Proven
 from anespec.runtime.sampling import SamplingParameters
 from anespec.runtime.speculation.cost_measurement import measure_pass_costs
 from anespec.runtime.speculation.pass_costs import PassCosts
@@ -51,6 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--widest", type=int, help="the most rows of a pass (default all)")
     parser.add_argument("--peer-type", choices=("float16", "float32"))
     parser.add_argument("--json", action="store_true")
     smoke = (MODEL, "--tokens", 4, "--prompt-tokens", 12, "--rounds", 1, "--context", 64)
@@ -58,10 +65,10 @@ def arguments() -> argparse.Namespace:
 
 
 def generated(
-    verifier: Verifier, costs: PassCosts, request: Request, source: DraftSource | None
+    verifier: Verifier, proven: Proven, costs: PassCosts, request: Request, source: DraftSource | None
 ) -> tuple[list[int], int]:
     """Return a request's tokens and its accepted drafts, of an engine of its own."""
-    engine, tokens = Engine(verifier, proven(verifier.shape), source, costs=costs), list[int]()
+    engine, tokens = Engine(verifier, proven, source, costs=costs), list[int]()
     for event in engine.generate(request):
         if event.error is not None:
             raise SystemExit(f"a sequence failed: {event.error}")
@@ -74,6 +81,7 @@ def compared(
     options: argparse.Namespace,
     sources: Sources,
     verifier: Verifier,
+    proven: Proven,
     costs: PassCosts,
     model: Any,
     prompt: list[int],
@@ -87,16 +95,16 @@ def compared(
     count, drafts = options.tokens, verifier.shape.block - 1
     request = Request(tuple(prompt), count, SamplingParameters())
     with sources.opened(1 + options.rounds * (1 + TURN_CALLS)) as fresh:
-        ours, accepted = generated(verifier, costs, request, next(fresh))
+        ours, accepted = generated(verifier, proven, costs, request, next(fresh))
         theirs, looked_up = with_lookup(model, prompt, count, drafts)
         contestants: dict[Key, Callable[[], object]] = {
-            (PLAIN, 0): partial(generated, verifier, costs, request, None),
-            (DRAFTED, 0): lambda: generated(verifier, costs, request, next(fresh)),
+            (PLAIN, 0): partial(generated, verifier, proven, costs, request, None),
+            (DRAFTED, 0): lambda: generated(verifier, proven, costs, request, next(fresh)),
             (PEER, 0): partial(plain, model, prompt, count),
             (PEER_LOOKUP, 0): partial(with_lookup, model, prompt, count, drafts),
         }
         times = take_turns(contestants, options.rounds)
-    without, _ = generated(verifier, costs, request, None)
+    without, _ = generated(verifier, proven, costs, request, None)
     peers = plain(model, prompt, count)
     speeds = {name: 1e3 * len(ours) / timing.median for (name, _), timing in times.items()}
     return {
@@ -174,10 +182,15 @@ def main() -> None:
     with_ours = mx.get_active_memory()
     model = peer_model(options.gguf, options.peer_type or ("float16" if on_gpu() else "float32"))
     memory = {PLAIN: with_ours - empty, PEER: mx.get_active_memory() - with_ours}
-    costs = measure_pass_costs(verifier, proven(verifier.shape))
+    proven = proven_of(verifier.shape)
+    if options.widest is not None:
+        kept = tuple(width for width in proven.widths if width <= max(options.widest, verifier.shape.block))
+        proven = replace(proven, widths=kept)
+    costs = measure_pass_costs(verifier, proven)
     timed = passes(options.rounds, verifier, model, prompts["no repetition"], memory)
     found = {
-        name: compared(options, sources, verifier, costs, model, prompt) for name, prompt in prompts.items()
+        name: compared(options, sources, verifier, proven, costs, model, prompt)
+        for name, prompt in prompts.items()
     }
     verifier.close()
     report = {"passes": timed, "texts": found, "versions": versions(), **machine()}

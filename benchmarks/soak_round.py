@@ -3,8 +3,8 @@
 A round runs the same requests several times on one verifier. The plain run takes one request after another,
 in passes as wide as a block that read every slot, without drafts, each from its first token. The other runs
 use everything that is proven: requests run at once, with drafts of several sources, in passes of any width
-that pays at random costs, with shorter spans, and on prefixes of one another, some of them saved by an earlier
-run, while some are cancelled.
+that pays at random costs, with shorter spans, and on prefixes of one another, which were kept or saved and
+restored, while some are cancelled.
 """
 
 from collections.abc import Sequence

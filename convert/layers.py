@@ -6,14 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.families.family import NormKind, WeightlessNorm
-from anespec.convert.graph.attention import (
-    Attention,
-    AttentionPlan,
-    AttentionSizes,
-    AttentionWeights,
-    KeyWeights,
-)
+from anespec.convert.families.family import NormKind
 from anespec.convert.graph.experts import (
     LatentExperts,
     MixturePlan,
@@ -22,17 +15,15 @@ from anespec.convert.graph.experts import (
     SharedExpert,
     WideExperts,
 )
-from anespec.convert.graph.latent import LatentAttention, LatentPlan, LatentWeights, QueryLatent
-from anespec.convert.graph.mixer import Mixer, MixerPlan
 from anespec.convert.graph.mlp import MLPWeights
 from anespec.convert.graph.norm import Norm
 from anespec.convert.graph.per_layer import PerLayerMix, PerLayerWeights
 from anespec.convert.graph.projection import Projection
 from anespec.convert.graph.shards import HeadPlan, LayerPlan, LayerShardPlan, LayerWeights
-from anespec.convert.graph.short_conv import ShortConv, ShortConvPlan, ShortConvWeights
+from anespec.convert.mixers.registry import MIXERS
+from anespec.convert.mixers.tensors import bias_name, tensor_name
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.planning.topology import head_slices
-from anespec.convert.recurrent_layers import recurrent_mixer, recurrent_plan
 from anespec.convert.source.experts import (
     AFTER_EXPERTS_NORM,
     AFTER_SHARED_NORM,
@@ -51,46 +42,20 @@ from anespec.convert.source.experts import (
     scale_name,
 )
 from anespec.convert.source.facts import (
-    AttentionFacts,
     FeedForwardFacts,
-    LatentFacts,
     LayerFacts,
-    MixerFacts,
-    ShortConvFacts,
 )
-from anespec.convert.source.latent import (
-    HEAD_KEY,
-    HEAD_VALUE,
-    LATENT,
-    LATENT_NORM,
-    QUERY_LATENT,
-    QUERY_NORM,
-    QUERY_OUTPUT,
-)
-from anespec.convert.source.matrix import kind_and_number, numbered_role
+from anespec.convert.source.matrix import kind_and_number
 from anespec.convert.source.model import (
-    ATTENTION_OUTPUT,
-    CONV_IN,
-    CONV_KERNEL,
-    CONV_OUT,
     INPUT_GATE,
     INPUT_NORM,
     INPUT_PROJECTION,
-    K_NORM,
     LAYER_SCALE,
     OUTPUT,
-    OUTPUT_GATE,
     PER_LAYER_NORM,
     PER_LAYER_PROJECTION,
-    Q_NORM,
-    SINKS,
-    K,
     Matrix,
-    Q,
     SourceModel,
-    V,
-    bias_name,
-    tensor_name,
 )
 from anespec.convert.weights.encoding import to_fp16
 from anespec.convert.weights.stored import DeferredWeight
@@ -118,7 +83,7 @@ def layer_shard_plan(plan: ConversionPlan, indices: Sequence[int]) -> LayerShard
 def _layer_plan(plan: ConversionPlan, layer: LayerFacts) -> LayerPlan:
     return LayerPlan(
         index=layer.index,
-        mixers=tuple(_mixer_plan(plan, mixer) for mixer in layer.mixers),
+        mixers=tuple(MIXERS[type(mixer)].plan(plan, mixer) for mixer in layer.mixers),
         activation=None if layer.mlp is None else layer.mlp.activation,
         residual_scale=plan.model.facts.residual_scale,
     )
@@ -133,65 +98,6 @@ def _routing(plan: ConversionPlan, facts: MixtureFacts) -> MixturePlan:
         renormalised=facts.renormalised,
         scale=facts.scale,
         arithmetic=plan.options.target is not Target.CPU,
-    )
-
-
-def _mixer_plan(plan: ConversionPlan, mixer: MixerFacts) -> MixerPlan:
-    match mixer:
-        case AttentionFacts():
-            return _attention_plan(plan, mixer)
-        case LatentFacts():
-            return _latent_plan(plan, mixer)
-        case ShortConvFacts():
-            return _conv_plan(plan, mixer)
-        case _:
-            return recurrent_plan(plan, mixer)
-
-
-def _conv_plan(plan: ConversionPlan, convolution: ShortConvFacts) -> ShortConvPlan:
-    (pool,) = plan.pools_of(convolution)
-    return ShortConvPlan(convolution.index, convolution.channels, convolution.taps, pool)
-
-
-def _latent_plan(plan: ConversionPlan, mixer: LatentFacts) -> LatentPlan:
-    (pool,) = plan.pools_of(mixer)
-    sizes = AttentionSizes(
-        heads=mixer.heads,
-        kv_heads=mixer.kv_heads,
-        head_dim=mixer.head_dim,
-        rotary_dim=mixer.rotary_dim,
-        shape=plan.attention,
-        scale=mixer.scale,
-        epsilon=plan.model.facts.epsilon,
-    )
-    rope, _ = plan.ropes_of(mixer)
-    return LatentPlan(mixer.index, sizes, mixer.plain, pool, rope)
-
-
-def _attention_plan(plan: ConversionPlan, attention: AttentionFacts) -> AttentionPlan:
-    facts = plan.model.facts
-    query_rope, key_rope = plan.ropes_of(attention)
-    (pool,) = plan.pools_of(attention)
-    return AttentionPlan(
-        index=attention.index,
-        sizes=AttentionSizes(
-            heads=attention.heads,
-            kv_heads=attention.kv_heads,
-            head_dim=attention.head_dim,
-            rotary_dim=attention.rotary_dim,
-            shape=plan.attention,
-            scale=attention.scale,
-            epsilon=facts.epsilon,
-            head_norm=facts.family.head_norm,
-            norm_values=facts.family.value_norm is WeightlessNorm.EACH_HEAD,
-            attention_softcap=facts.attention_softcap,
-            clamp=facts.attention_clamp,
-            gate_beside_query=facts.family.gate_beside_query,
-        ),
-        pool=pool,
-        query_rope=query_rope,
-        key_rope=key_rope,
-        kv_layer=attention.kv_layer,
     )
 
 
@@ -233,49 +139,6 @@ def layer_weights(
     def norm_of(role: str | None, scale: float = 1.0) -> Norm | None:
         return None if role is None else hidden_norm(model, model.norm_tensor(layer, role), scale)
 
-    def head_norm(attention: AttentionFacts, role: str) -> NDArray[np.float16] | None:
-        if role not in model.head_norms(attention):
-            return None
-        return to_fp16(model.head_norm(attention, role), tensor_name(attention, role))
-
-    def latent_of(mixer: LatentFacts) -> LatentAttention:
-        def norm_weight(role: str) -> NDArray[np.float16]:
-            return norm(model, tensor_name(mixer, role))
-
-        down = None
-        if mixer.query_latent is not None:
-            down = QueryLatent(of(QUERY_LATENT), norm_weight(QUERY_NORM))
-        weights = LatentWeights(
-            query_latent=down,
-            queries=of(Q if down is None else QUERY_OUTPUT),
-            kept=of(LATENT),
-            norm=norm_weight(LATENT_NORM),
-            head_keys=[of(numbered_role(HEAD_KEY, head)) for head in range(mixer.heads)],
-            head_values=[of(numbered_role(HEAD_VALUE, head)) for head in range(mixer.heads)],
-            output=of(ATTENTION_OUTPUT),
-        )
-        return LatentAttention(_latent_plan(plan, mixer), weights)
-
-    def mixer_of(mixer: MixerFacts) -> Mixer:
-        if isinstance(mixer, ShortConvFacts):
-            name = tensor_name(mixer, CONV_KERNEL)
-            kernel = to_fp16(model.table(name), name)
-            return ShortConv(_conv_plan(plan, mixer), ShortConvWeights(of(CONV_IN), kernel, of(CONV_OUT)))
-        if isinstance(mixer, LatentFacts):
-            return latent_of(mixer)
-        if not isinstance(mixer, AttentionFacts):
-            return recurrent_mixer(plan, mixer, of)
-        keys = None
-        if mixer.owns_kv:
-            v = None if model.value_is_key(mixer) else of(V)
-            keys = KeyWeights(k=of(K), v=v, k_norm=head_norm(mixer, K_NORM))
-        gate = of(OUTPUT_GATE) if model.facts.family.output_gate else None
-        q_norm = head_norm(mixer, Q_NORM)
-        sinks = model.sinks(mixer)
-        stored = None if sinks is None else to_fp16(sinks, tensor_name(mixer, SINKS))
-        weights = AttentionWeights(of(Q), of(ATTENTION_OUTPUT), keys, q_norm, gate, stored)
-        return Attention(_attention_plan(plan, mixer), weights)
-
     def mlp_of(roles: Sequence[str]) -> MLPWeights:
         *gate, up, down = map(of, roles)
         return MLPWeights(gate[0] if gate else None, up, down)
@@ -315,7 +178,7 @@ def layer_weights(
         per_layer = PerLayerWeights(of(INPUT_GATE), of(INPUT_PROJECTION), own_norm)
     return LayerWeights(
         attention_norm=norm_of(norms.attention),
-        mixers=tuple(mixer_of(mixer) for mixer in layer.mixers),
+        mixers=tuple(MIXERS[type(mixer)].mixer(plan, mixer, of) for mixer in layer.mixers),
         after_attention_norm=norm_of(norms.after_attention, scale),
         mlp_norm=norm_of(norms.mlp),
         mlp=None if layer.mlp is None else feed_forward(layer.mlp),

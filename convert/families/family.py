@@ -255,6 +255,11 @@ class Family:
     large_hidden_scale: tuple[int, float] | None = added_field(None)
     final_norm: str = "output_norm"
 
+    @property
+    def query_parts(self) -> int:
+        """The parts of a head in the projection of queries: the query alone, or its gate, too."""
+        return 2 if self.gate_beside_query else 1
+
     def __post_init__(self) -> None:
         # All families are constructed at import, so a failing assertion shows in every test.
         # Q's rows would be reordered with the gate's between them.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from anespec.convert.families.family import LayerActivation
 from anespec.convert.families.mixture import Gating
-from anespec.convert.graph.attention import merge_heads, split_heads
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.heads import merge_heads, split_heads
 from anespec.convert.graph.mlp import MLPWeights, at_most, middle_of, mlp
 from anespec.convert.graph.norm import Norm, channel_norm
 from anespec.convert.graph.projection import Projection, project

@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from anespec.convert.families.family import LayerActivation
 from anespec.convert.graph import kv
-from anespec.convert.graph.attention import logit_softcap
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.experts import MixtureInputs, MixtureWeights, mixture
 from anespec.convert.graph.functions import OtherBody, ProgramScope, ShardProgram
-from anespec.convert.graph.mixer import Mixer, MixerPlan, ShardVars
+from anespec.convert.graph.heads import logit_softcap
 from anespec.convert.graph.mlp import MLPWeights, mlp
 from anespec.convert.graph.norm import Norm, channel_norm
 from anespec.convert.graph.per_layer import (
@@ -22,6 +21,7 @@ from anespec.convert.graph.per_layer import (
     mix_per_layer,
 )
 from anespec.convert.graph.projection import Projection, project
+from anespec.convert.mixers.mixer import Mixer, MixerPlan, ShardVars
 from anespec.manifests.channel_layout import CHANNELS_AXIS, ChannelLayout, channel_shape, from_rows
 from anespec.manifests.schema import (
     BEST,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anespec.convert.mixers.tensors import bias_name, tensor_name
 from anespec.convert.planning.shard_limits import (
     HEAD_CHANNELS,
     HEAD_EVIDENCE,
@@ -11,7 +12,7 @@ from anespec.convert.planning.shard_limits import (
 )
 from anespec.convert.source.experts import EXPERT_ROLES, GATE_AND_UP, MixtureFacts
 from anespec.convert.source.facts import LayerFacts
-from anespec.convert.source.model import SourceModel, bias_name, tensor_name
+from anespec.convert.source.model import SourceModel
 from anespec.manifests.graph_choices import ExpertForm
 from anespec.manifests.schema import Target
 from anespec.system.formatting import bytes_text

@@ -8,8 +8,8 @@ it updates a state in place, which these numbers assume.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anespec.convert.mixers.kept import PoolKind
 from anespec.convert.planning.plan import ConversionPlan
-from anespec.convert.source.mixer_facts import PoolKind
 from anespec.manifests.schema import KVForm, aligned, spare_slots
 
 FP16_BYTES = 2

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from anespec.convert.mixers.kept import PoolKind
 from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.chunks import ChunkPlan, plan_chunks
 from anespec.convert.planning.experts import ExpertChoice, choose_experts
@@ -27,7 +28,6 @@ from anespec.convert.source.facts import (
     MixerFacts,
 )
 from anespec.convert.source.matrix import block_kind, kind_and_number
-from anespec.convert.source.mixer_facts import PoolKind
 from anespec.convert.source.model import PER_LAYER_EMBEDDING, PER_LAYER_PROJECTION, SourceModel
 from anespec.convert.weights.encoding import Encoding, stored_bytes
 from anespec.convert.weights.formats import choose

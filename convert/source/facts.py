@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from anespec.convert.families import family_of
 from anespec.convert.families.family import (
     XIELU,
@@ -18,18 +16,22 @@ from anespec.convert.families.family import (
     Recurrent,
     RopeStyle,
 )
+from anespec.convert.mixers.attention.reading import AttentionReader
+from anespec.convert.mixers.delta_net.facts import read_delta_net
+from anespec.convert.mixers.kinds import AttendingFacts as AttendingFacts
+from anespec.convert.mixers.kinds import AttentionFacts as AttentionFacts
+from anespec.convert.mixers.kinds import DeltaFacts as DeltaFacts
+from anespec.convert.mixers.kinds import LatentFacts as LatentFacts
+from anespec.convert.mixers.kinds import MixerFacts as MixerFacts
+from anespec.convert.mixers.kinds import RecurrentFacts as RecurrentFacts
+from anespec.convert.mixers.kinds import ShortConvFacts as ShortConvFacts
+from anespec.convert.mixers.kinds import SSDFacts as SSDFacts
+from anespec.convert.mixers.latent.facts import read_latent
+from anespec.convert.mixers.mamba2.facts import read_ssd
+from anespec.convert.mixers.short_conv.facts import read_convolution
 from anespec.convert.source.experts import ExpertsReader, MixtureFacts
-from anespec.convert.source.latent import read_latent
 from anespec.convert.source.layer_parts import Part, read_parts
-from anespec.convert.source.mixer_facts import AttendingFacts as AttendingFacts
-from anespec.convert.source.mixer_facts import AttentionFacts as AttentionFacts
-from anespec.convert.source.mixer_facts import DeltaFacts as DeltaFacts
-from anespec.convert.source.mixer_facts import LatentFacts as LatentFacts
-from anespec.convert.source.mixer_facts import MixerFacts as MixerFacts
-from anespec.convert.source.mixer_facts import RecurrentFacts as RecurrentFacts
-from anespec.convert.source.mixer_facts import ShortConvFacts as ShortConvFacts
-from anespec.convert.source.mixer_facts import SSDFacts as SSDFacts
-from anespec.convert.source.recurrent import read_convolution, read_delta_net, read_ssd
+from anespec.convert.source.metadata import MetadataReader
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, MOST_LAYERS, MOST_TOKENS, WIDEST, Hyperparameters
 from anespec.system.errors import GGUFError, UnsupportedModelError
@@ -41,8 +43,6 @@ LARGEST_EPSILON = 1.0
 MINICPM_EMBEDDING, MINICPM_RESIDUAL, MINICPM_WIDTH = 12.0, 1.4, 256
 """The scales of MiniCPM files without keys for them, as in llama.cpp: of embeddings, of a residual addition
 times sqrt(layers), and the hidden size at which logits are not divided."""
-SMALLEST_FACTOR = 2.0**-14
-"""The smallest factor in the graph; factors must be normal numbers in fp16."""
 
 
 @dataclass(frozen=True)
@@ -170,21 +170,14 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         GGUFError: a key is missing or has an invalid value.
         UnsupportedModelError: the architecture, or a feature that the file requests, is not supported.
     """
-    return _Reader(file).facts()
+    return _Reader(file, family_of(file.text("general.architecture"))).facts()
 
 
 def _softplus(x: float) -> float:
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
-class _Reader:
-    def __init__(self, file: GGUFFile) -> None:
-        self.file = file
-        self.family = family_of(file.text("general.architecture"))
-
-    def key(self, suffix: str) -> str:
-        return f"{self.family.architecture}.{suffix}"
-
+class _Reader(MetadataReader):
     def facts(self) -> ModelFacts:
         file, family = self.file, self.family
         hidden_size = file.integer(self.key("embedding_length"))
@@ -287,24 +280,14 @@ class _Reader:
             self.factor(suffix, cap)
         return cap or None
 
-    def factor(self, suffix: str, value: float) -> float:
-        """Return a factor of the graph that the key determines; refuse it if fp16 cannot hold it."""
-        if not SMALLEST_FACTOR <= abs(value) <= LARGEST_FACTOR:
-            raise UnsupportedModelError(
-                f"{self.file.path}: {self.key(suffix)!r} gives a factor of {value:.3g}, which fp16 cannot "
-                "hold; the metadata is corrupt"
-            )
-        return value
-
     def layers(self, hidden_size: int, count: int) -> tuple[LayerFacts, ...]:
-        windows = self.windows(count)
         none = [0] * count if self.family.recurrent is Recurrent.EVERY_LAYER else None
         heads = self.per_layer("attention.head_count", count, none)
         kv_heads = self.per_layer("attention.head_count_kv", count, heads)
         experts = ExpertsReader(self.file, self.family, self.key)
         # A model may have experts in every layer, and no width of other MLPs.
         widths = self.per_layer("feed_forward_length", count, [0] * count if experts.experts else none)
-        own = count - self.shared_layers(count)
+        attention = AttentionReader(self.file, self.family, hidden_size, count)
         activations = self.activations(count)
         layers = []
         tiled = self.family.recurrent is not Recurrent.GROUPED_DELTA_NET
@@ -315,10 +298,7 @@ class _Reader:
                     read_latent(self.file, self.family.architecture, index, heads[index], found.kv_heads)
                 )
             elif Part.ATTENTION in found.parts:
-                kv_layer = self.kv_layer(index, own, windows)
-                mixers.append(
-                    self.attention(index, hidden_size, heads[index], found.kv_heads, kv_layer, windows)
-                )
+                mixers.append(attention.attention(index, heads[index], found.kv_heads))
             if Part.CONVOLUTION in found.parts:
                 mixers.append(read_convolution(self.file, self.family.architecture, index, hidden_size))
             if Part.SSD in found.parts:
@@ -339,32 +319,6 @@ class _Reader:
             )
         return tuple(layers)
 
-    def attention(
-        self,
-        index: int,
-        hidden_size: int,
-        heads: int,
-        kv_heads: int,
-        kv_layer: int,
-        windows: list[int | None],
-    ) -> AttentionFacts:
-        """Return the attention of a layer; windows are those of all layers."""
-        head_dim, rotary_dim = self.head_sizes(hidden_size, heads, windows[index] is not None)
-        if not kv_heads or heads % kv_heads:
-            raise self.corrupt(
-                f"{heads} query heads, {kv_heads} KV heads and width {hidden_size} are impossible for a layer"
-            )
-        return AttentionFacts(
-            index=index,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            rotary_dim=rotary_dim if self.rotates(index, windows) else 0,
-            window=windows[index],
-            scale=self.score_scale(hidden_size, heads, head_dim, len(windows)),
-            kv_layer=kv_layer,
-        )
-
     def activations(self, count: int) -> Sequence[LayerActivation]:
         """Return each layer's activation; the file has xIELU's factors before softplus, without a prefix."""
         if self.family.activation is not Activation.XIELU:
@@ -379,107 +333,3 @@ class _Reader:
                 )
             found.append(factors)
         return found
-
-    def factors(self, key: str, count: int) -> list[float]:
-        """Return a number for each layer, which the file gives once for all layers or layer by layer."""
-        values = self.file.metadata.get(key)
-        if not isinstance(values, np.ndarray):
-            return [self.file.number(key)] * count
-        if len(values) != count or values.dtype.kind != "f" or not np.isfinite(values).all():
-            raise self.corrupt(f"{key!r} is not a list of {count} numbers")
-        return [float(value) for value in values]
-
-    def windows(self, count: int) -> list[int | None]:
-        pattern = self.family.sliding
-        if pattern is None or pattern.of_layers not in (None, count):
-            return [None] * count
-        window = self.file.integer(self.key("attention.sliding_window"), pattern.window or 0)
-        if not window:
-            return [None] * count
-        suffix = "attention.sliding_window_pattern"
-        if isinstance(self.file.metadata.get(self.key(suffix)), np.ndarray):
-            slides = self.per_layer(suffix, count)
-        else:
-            period = self.file.integer(self.key(suffix), pattern.period)
-            slides = [(index + 1) % period if period else 1 for index in range(count)]
-        return [window if slide else None for slide in slides]
-
-    def rotates(self, index: int, windows: list[int | None]) -> bool:
-        family = self.family
-        if family.rope_switch and not self.file.flag(self.key("rope.scaling.finetuned"), True):
-            return False
-        if family.sliding is not None and family.sliding.only_sliding_rotate and any(windows):
-            return windows[index] is not None
-        return family.rope_free_step is None or (index + 1) % family.rope_free_step != 0
-
-    def head_sizes(self, hidden_size: int, heads: int, slides: bool) -> tuple[int, int]:
-        """Return a head's dimensions, and how many of them rotate; sliding layers may have other ones."""
-        file = self.file
-        head_dim = file.integer(self.key("attention.key_length"), hidden_size // heads if heads else 0)
-        value_dim = file.integer(self.key("attention.value_length"), head_dim)
-        rotary = file.integer(self.key("rope.dimension_count"), head_dim)
-        if slides:
-            own_rotary = head_dim == rotary
-            head_dim = file.integer(self.key("attention.key_length_swa"), head_dim)
-            value_dim = file.integer(self.key("attention.value_length_swa"), value_dim)
-            default = head_dim if own_rotary else rotary
-            rotary = file.integer(self.key("rope.dimension_count_swa"), default)
-        if not head_dim:
-            raise self.corrupt(f"{heads} heads at width {hidden_size} have no dimensions")
-        if value_dim != head_dim:
-            raise UnsupportedModelError(
-                f"{file.path}: K heads of {head_dim} and V heads of {value_dim} differ, which the block "
-                "graph does not support"
-            )
-        if rotary % 2 or not 0 < rotary <= head_dim:
-            raise GGUFError(
-                f"{file.path}: rope.dimension_count is {rotary}, not an even number up to the head's "
-                f"{head_dim}"
-            )
-        return head_dim, rotary
-
-    def score_scale(self, hidden_size: int, heads: int, head_dim: int, count: int) -> float:
-        family = self.family
-        if family.attention_scale is not None:
-            return family.attention_scale
-        named = self.file.number(self.key("attention.scale"), 0.0) if family.reads_scales else 0.0
-        if named:
-            return self.factor("attention.scale", named)
-        return 1.0 / math.sqrt(hidden_size // heads if count == family.wide_scale_layers else head_dim)
-
-    def shared_layers(self, count: int) -> int:
-        """Return how many of the last layers attend to an earlier layer's K/V."""
-        shared = self.file.integer(self.key("attention.shared_kv_layers"), 0)
-        if not self.family.per_layer_inputs or not shared:
-            return 0
-        if not 0 <= shared < count:
-            raise self.corrupt(f"{shared} of {count} layers share the K/V of others")
-        return shared
-
-    def kv_layer(self, index: int, own: int, windows: list[int | None]) -> int:
-        """Return the last layer with K/V of its own that sees as many positions as this one."""
-        if index < own:
-            return index
-        like = [i for i in range(own) if windows[i] == windows[index]]
-        if not like:
-            raise self.corrupt(f"layer {index} shares K/V, but no earlier layer sees as far")
-        return like[-1]
-
-    def per_layer(self, suffix: str, count: int, default: list[int] | None = None) -> list[int]:
-        """Return a number for each layer, which GGUF gives once for all layers or layer by layer."""
-        key = self.key(suffix)
-        values = self.file.metadata.get(key)
-        if values is None and default is not None:
-            return default
-        if isinstance(values, np.ndarray) and values.dtype.kind in "iub":
-            if len(values) < count:
-                raise self.corrupt(f"{key!r} has {len(values)} entries for {count} layers")
-            numbers = [int(value) for value in values[:count]]
-        else:
-            numbers = [self.file.integer(key)] * count
-        if min(numbers) < 0:
-            raise self.corrupt(f"{key!r} has a negative entry")
-        return numbers
-
-    def corrupt(self, what: str) -> GGUFError:
-        return GGUFError(f"{self.file.path}: {what}; the metadata is corrupt")

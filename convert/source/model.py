@@ -10,7 +10,11 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from anespec.convert.families.family import HeadNorm, NormKind, Norms, RopeStyle
+from anespec.convert.families.family import NormKind, Norms, RopeStyle
+from anespec.convert.mixers.attention.facts import FUSED_QKV, SINKS, K, Q, V
+from anespec.convert.mixers.latent.facts import LatentFacts
+from anespec.convert.mixers.mamba2.facts import SSM_IN, SSM_PARTS
+from anespec.convert.mixers.tensors import Expected, ModelTensors, bias_name, tensor_name
 from anespec.convert.source.experts import (
     EXPERT_DOWN,
     EXPERT_GATE,
@@ -28,16 +32,11 @@ from anespec.convert.source.facts import (
     AttendingFacts,
     AttentionFacts,
     FeedForwardFacts,
-    LatentFacts,
     LayerFacts,
-    MixerFacts,
     ModelFacts,
-    RecurrentFacts,
-    ShortConvFacts,
     hyperparameters,
     read_facts,
 )
-from anespec.convert.source.latent import latent_matrices, latent_norms, latent_rope_rows
 from anespec.convert.source.matrix import Matrix as Matrix
 from anespec.convert.source.matrix import (
     TensorRows,
@@ -47,12 +46,6 @@ from anespec.convert.source.matrix import (
     scaled_rows,
     weight_scale,
     without_ones,
-)
-from anespec.convert.source.recurrent_tensors import (
-    SSM_IN,
-    SSM_PARTS,
-    recurrent_matrices,
-    recurrent_shapes,
 )
 from anespec.convert.source.ropes import (
     LONG_FACTORS,
@@ -75,16 +68,10 @@ PER_LAYER_EMBEDDING = "per_layer_token_embd.weight"
 PER_LAYER_PROJECTION = "per_layer_model_proj.weight"
 PER_LAYER_NORM = "per_layer_proj_norm.weight"
 
-Q, K, V, ATTENTION_OUTPUT = "attn_q", "attn_k", "attn_v", "attn_output"
 GATE, UP, DOWN = "ffn_gate", "ffn_up", "ffn_down"
-Q_NORM, K_NORM = "attn_q_norm", "attn_k_norm"
-FUSED_QKV = "attn_qkv"
-OUTPUT_GATE = "attn_gate"
-SINKS = "attn_sinks"
-CONV_IN, CONV_OUT, CONV_KERNEL = "shortconv.in_proj", "shortconv.out_proj", "shortconv.conv"
 LAYER_SCALE = "layer_output_scale"
 INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "inp_gate", "proj", "post_norm"
-"""Roles of a layer's tensors, by their names in GGUF; recurrent_tensors has those of recurrent mixers."""
+"""Roles of a layer's tensors, by their names in GGUF; those of mixers are in convert/mixers."""
 
 
 class SourceModel:
@@ -104,6 +91,7 @@ class SourceModel:
         self.file = file
         self._matrices: dict[int, dict[str, tuple[int, int]]] = {}
         self.facts: ModelFacts = read_facts(file)
+        self.tensors = ModelTensors(self.facts.family, self.facts.hidden_size, file.tensors)
         self._check_tensors()
         self.temperature(1)
         for attention in self.facts.attentions:
@@ -152,7 +140,7 @@ class SourceModel:
                 f"{self.facts.vocabulary} rows; the file is corrupt"
             )
 
-    def _expected_shapes(self) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+    def _expected_shapes(self) -> Iterator[Expected]:
         """Yield every tensor that the graph uses: its name, its shape, and whether it may be missing."""
         facts = self.facts
         yield EMBEDDING, ((facts.vocabulary, facts.hidden_size), False)
@@ -174,7 +162,7 @@ class SourceModel:
         for layer in facts.layers:
             yield from self._expected_of(layer)
 
-    def _expected_of(self, layer: LayerFacts) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+    def _expected_of(self, layer: LayerFacts) -> Iterator[Expected]:
         facts, family = self.facts, self.facts.family
         fused: Counter[str] = Counter()
         columns: dict[str, int] = {}
@@ -193,7 +181,7 @@ class SourceModel:
         if isinstance(layer.mlp, MixtureFacts):
             yield from layer.mlp.other_tensors(layer.index, family.mixture, facts.hidden_size)
         for mixer in layer.mixers:
-            yield from self._expected_of_mixer(mixer)
+            yield from mixer.tensors(self.tensors)
         for role in self.norms(layer).roles:
             yield from self._norm_shapes(self.norm_tensor(layer, role))
         if family.layer_scale:
@@ -201,40 +189,13 @@ class SourceModel:
         if facts.per_layer_width:
             yield tensor_name(layer, INPUT_NORM), ((facts.hidden_size,), False)
 
-    def _factors(self, weight: str, count: int) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+    def _factors(self, weight: str, count: int) -> Iterator[Expected]:
         """Yield the factors that a file may have beside a weight."""
         weight_scale(self.file, weight)
         for kind in ("scale", "input_scale"):
             yield from ((name, ((count,), True)) for name in companions(weight, kind))
 
-    def _expected_of_mixer(self, mixer: MixerFacts) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
-        """Yield a mixer's tensors that are no projections."""
-        if isinstance(mixer, ShortConvFacts):
-            yield tensor_name(mixer, CONV_KERNEL), ((mixer.channels, mixer.taps), False)
-            return
-        if isinstance(mixer, RecurrentFacts):
-            yield from recurrent_shapes(mixer, self.file.tensors)
-            return
-        if isinstance(mixer, LatentFacts):
-            yield from ((tensor_name(mixer, role), ((n,), False)) for role, n in latent_norms(mixer).items())
-            return
-        kind, kv = self.facts.family.head_norm, mixer.kv_heads * mixer.head_dim
-        if self.facts.family.sinks:
-            yield tensor_name(mixer, SINKS), ((mixer.heads,), False)
-        if not mixer.owns_kv:
-            # A layer that attends to another layer's K/V may still have K/V tensors, which are not used.
-            for role in (K, V):
-                yield tensor_name(mixer, role), ((kv, self.facts.hidden_size), True)
-            yield tensor_name(mixer, K_NORM), ((mixer.head_dim,), True)
-        for role, heads in self.head_norms(mixer).items():
-            shape: tuple[int, ...] = (mixer.head_dim,)
-            if kind is HeadNorm.ALL_HEADS:
-                shape = (heads * mixer.head_dim,)
-            elif kind is HeadNorm.LAYER_BEFORE_ROPE:
-                shape = (heads, mixer.head_dim)
-            yield tensor_name(mixer, role), (shape, False)
-
-    def _norm_shapes(self, name: str) -> Iterator[tuple[str, tuple[tuple[int, ...], bool]]]:
+    def _norm_shapes(self, name: str) -> Iterator[Expected]:
         kind, shape = self.facts.family.norm_kind, (self.facts.hidden_size,)
         if kind is not NormKind.LAYER_WEIGHTLESS:
             yield name, (shape, False)
@@ -281,7 +242,7 @@ class SourceModel:
         hidden_size, width = self.facts.hidden_size, self.facts.per_layer_width
         inputs = {INPUT_GATE: (width, hidden_size), INPUT_PROJECTION: (hidden_size, width)} if width else {}
         return {
-            **{role: shape for mixer in layer.mixers for role, shape in self._mixer_matrices(mixer).items()},
+            **{role: shape for mixer in layer.mixers for role, shape in mixer.matrices(self.tensors).items()},
             **self._feed_forward_matrices(layer.mlp),
             **inputs,
         }
@@ -293,49 +254,6 @@ class SourceModel:
         if isinstance(facts, MixtureFacts):
             return facts.matrices(hidden_size)
         return mlp_shapes(dense_roles(self.facts.family.gated), hidden_size, facts.width)
-
-    def _mixer_matrices(self, mixer: MixerFacts) -> dict[str, tuple[int, int]]:
-        hidden_size = self.facts.hidden_size
-        if isinstance(mixer, ShortConvFacts):
-            return {CONV_IN: (3 * mixer.channels, hidden_size), CONV_OUT: (hidden_size, mixer.channels)}
-        if isinstance(mixer, RecurrentFacts):
-            return recurrent_matrices(mixer, hidden_size)
-        if isinstance(mixer, LatentFacts):
-            return latent_matrices(mixer, hidden_size)
-        q, kv = mixer.heads * mixer.head_dim, mixer.kv_heads * mixer.head_dim
-        own = {K: (kv, hidden_size), V: (kv, hidden_size)} if mixer.owns_kv else {}
-        if self.value_is_key(mixer):
-            del own[V]
-        return {
-            Q: (self.query_parts * q, hidden_size),
-            **own,
-            ATTENTION_OUTPUT: (hidden_size, q),
-            **({OUTPUT_GATE: (q, hidden_size)} if self.facts.family.output_gate else {}),
-        }
-
-    @property
-    def query_parts(self) -> int:
-        """The parts of a head in the projection of queries: the query alone, or its gate, too."""
-        return 2 if self.facts.family.gate_beside_query else 1
-
-    def head_norms(self, attention: AttentionFacts) -> dict[str, int]:
-        """Return the norms on q and k by role, with their numbers of heads."""
-        if self.facts.family.head_norm is HeadNorm.NONE:
-            return {}
-        own = {K_NORM: attention.kv_heads} if attention.owns_kv else {}
-        norms = {Q_NORM: attention.heads, **own}
-        if self.facts.family.head_norm is HeadNorm.LAYER_BEFORE_ROPE:
-            return {
-                role: heads
-                for role, heads in norms.items()
-                if tensor_name(attention, role) in self.file.tensors
-            }
-        return norms
-
-    def value_is_key(self, attention: AttentionFacts) -> bool:
-        """Return whether the layer's V is the output of its K projection, before norm and rope."""
-        absent = tensor_name(attention, V) not in self.file.tensors
-        return self.facts.family.key_is_value and attention.owns_kv and absent
 
     def tensor_rows(self, layer: LayerFacts, role: str) -> TensorRows:
         """Return the rows that hold the projection of a role.
@@ -429,7 +347,8 @@ class SourceModel:
         """Return a layer's projection; the rows of q and k are in neox order."""
         found = self.tensor_rows(layer, role)
         matrix = self.matrix(found.name, found.rows)
-        order, rope_rows = matrix.order[self._order(layer, role)], latent_rope_rows(layer.attention, role)
+        order, mixer = matrix.order[self._order(layer, role)], layer.attention
+        rope_rows = mixer.rope_rows(role) if isinstance(mixer, LatentFacts) else None
         return Matrix(self, found.name, order, matrix.shape, rope_rows)
 
     def layer_bias(self, layer: LayerFacts, role: str) -> NDArray[np.float32] | None:
@@ -461,11 +380,11 @@ class SourceModel:
 
     def _order(self, layer: LayerFacts, role: str) -> NDArray[np.intp]:
         rows, attention = self.matrices(layer)[role][0], layer.attention
-        if (rope_rows := latent_rope_rows(attention, role)) is not None and attention is not None:
+        if isinstance(attention, LatentFacts) and (rope_rows := attention.rope_rows(role)) is not None:
             pairs = range(rope_rows.first, rope_rows.first + attention.rotary_dim)
             return neox_order(rows // rope_rows.head, rope_rows.head, pairs)
         if role in (Q, K) and isinstance(attention, AttentionFacts):
-            heads = self.query_parts * attention.heads if role == Q else attention.kv_heads
+            heads = self.facts.family.query_parts * attention.heads if role == Q else attention.kv_heads
             return self._neox_order(attention, heads)
         return np.arange(rows)
 
@@ -487,13 +406,3 @@ class SourceModel:
         if not finite:
             raise GGUFError(f"{self.file.path}: tensor {name!r} holds values that are not finite")
         return values
-
-
-def tensor_name(part: LayerFacts | MixerFacts, role: str) -> str:
-    """Return the GGUF name of a layer's tensor with a role such as `attn_q`."""
-    return f"blk.{part.index}.{role}.weight"
-
-
-def bias_name(weight: str) -> str:
-    """Return the GGUF name of the bias that belongs to a weight."""
-    return weight.removesuffix("weight") + "bias"

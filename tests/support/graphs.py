@@ -7,13 +7,6 @@ import numpy as np
 from arrays import ArraySource
 
 from anespec.convert.families.family import Activation
-from anespec.convert.graph.attention import (
-    Attention,
-    AttentionPlan,
-    AttentionSizes,
-    AttentionWeights,
-    KeyWeights,
-)
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.mlp import MLPWeights
@@ -24,6 +17,13 @@ from anespec.convert.graph.shards import (
     LayerShardPlan,
     LayerWeights,
     layer_shard,
+)
+from anespec.convert.mixers.attention.graph import (
+    Attention,
+    AttentionPlan,
+    AttentionSizes,
+    AttentionWeights,
+    KeyWeights,
 )
 from anespec.convert.package import write_package
 from anespec.convert.weights.stored import DeferredWeight

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from once import Once
 
-from anespec.convert.graph import attention, kv
+from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.mixers.attention import graph as attention
+from anespec.convert.mixers.attention.facts import ATTENTION_OUTPUT
 from anespec.convert.options import ConvertOptions
 from anespec.convert.pipeline import convert
 from anespec.convert.planning.plan import ConversionPlan
-from anespec.convert.source.model import ATTENTION_OUTPUT, DOWN, SourceModel
+from anespec.convert.source.model import DOWN, SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import KVForm, Target, WeightFormat

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anespec.convert.mixers.short_conv.facts import CONV_IN, CONV_OUT
 from anespec.convert.source.facts import AttentionFacts, LatentFacts, RecurrentFacts, ShortConvFacts
-from anespec.convert.source.model import CONV_IN, CONV_OUT
 from anespec.validate.golden.closeness import Floats
 from anespec.validate.golden.reference import Layer, Reference
 from anespec.validate.golden.reference_parts import Caches, Doubts, Stretch, softcapped
-from anespec.validate.golden.reference_recurrent import recurrent_rows
 
 
 @dataclass
@@ -47,7 +46,7 @@ def row_by_row(
             taken, mixed = reference._attention_input(layer, row), np.zeros_like(row)
             for mixer in facts.mixers:
                 if isinstance(mixer, RecurrentFacts):
-                    mixed = mixed + recurrence(layer, mixer, taken, position, caches)
+                    mixed = mixed + recurrence(reference, layer, mixer, taken, position, caches)
                     continue
                 if isinstance(mixer, LatentFacts):
                     mixed = mixed + latents(layer, mixer, taken, position, past[mixer.kv_layer])
@@ -66,10 +65,10 @@ def attention(
 ) -> Floats:
     """Attention of one row [d], which joins `past` where the layer has keys and values of its own."""
     place = np.array(position, np.float64)
-    queries = reference._queries(layer, facts, taken, place)
+    queries = reference.attention.queries(layer, facts, taken, place)
     if facts.owns_kv:
-        past.keys.append(reference._keys(layer, facts, taken, place))
-        past.values.append(reference._values(layer, facts, taken))
+        past.keys.append(reference.attention.keys(layer, facts, taken, place))
+        past.values.append(reference.attention.values(layer, facts, taken))
         past.positions.append(position)
     seen, mixed = past.visible(position, facts.window), []
     sinks = reference._model.sinks(facts)
@@ -82,7 +81,7 @@ def attention(
             sum((w * past.values[row][source] for w, row in zip(weights, seen, strict=True)), 0 * query)
             / (weights.sum() + beside)
         )
-    return reference._attended(layer, taken, np.concatenate(mixed))
+    return reference.attention.attended(layer, taken, np.concatenate(mixed))
 
 
 def latents(layer: Layer, facts: LatentFacts, taken: Floats, position: int, past: PastRows) -> Floats:
@@ -135,11 +134,12 @@ def convolution(
     return layer.projections[CONV_OUT](after * mixed)
 
 
-def recurrence(layer: Layer, facts: RecurrentFacts, taken: Floats, position: int, caches: Caches) -> Floats:
+def recurrence(
+    reference: Reference, layer: Layer, facts: RecurrentFacts, taken: Floats, position: int, caches: Caches
+) -> Floats:
     """A recurrent mixer of one row [d], whose cache moves on by this row."""
-    assert layer.recurrent is not None
     alone = Stretch(np.array([position]), caches, None, Doubts.none(1))
-    return recurrent_rows(facts, layer.recurrent, layer.projections, taken[None], [alone])[0]
+    return reference._mixers[type(facts)](layer, facts, taken[None], [alone])[0]
 
 
 def row_logits(reference: Reference, hidden: Floats) -> Floats:

@@ -12,8 +12,8 @@ from converting import build
 from planted import flattened_without_transpose, golden_of, is_red
 from slow import slow_but
 
-from anespec.convert.graph import attention
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.mixers.attention import graph as attention
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape, laid_out, to_rows
 from anespec.manifests.schema import AttentionShape, Shapes, WeightFormat
 from anespec.manifests.store import Artifact

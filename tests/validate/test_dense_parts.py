@@ -12,8 +12,9 @@ from planted import golden_of, is_red
 from slow import slow_but
 
 from anespec.convert import layers
-from anespec.convert.graph import attention, mlp, norm, shards
+from anespec.convert.graph import mlp, norm, shards
 from anespec.convert.graph.builder import mb
+from anespec.convert.mixers.attention import graph as attention
 from anespec.convert.source.model import OUTPUT
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact

@@ -9,7 +9,8 @@ from converting import build
 from old_norm import divided_once
 from planted import golden_of
 
-from anespec.convert.graph import attention, norm
+from anespec.convert.graph import norm
+from anespec.convert.mixers.attention import graph as attention
 from anespec.manifests.schema import Target, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice

@@ -17,11 +17,10 @@ from planted import golden_of, is_red
 from slow import slow_but
 from tiny_model import add_value
 
-from anespec.convert import layers
 from anespec.convert.families.mixture import Gating
-from anespec.convert.graph import latent as graph
+from anespec.convert.mixers.kinds import LatentFacts
+from anespec.convert.mixers.latent import graph, prepare
 from anespec.convert.source import model as source
-from anespec.convert.source.mixer_facts import LatentFacts
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.consistency import contradictions
@@ -63,7 +62,7 @@ def test_every_form_and_shape_passes_the_gates(case: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_one_latent_of_each_row_is_kept_and_nothing_else(tmp_path: Path) -> None:
-    artifact = converted(tmp_path)
+    artifact = converted(tmp_path, topology=(4,))
     (shard,) = artifact.manifest.layer_shards
     assert [state.shape for state in shard.states] == [(1, 1, 192, 32 + 16)] * 4
     assert {state.kind for state in shard.states} == {"latent"}
@@ -81,7 +80,7 @@ def with_weights(change: Callable[[graph.LatentWeights], graph.LatentWeights]) -
         def changed(**given: Any) -> graph.LatentWeights:
             return change(graph.LatentWeights(**given))
 
-        patch.setattr(layers, "LatentWeights", changed)
+        patch.setattr(prepare, "LatentWeights", changed)
 
     return plant
 
@@ -99,13 +98,13 @@ def without_norm(part: str) -> Plant:
 
 
 def the_scale_is_that_of_what_is_kept(patch: pytest.MonkeyPatch) -> None:
-    found = layers._latent_plan
+    found = prepare.latent_plan
 
     def planned(*given: Any) -> graph.LatentPlan:
         plan = found(*given)
         return replace(plan, sizes=replace(plan.sizes, scale=plan.sizes.head_dim**-0.5))
 
-    patch.setattr(layers, "_latent_plan", planned)
+    patch.setattr(prepare, "latent_plan", planned)
 
 
 def keys_do_not_rotate(patch: pytest.MonkeyPatch) -> None:
@@ -280,7 +279,7 @@ def test_a_selection_bias_means_sigmoids_unless_the_file_says_otherwise(tmp_path
 
 @pytest.mark.slow
 def test_rows_that_cannot_be_a_head_s_are_a_contradiction(tmp_path: Path) -> None:
-    manifest = converted(tmp_path).manifest
+    manifest = converted(tmp_path, topology=(4,)).manifest
     assert not list(contradictions(manifest))
     (shard,) = manifest.layer_shards
     for rows in (RopeRows(head=32, first=17), RopeRows(head=31, first=0)):

@@ -21,6 +21,7 @@ from anespec.convert.families.mixture import Gating
 from anespec.convert.graph import mlp, shards
 from anespec.convert.graph.builder import mb
 from anespec.convert.graph.experts import MixtureWeights
+from anespec.convert.mixers.attention import prepare
 from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.experts import expert_of
@@ -158,8 +159,8 @@ def softmax_for_sigmoid(patch: pytest.MonkeyPatch) -> None:
 
 
 def sinks_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    built = layers.AttentionWeights
-    patch.setattr(layers, "AttentionWeights", lambda *given: built(*given[:-1]))
+    built = prepare.AttentionWeights
+    patch.setattr(prepare, "AttentionWeights", lambda *given: built(*given[:-1]))
 
 
 def up_is_not_raised_by_one(patch: pytest.MonkeyPatch) -> None:

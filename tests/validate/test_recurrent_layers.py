@@ -17,7 +17,9 @@ from slow import slow_but
 
 from anespec.cli.inspect.verb import inspect
 from anespec.convert.graph.builder import mb
-from anespec.convert.graph.recurrent import chunks, delta_net, ssd
+from anespec.convert.mixers.delta_net import graph as delta_net
+from anespec.convert.mixers.mamba2 import graph as ssd
+from anespec.convert.mixers.recurrent import chunks
 from anespec.convert.options import ConvertOptions
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
@@ -123,7 +125,7 @@ def nothing_is_skipped_to(patch: pytest.MonkeyPatch) -> None:
     def without(**given: Any) -> Any:
         return built(**given | {"skip": np.zeros_like(given["skip"])})
 
-    patch.setattr("anespec.convert.recurrent_layers.SSDWeights", without)
+    patch.setattr("anespec.convert.mixers.mamba2.prepare.SSDWeights", without)
 
 
 def groups_alternate(patch: pytest.MonkeyPatch) -> None:

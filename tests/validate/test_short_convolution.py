@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from planted import is_red
 from slow import slow_but
 
-from anespec.convert.graph import short_conv
 from anespec.convert.graph.builder import mb
+from anespec.convert.mixers.short_conv import graph as short_conv
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import KVForm, Shapes, Target, WeightFormat
@@ -68,7 +68,7 @@ def taps_are_reversed(patch: pytest.MonkeyPatch) -> None:
     def reversed_taps(inputs: Any, kernel: Any, output: Any) -> short_conv.ShortConvWeights:
         return built(inputs, np.ascontiguousarray(kernel[:, ::-1]), output)
 
-    patch.setattr("anespec.convert.layers.ShortConvWeights", reversed_taps)
+    patch.setattr("anespec.convert.mixers.short_conv.prepare.ShortConvWeights", reversed_taps)
 
 
 def inputs_have_no_gate(patch: pytest.MonkeyPatch) -> None:

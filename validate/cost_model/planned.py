@@ -12,14 +12,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from anespec.convert.build import layers_model, unit_model
-from anespec.convert.graph.attention import AttentionPlan
-from anespec.convert.graph.latent import LatentPlan
-from anespec.convert.graph.mixer import MixerPlan
-from anespec.convert.graph.recurrent.delta_net import DeltaPlan
-from anespec.convert.graph.recurrent.ssd import SSDPlan
 from anespec.convert.graph.shards import LayerPlan
-from anespec.convert.graph.short_conv import ShortConvPlan
 from anespec.convert.layers import layer_shard_plan
+from anespec.convert.mixers.attention.graph import AttentionPlan
+from anespec.convert.mixers.delta_net.graph import DeltaPlan
+from anespec.convert.mixers.latent.graph import LatentPlan
+from anespec.convert.mixers.mamba2.graph import SSDPlan
+from anespec.convert.mixers.mixer import MixerPlan
+from anespec.convert.mixers.short_conv.graph import ShortConvPlan
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.planning.topology import head_slices
 from anespec.convert.shard_units import HeadUnit, LayersUnit, shard_units

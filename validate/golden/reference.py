@@ -13,67 +13,48 @@ it judges.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from anespec.convert.families.family import (
-    HeadNorm,
-    WeightlessNorm,
-)
-from anespec.convert.source.facts import (
-    EMBEDDING,
-    POSITION_EMBEDDING,
-    AttentionFacts,
-    LatentFacts,
-    LayerFacts,
-    ShortConvFacts,
-)
+from anespec.convert.mixers.attention.facts import K, Q
+from anespec.convert.mixers.kinds import AttentionFacts, DeltaFacts, LatentFacts, ShortConvFacts, SSDFacts
+from anespec.convert.source.facts import EMBEDDING, POSITION_EMBEDDING, LayerFacts, MixerFacts
 from anespec.convert.source.model import (
-    ATTENTION_OUTPUT,
-    CONV_IN,
-    CONV_OUT,
     DOWN,
     GATE,
     INPUT_GATE,
     INPUT_NORM,
     INPUT_PROJECTION,
-    K_NORM,
     OUTPUT,
-    OUTPUT_GATE,
     PER_LAYER_EMBEDDING,
     PER_LAYER_NORM,
     PER_LAYER_PROJECTION,
-    Q_NORM,
     UP,
-    K,
-    Q,
     SourceModel,
-    V,
 )
 from anespec.gguf.container import GGUFFile
-from anespec.validate.golden.reference_latent import latent_rows
+from anespec.validate.golden.mixers.attention import AttentionRows
+from anespec.validate.golden.mixers.delta_net import delta_net
+from anespec.validate.golden.mixers.latent import latent_attention
+from anespec.validate.golden.mixers.mamba2 import mamba2
+from anespec.validate.golden.mixers.short_conv import short_convolution
 from anespec.validate.golden.reference_layers import FileMatrices, LayerReader, Matrices
 from anespec.validate.golden.reference_layers import Layer as Layer
 from anespec.validate.golden.reference_parts import (
     Caches,
     Doubts,
-    LayerCache,
     Stretch,
     activated,
-    attended_values,
     cache_key,
     cache_of,
-    convolved,
     gated,
     rms_norm,
-    rotated,
     softcapped,
     split_rows,
 )
-from anespec.validate.golden.reference_recurrent import recurrent_rows
 from anespec.validate.golden.rounding import Floats
 
 HEAD_ROWS_AT_ONCE = 16384
@@ -82,9 +63,8 @@ HEAD_ROWS_AT_ONCE = 16384
 ROWS_AT_ONCE = 1024
 """The rows of hidden states that go through an MLP at once."""
 
-Positions = NDArray[np.float64]
-"""The positions of rows, [rows, 1, 1]; or of one row, without axes."""
-
+MixerRows = Callable[[Layer, Any, Floats, Sequence[Stretch]], Floats]
+"""Returns what a mixer of a layer makes of the rows [rows, d] of several sequences."""
 
 _SILENT = np.errstate(all="ignore")
 """Weights may not be finite; the results are judged without numpy's warnings."""
@@ -109,10 +89,17 @@ class Reference:
             UnsupportedModelError: the architecture or its rope scaling is not implemented.
         """
         self._model = SourceModel(file)
-        self._context = context
         own = FileMatrices(file)
         self._reader = LayerReader(file, matrices or own, self._model, context, resident_layers)
         self.facts = self._model.facts
+        self.attention = AttentionRows(self._model, context)
+        self._mixers: Mapping[type[MixerFacts], MixerRows] = {
+            AttentionFacts: self.attention.rows,
+            LatentFacts: latent_attention,
+            ShortConvFacts: short_convolution,
+            SSDFacts: mamba2,
+            DeltaFacts: delta_net,
+        }
 
     def caches(self) -> Caches:
         """Return empty caches for one sequence."""
@@ -259,81 +246,14 @@ class Reference:
             return x
         taken, outputs = self._attention_input(layer, x), list[Floats]()
         for mixer in facts.mixers:
-            if isinstance(mixer, AttentionFacts):
-                outputs.append(self._attention(layer, mixer, taken, stretches))
-            elif isinstance(mixer, LatentFacts):
-                parts = (layer.projections, layer.norms, layer.frequencies, layer.magnitude)
-                outputs.append(latent_rows(mixer, *parts, taken, stretches))
-            elif isinstance(mixer, ShortConvFacts):
-                outputs.append(self._short_convolution(layer, mixer, taken, stretches))
-            elif (recurrent := layer.recurrent) is not None:
-                outputs.append(recurrent_rows(mixer, recurrent, layer.projections, taken, stretches))
+            outputs.append(self._mixers[type(mixer)](layer, mixer, taken, stretches))
         return self._add_mixed(layer, x, sum(outputs[1:], outputs[0]))
 
-    def _short_convolution(
-        self, layer: Layer, facts: ShortConvFacts, taken: Floats, stretches: Sequence[Stretch]
-    ) -> Floats:
-        """Return the gated convolution of rows [rows, d], each over the inputs of its own sequence."""
-        before, after, own = np.split(layer.projections[CONV_IN](taken), 3, axis=-1)
-        parts = split_rows(before * own, [len(stretch.positions) for stretch in stretches])
-        mixed = [
-            convolved(stretch, facts, inputs, layer.kernel)
-            for inputs, stretch in zip(parts, stretches, strict=True)
-        ]
-        return layer.projections[CONV_OUT](after * np.concatenate(mixed))
-
-    def _attention(
-        self, layer: Layer, facts: AttentionFacts, taken: Floats, stretches: Sequence[Stretch]
-    ) -> Floats:
-        """Return the attention of the rows [rows, d] of several sequences, each within its own sequence."""
-        counts = [len(stretch.positions) for stretch in stretches]
-        positions = np.concatenate([stretch.positions for stretch in stretches]).astype(np.float64)
-        positions = positions[:, None, None]
-        queries = split_rows(self._queries(layer, facts, taken, positions), counts)
-        if facts.owns_kv:
-            keys = split_rows(self._keys(layer, facts, taken, positions), counts)
-            values = split_rows(self._values(layer, facts, taken), counts)
-            for stretch, its_keys, its_values in zip(stretches, keys, values, strict=True):
-                cache = stretch.caches[cache_key(facts)]
-                assert isinstance(cache, LayerCache)
-                cache.append(its_keys, its_values, stretch.positions)
-        softcap = self.facts.attention_softcap
-        mixed = [
-            attended_values(facts, softcap, *pair, self._model.sinks(facts))
-            for pair in zip(queries, stretches, strict=True)
-        ]
-        return self._attended(layer, taken, np.concatenate(mixed))
-
-    # The methods below take rows [rows, d] at positions [rows, 1, 1], or one row [d] at one position.
+    # The methods below take rows [rows, d], or one row [d].
 
     def _attention_input(self, layer: Layer, x: Floats) -> Floats:
         norm = layer.roles.attention
         return x if norm is None else layer.norms[norm](x)
-
-    def _queries(self, layer: Layer, facts: AttentionFacts, x: Floats, position: Positions) -> Floats:
-        """Return queries, rotated and scaled by the temperature of their position: [..., heads, head_dim]."""
-        return self._heads(layer, facts, Q, x, position) * self._temperature(position)
-
-    def _keys(self, layer: Layer, facts: AttentionFacts, x: Floats, position: Positions) -> Floats:
-        """Return keys, rotated: [..., n_kv, head_dim]."""
-        return self._heads(layer, facts, K, x, position)
-
-    def _values(self, layer: Layer, facts: AttentionFacts, x: Floats) -> Floats:
-        """Return values: [..., n_kv, head_dim]."""
-        projected = self._clamped(layer.projections[V if V in layer.projections else K](x))
-        value = projected.reshape(*x.shape[:-1], facts.kv_heads, facts.head_dim)
-        if self.facts.family.value_norm is WeightlessNorm.EACH_HEAD:
-            value = rms_norm(value, self.facts.epsilon)
-        return value
-
-    def _attended(self, layer: Layer, taken: Floats, mixed: Floats) -> Floats:
-        """Return attention's output; `mixed` are the outputs of the heads, concatenated.
-
-        They are multiplied by the sigmoid of a projection of `taken` if there is one.
-        """
-        if OUTPUT_GATE in layer.projections:
-            mixed = np.asanyarray(mixed / (1 + np.exp(-layer.projections[OUTPUT_GATE](taken))), np.float32)
-        return layer.projections[ATTENTION_OUTPUT](mixed)
 
     def _add_mixed(self, layer: Layer, x: Floats, mixed: Floats) -> Floats:
         """Return the hidden state after the mixers, whose outputs add up to `mixed`."""
@@ -354,22 +274,6 @@ class Reference:
         if own is not None:
             x = self._add_own_input(layer, x, own)
         return x * layer.output_scale
-
-    def _heads(
-        self, layer: Layer, facts: AttentionFacts, role: str, x: Floats, position: Positions
-    ) -> Floats:
-        """Return queries or keys, normalised and rotated: [..., heads, head_dim]."""
-        kind, norm = self.facts.family.head_norm, layer.norms.get(Q_NORM if role == Q else K_NORM)
-        projected = self._clamped(layer.projections[role](x))
-        if norm is not None and kind is HeadNorm.ALL_HEADS:
-            projected = norm(projected)
-        heads = projected.reshape(*x.shape[:-1], -1, facts.head_dim)
-        if norm is not None and kind in (HeadNorm.BEFORE_ROPE, HeadNorm.LAYER_BEFORE_ROPE):
-            heads = norm(heads)
-        heads = rotated(heads, position, layer.frequencies, layer.magnitude, self.facts.rope_style)
-        if norm is not None and kind is HeadNorm.AFTER_ROPE:
-            heads = norm(heads)
-        return heads
 
     def _mlp(self, layer: Layer, x: Floats, before: Floats, changes: Floats | None = None) -> Floats:
         norms = layer.roles
@@ -415,14 +319,3 @@ class Reference:
         looked_up = self._reader.rows(PER_LAYER_EMBEDDING, ids).reshape(shape) * math.sqrt(width)
         both = norm(projected) + looked_up
         return np.asanyarray(both / math.sqrt(2), np.float32)
-
-    def _clamped(self, x: Floats) -> Floats:
-        clamp = self.facts.attention_clamp
-        return x if clamp is None else np.clip(x, -clamp, clamp)
-
-    def _temperature(self, position: Positions) -> Floats:
-        temperature = self._model.temperature(self._context)
-        if temperature is None:
-            return np.ones((), np.float32)
-        growth = 1 + temperature.scale * np.log1p(position // temperature.step)
-        return np.asanyarray(growth, np.float32)

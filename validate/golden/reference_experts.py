@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from anespec.convert.families.family import LayerActivation
 from anespec.convert.families.mixture import Gating
+from anespec.convert.mixers.tensors import tensor_name
 from anespec.convert.source.experts import (
     AFTER_EXPERTS_NORM,
     AFTER_SHARED_NORM,
@@ -21,7 +22,7 @@ from anespec.convert.source.experts import (
     scale_name,
 )
 from anespec.convert.source.facts import LayerFacts
-from anespec.convert.source.model import SourceModel, tensor_name
+from anespec.convert.source.model import SourceModel
 from anespec.validate.golden.reference_parts import Norm, Projection, activated, gated, softmax
 from anespec.validate.golden.rounding import Floats
 

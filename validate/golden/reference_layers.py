@@ -14,6 +14,9 @@ from anespec.convert.families.family import (
     NormKind,
     Norms,
 )
+from anespec.convert.mixers.attention.facts import OUTPUT_GATE, Q
+from anespec.convert.mixers.short_conv.facts import CONV_KERNEL
+from anespec.convert.mixers.tensors import bias_name, tensor_name
 from anespec.convert.source.experts import expert_of
 from anespec.convert.source.facts import (
     AttentionFacts,
@@ -21,26 +24,16 @@ from anespec.convert.source.facts import (
     LayerFacts,
     ShortConvFacts,
 )
-from anespec.convert.source.latent import latent_norms
 from anespec.convert.source.matrix import scaled_rows
-from anespec.convert.source.model import (
-    CONV_KERNEL,
-    INPUT_NORM,
-    LAYER_SCALE,
-    OUTPUT_GATE,
-    Q,
-    SourceModel,
-    bias_name,
-    tensor_name,
-)
+from anespec.convert.source.model import INPUT_NORM, LAYER_SCALE, SourceModel
 from anespec.gguf.container import GGUFFile
 from anespec.system.errors import GGUFError
+from anespec.validate.golden.mixers.recurrent import RecurrentParts, recurrent_parts
 from anespec.validate.golden.reference_experts import Mixture, mixture_of
 from anespec.validate.golden.reference_parts import (
     Norm,
     Projection,
 )
-from anespec.validate.golden.reference_recurrent import RecurrentParts, recurrent_parts
 from anespec.validate.golden.rounding import Floats
 
 
@@ -123,9 +116,9 @@ class LayerReader:
         attention, others, kernel = facts.attention, dict[str, Norm](), None
         angles = None if attention is None else model.angles(attention, self._context)
         if isinstance(attention, LatentFacts):
-            others |= {role: self.norm(tensor_name(facts, role)) for role in latent_norms(attention)}
+            others |= {role: self.norm(tensor_name(facts, role)) for role in attention.norms}
         elif attention is not None:
-            others |= {role: self._head_norm(attention, role) for role in model.head_norms(attention)}
+            others |= {role: self._head_norm(attention, role) for role in attention.head_norms(model.tensors)}
         if any(isinstance(mixer, ShortConvFacts) for mixer in facts.mixers):
             kernel = self._file.rows(tensor_name(facts, CONV_KERNEL))
         if self.facts.per_layer_width:

@@ -7,13 +7,6 @@ import numpy as np
 from arrays import ArraySource
 
 from anespec.convert.families.family import Activation
-from anespec.convert.graph.attention import (
-    Attention,
-    AttentionPlan,
-    AttentionSizes,
-    AttentionWeights,
-    KeyWeights,
-)
 from anespec.convert.graph.builder import CoreMLProtoExporter, MILProtoExporter, Var, ct, file_value
 from anespec.convert.graph.functions import ProgramScope, ShardProgram
 from anespec.convert.graph.mlp import MLPWeights
@@ -27,6 +20,13 @@ from anespec.convert.graph.shards import (
     LayerWeights,
     head_shard,
     layer_shard,
+)
+from anespec.convert.mixers.attention.graph import (
+    Attention,
+    AttentionPlan,
+    AttentionSizes,
+    AttentionWeights,
+    KeyWeights,
 )
 from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.schema import AttentionShape, KVCacheGroup, KVForm, RopeTable, WeightFormat

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.graph.attention import merge_heads, split_heads
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.heads import merge_heads, split_heads
 from anespec.convert.graph.kv import KeptRows
-from anespec.convert.graph.mixer import ShardVars
 from anespec.convert.graph.projection import Projection, project
+from anespec.convert.mixers.mixer import ShardVars
 from anespec.manifests.channel_layout import CHANNELS_AXIS
 from anespec.manifests.schema import Fold, KVCacheGroup, RopeTable
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.graph.attention import merge_heads, split_heads
 from anespec.convert.graph.builder import Var, mb
-from anespec.convert.graph.mixer import ShardVars
+from anespec.convert.graph.heads import merge_heads, split_heads
 from anespec.convert.graph.norm import HEAD, rms_norm
 from anespec.convert.graph.projection import Projection, project
-from anespec.convert.graph.recurrent.chunks import Chunk, RecurrentPlan, on_diagonal, rows_of_heads, softplus
-from anespec.convert.graph.short_conv import convolve
-from anespec.convert.source.mixer_facts import DeltaFacts
+from anespec.convert.mixers.delta_net.facts import DeltaFacts
+from anespec.convert.mixers.mixer import ShardVars
+from anespec.convert.mixers.recurrent.chunks import Chunk, RecurrentPlan, on_diagonal, rows_of_heads, softplus
+from anespec.convert.mixers.short_conv.graph import convolve
 from anespec.manifests.graph_choices import ChunkSolve
 from anespec.manifests.schema import padded
 

@@ -4,13 +4,12 @@ Each row's latent gives a key and a value for every head, and these are kept. Th
 multiplies queries by the heads' matrices instead; nothing of that is here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from anespec.convert.families.family import RopeStyle
-from anespec.convert.source.latent import (
+from anespec.convert.mixers.latent.facts import (
     HEAD_KEY,
     HEAD_VALUE,
     LATENT,
@@ -20,14 +19,13 @@ from anespec.convert.source.latent import (
     QUERY_LATENT,
     QUERY_NORM,
     QUERY_OUTPUT,
+    LatentFacts,
 )
 from anespec.convert.source.matrix import numbered_role
-from anespec.convert.source.mixer_facts import LatentFacts
+from anespec.validate.golden.reference_layers import Layer
 from anespec.validate.golden.reference_parts import (
     QUERIES_AT_ONCE,
     HeadsCache,
-    Norm,
-    Projection,
     Stretch,
     cache_key,
     rotated,
@@ -37,22 +35,15 @@ from anespec.validate.golden.reference_parts import (
 from anespec.validate.golden.rounding import Floats
 
 
-def latent_rows(
-    facts: LatentFacts,
-    projections: Mapping[str, Projection],
-    norms: Mapping[str, Norm],
-    frequencies: NDArray[np.float64],
-    magnitude: float,
-    taken: Floats,
-    stretches: Sequence[Stretch],
-) -> Floats:
+def latent_attention(layer: Layer, facts: LatentFacts, taken: Floats, stretches: Sequence[Stretch]) -> Floats:
     """Return the latent attention of the rows [rows, d] of several sequences, each within its own."""
+    projections, norms = layer.projections, layer.norms
     counts = [len(stretch.positions) for stretch in stretches]
     positions = np.concatenate([stretch.positions for stretch in stretches]).astype(np.float64)
 
     def turned(x: Floats) -> Floats:
         """Rotate [rows, heads, rotary_dim], whose pairs are side by side."""
-        return rotated(x, positions[:, None, None], frequencies, magnitude, RopeStyle.GPTJ)
+        return rotated(x, positions[:, None, None], layer.frequencies, layer.magnitude, RopeStyle.GPTJ)
 
     if facts.query_latent is None:
         queries = projections[QUERY](taken)

@@ -1,14 +1,18 @@
 """What all mixers have in common: a mixer is the part of a layer that combines the rows of a sequence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from anespec.convert.graph import kv
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.kv import Cell, Cells, Homes, KeptRows
+from anespec.convert.graph.projection import Projection
 from anespec.manifests.channel_layout import ChannelLayout
 from anespec.manifests.schema import Fold, KVCacheGroup, KVForm, RopeTable
+
+ProjectionOf = Callable[[str], Projection]
+"""Returns a layer's projection by its role."""
 
 
 class MixerPlan(Protocol):

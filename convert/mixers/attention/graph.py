@@ -8,19 +8,13 @@ from numpy.typing import NDArray
 
 from anespec.convert.families.family import HeadNorm
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.heads import logit_softcap, merge_heads, split_heads
 from anespec.convert.graph.kv import KeptRows
-from anespec.convert.graph.mixer import ShardVars
 from anespec.convert.graph.norm import HEAD, centred, rms_norm
 from anespec.convert.graph.projection import Projection, project
+from anespec.convert.mixers.mixer import ShardVars
 from anespec.manifests.channel_layout import ChannelLayout, channel_shape
 from anespec.manifests.schema import AttentionShape, Fold, KVCacheGroup, RopeTable
-
-
-def logit_softcap(x: Var, cap: float) -> Var:
-    """Return cap * tanh(x / cap), elementwise."""
-    bounded = mb.tanh(x=mb.mul(x=x, y=np.float16(1 / cap)))
-    return mb.mul(x=bounded, y=np.float16(cap))
-
 
 # Rotary position embedding in neox style: the pairs of a head are (i, i + rotary_dim / 2).
 
@@ -233,20 +227,6 @@ def _heads(
     if norm is not None and sizes.head_norm is HeadNorm.AFTER_ROPE:
         x = rms_norm(x, norm, sizes.epsilon, f"{name}_norm", HEAD)
     return x
-
-
-def split_heads(x: Var, heads: int, head_dim: int) -> Var:
-    """Split heads * head_dim channels into [1, heads, T, head_dim]."""
-    return mb.transpose(x=mb.reshape(x=x, shape=(1, heads, head_dim, -1)), perm=[0, 1, 3, 2])
-
-
-def merge_heads(x: Var, layout: ChannelLayout) -> Var:
-    """Merge [1, heads, T, head_dim] into a channel tensor of heads * head_dim channels.
-
-    For T > 1 this needs a transpose to [heads, head_dim, T] first; for T = 1 a reshape alone would do.
-    """
-    channels = mb.transpose(x=x, perm=[0, 1, 3, 2])
-    return mb.reshape(x=channels, shape=channel_shape(x.shape[1] * x.shape[3], -1, layout))
 
 
 def _masked(scores: Var, mask: Var, sizes: AttentionSizes) -> Var:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from anespec.convert.graph.builder import Var, mb
 from anespec.convert.graph.kv import KeptRows
-from anespec.convert.graph.mixer import ShardVars
-from anespec.convert.source.mixer_facts import DeltaFacts, SSDFacts
+from anespec.convert.mixers.delta_net.facts import DeltaFacts
+from anespec.convert.mixers.mamba2.facts import SSDFacts
+from anespec.convert.mixers.mixer import ShardVars
 from anespec.manifests.schema import Fold, KVCacheGroup, RopeTable, padded
 
 NEVER = -1e4

@@ -1,4 +1,4 @@
-"""Read the sizes of multi-head latent attention from a GGUF, and list its tensors.
+"""The sizes of multi-head latent attention, and its tensors.
 
 A head's key is made of a row's latent by a matrix of its own. The graph multiplies the head's query by that
 matrix instead, so that a row keeps only its latent and the one key that rotates. Files have the matrices
@@ -6,9 +6,12 @@ apart for this: `attn_k_b` as (heads, latent, plain), `attn_v_b` as (heads, valu
 """
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from anespec.convert.mixers.kept import PoolKind, Store
+from anespec.convert.mixers.tensors import Expected, ModelTensors, tensor_name
 from anespec.convert.source.matrix import numbered_role
-from anespec.convert.source.mixer_facts import AttendingFacts, LatentFacts
 from anespec.convert.source.rope_scaling import LOG_MULTIPLIER, read_scaling, yarn_mscale
 from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import LARGEST_FACTOR, WIDEST, RopeRows
@@ -23,6 +26,105 @@ JOINED_HEADS = "attn_kv_b"
 
 CONVERTER_FACTOR = 0.1
 """The converter multiplies YaRN's log multiplier by this, and llama.cpp divides it for this architecture."""
+
+
+@dataclass(frozen=True)
+class LatentFacts:
+    """The sizes of the multi-head latent attention of layer `index` (MLA, https://arxiv.org/abs/2405.04434).
+
+    A row keeps one latent of `latent` channels and one key of `rotary_dim` channels, which rotates, for all
+    `heads`. A head's key is `plain` channels made of the latent and the key that rotates; its value is
+    `value_dim` channels made of the latent. Queries are made of a latent of `query_latent` channels, or of
+    the hidden state if that is None. `scale` multiplies the scores.
+    """
+
+    index: int
+    heads: int
+    latent: int
+    plain: int
+    rotary_dim: int
+    value_dim: int
+    query_latent: int | None
+    scale: float
+
+    @property
+    def kv_heads(self) -> int:
+        """The heads of what a row keeps: one."""
+        return 1
+
+    @property
+    def head_dim(self) -> int:
+        """The channels of what a row keeps."""
+        return self.latent + self.rotary_dim
+
+    @property
+    def key_dim(self) -> int:
+        """The channels of a head's key."""
+        return self.plain + self.rotary_dim
+
+    @property
+    def window(self) -> int | None:
+        """The positions that a row sees: every earlier one."""
+        return None
+
+    @property
+    def slides(self) -> bool:
+        """Whether the layer has a window."""
+        return False
+
+    @property
+    def kind(self) -> str:
+        """A label for mixers whose graphs are the same apart from sizes."""
+        return "latent"
+
+    @property
+    def kv_layer(self) -> int:
+        """The layer whose kept rows it reads: its own."""
+        return self.index
+
+    @property
+    def stores(self) -> Sequence[Store]:
+        """What it has in slots; scores read all of it, and so do the sums of values."""
+        return (Store(PoolKind("mask", None), 2 * self.head_dim, self.head_dim),)
+
+    @property
+    def carried(self) -> int:
+        """The numbers that it carries from chunk to chunk."""
+        return 0
+
+    def matrices(self, model: ModelTensors) -> dict[str, tuple[int, int]]:
+        """Return the shapes (out, in) of the projections by role; a head's role has its number."""
+        queries, hidden_size = self.heads * self.key_dim, model.hidden_size
+        if self.query_latent is None:
+            found = {QUERY: (queries, hidden_size)}
+        else:
+            rank = self.query_latent
+            found = {QUERY_LATENT: (rank, hidden_size), QUERY_OUTPUT: (queries, rank)}
+        found[LATENT] = (self.head_dim, hidden_size)
+        for head in range(self.heads):
+            found[numbered_role(HEAD_KEY, head)] = (self.latent, self.plain)
+            found[numbered_role(HEAD_VALUE, head)] = (self.value_dim, self.latent)
+        found[OUTPUT] = (hidden_size, self.heads * self.value_dim)
+        return found
+
+    def tensors(self, model: ModelTensors) -> Iterator[Expected]:
+        """Yield the tensors that are no projections."""
+        yield from ((tensor_name(self, role), ((channels,), False)) for role, channels in self.norms.items())
+
+    @property
+    def norms(self) -> dict[str, int]:
+        """The channels of the norms by role."""
+        queries = {} if self.query_latent is None else {QUERY_NORM: self.query_latent}
+        return {**queries, LATENT_NORM: self.latent}
+
+    def rope_rows(self, role: str) -> RopeRows | None:
+        """Return which rows of a projection rotate; None if none do.
+
+        Pairs of rows are side by side, as in every file of this form.
+        """
+        if role in (QUERY, QUERY_OUTPUT):
+            return RopeRows(head=self.key_dim, first=self.plain)
+        return RopeRows(head=self.head_dim, first=self.latent) if role == LATENT else None
 
 
 def read_latent(file: GGUFFile, architecture: str, index: int, heads: int, kv_heads: int) -> LatentFacts:
@@ -107,37 +209,3 @@ def _growth(file: GGUFFile, architecture: str) -> float:
 
 def _impossible(file: GGUFFile, what: str) -> GGUFError:
     return GGUFError(f"{file.path}: {what} are impossible for latent attention; the metadata is corrupt")
-
-
-def latent_matrices(mixer: LatentFacts, hidden_size: int) -> dict[str, tuple[int, int]]:
-    """Return the shapes (out, in) of the projections by role; a head's role has its number."""
-    queries = mixer.heads * mixer.key_dim
-    if mixer.query_latent is None:
-        found = {QUERY: (queries, hidden_size)}
-    else:
-        rank = mixer.query_latent
-        found = {QUERY_LATENT: (rank, hidden_size), QUERY_OUTPUT: (queries, rank)}
-    found[LATENT] = (mixer.head_dim, hidden_size)
-    for head in range(mixer.heads):
-        found[numbered_role(HEAD_KEY, head)] = (mixer.latent, mixer.plain)
-        found[numbered_role(HEAD_VALUE, head)] = (mixer.value_dim, mixer.latent)
-    found[OUTPUT] = (hidden_size, mixer.heads * mixer.value_dim)
-    return found
-
-
-def latent_norms(mixer: LatentFacts) -> dict[str, int]:
-    """Return the channels of the norms by role."""
-    queries = {} if mixer.query_latent is None else {QUERY_NORM: mixer.query_latent}
-    return {**queries, LATENT_NORM: mixer.latent}
-
-
-def latent_rope_rows(mixer: AttendingFacts | None, role: str) -> RopeRows | None:
-    """Return which rows of a projection of latent attention rotate; None for any other projection.
-
-    Pairs of rows are side by side, as in every file of this form.
-    """
-    if not isinstance(mixer, LatentFacts):
-        return None
-    if role in (QUERY, QUERY_OUTPUT):
-        return RopeRows(head=mixer.key_dim, first=mixer.plain)
-    return RopeRows(head=mixer.head_dim, first=mixer.latent) if role == LATENT else None

@@ -15,19 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anespec.convert.graph.attention import (
-    AttentionSizes,
-    attend,
-    merge_heads,
-    rotate,
-    rotation_of,
-    split_heads,
-)
 from anespec.convert.graph.builder import Var, mb
+from anespec.convert.graph.heads import merge_heads, split_heads
 from anespec.convert.graph.kv import KeptRows
-from anespec.convert.graph.mixer import ShardVars
 from anespec.convert.graph.norm import rms_norm
 from anespec.convert.graph.projection import Projection, project
+from anespec.convert.mixers.attention.graph import AttentionSizes, attend, rotate, rotation_of
+from anespec.convert.mixers.mixer import ShardVars
 from anespec.manifests.channel_layout import CHANNELS_AXIS, channel_shape
 from anespec.manifests.schema import Fold, KVCacheGroup, RopeTable
 

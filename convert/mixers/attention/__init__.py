@@ -1,0 +1,1 @@
+"""Attention over the keys and values of earlier rows."""

@@ -1,0 +1,1 @@
+"""What Mamba 2 and gated delta nets share."""
