@@ -33,10 +33,10 @@ CANCELLED_SHARE = 0.15
 ARRIVAL_CHANCE = 0.3
 """The probability that another request arrives before the next pass."""
 
-SAVED_SHARE = 0.5
+SAVED_SHARE = 0.75
 """The share of finished requests of which a beginning is saved."""
 
-RESTORE_CHANCE = 0.2
+RESTORE_CHANCE = 0.4
 """The probability that a saved beginning is restored before a request arrives."""
 
 
