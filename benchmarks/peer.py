@@ -41,8 +41,12 @@ class Peer:
         self._batch = llama_cpp.llama_batch_init(UBATCH, 0, 1)
 
     def forward(self, tokens: Sequence[int], position: int, *, all_logits: bool) -> NDArray[np.float32]:
-        """Run `tokens` from `position` on; return logits (rows, vocabulary) of all rows or of the last."""
-        self.forget(position)
+        """Run `tokens` from `position` on; return logits (rows, vocabulary) of all rows or of the last.
+
+        llama.cpp cannot take rows back out of a recurrent layer's state. There the tokens run behind all
+        that ran before, which takes the same time as long as attention is a small part of a pass.
+        """
+        position = self.forget(position)
         last = len(tokens) - 1
         for lane, token in enumerate(tokens):
             self._batch.token[lane] = token
@@ -63,9 +67,11 @@ class Peer:
         for start in range(0, len(tokens), UBATCH):
             self.forward(tokens[start : start + UBATCH], start, all_logits=False)
 
-    def forget(self, position: int) -> None:
-        """Drop the cache from `position` on."""
-        llama_cpp.llama_memory_seq_rm(self._memory, 0, position, -1)
+    def forget(self, position: int) -> int:
+        """Drop the cache from `position` on; return the position that follows what is kept."""
+        if llama_cpp.llama_memory_seq_rm(self._memory, 0, position, -1):
+            return position
+        return int(llama_cpp.llama_memory_seq_pos_max(self._memory, 0)) + 1
 
     def __enter__(self) -> Self:
         return self

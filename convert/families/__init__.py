@@ -7,7 +7,7 @@ from anespec.convert.families.family import Family
 from anespec.convert.families.gemma import GEMMA, GEMMA2, GEMMA3, GEMMA4
 from anespec.convert.families.glm import CHATGLM, GLM4
 from anespec.convert.families.gpt_oss import GPT_OSS
-from anespec.convert.families.granite import GRANITE, GRANITEMOE, MINICPM
+from anespec.convert.families.granite import GRANITE, GRANITE_SWA, GRANITEMOE, MINICPM
 from anespec.convert.families.layer_norm import FALCON, GPT2, NEMOTRON, OLMO, PHI2, STABLELM, STARCODER2
 from anespec.convert.families.llama import (
     APERTUS,
@@ -24,6 +24,7 @@ from anespec.convert.families.llama import (
     PHI3,
     SEED_OSS,
     SMOLLM3,
+    SPARK,
     XVERSE,
 )
 from anespec.convert.families.mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H, NEMOTRON_H_MOE
@@ -67,6 +68,7 @@ FAMILIES = {
         GPT_OSS,
         GRANITE,
         GRANITE_HYBRID,
+        GRANITE_SWA,
         GRANITEMOE,
         HUNYUAN_DENSE,
         INTERNLM2,
@@ -96,6 +98,7 @@ FAMILIES = {
         QWEN35MOE,
         SEED_OSS,
         SMOLLM3,
+        SPARK,
         STABLELM,
         STARCODER2,
         XVERSE,

@@ -126,6 +126,8 @@ class SlidingRope(StrEnum):
     """The same as in the other layers."""
     OWN = "own"
     """A base of its own without scaling, and the other layers' factor on cos and sin."""
+    OWN_BASE = "own base"
+    """A base of its own, all else as in the other layers."""
     PLAIN = "plain"
     """The other layers' base, without scaling and factor."""
 
@@ -136,10 +138,10 @@ class SlidingPattern:
 
     Of every `period` layers all but the last slide. The key `attention.sliding_window_pattern` may give
     another period, or a flag for each layer; if `period` is None, the file must have that key. `window` is
-    the default for a missing key `attention.sliding_window`; without both, no layer slides. With `of_layers`
-    only models of this number of layers slide. The rope base of sliding layers (`SlidingRope.OWN`) is the key
-    `rope.freq_base_swa`, else `rope_base`, else the model's base. With `only_sliding_rotate` the other layers
-    of a sliding model have no rope.
+    the default for a missing key `attention.sliding_window`; without both, no layer slides. With
+    `of_layers` only models of this number of layers slide. A rope base of their own is the key
+    `rope.freq_base_swa`, else `rope_base`, else the model's base. With `only_sliding_rotate` the other
+    layers of a sliding model have no rope.
     """
 
     period: int | None
@@ -183,16 +185,18 @@ class Family:
     clamped to the key `attention.clamp_kqv`.
 
     Rope: every `rope_free_step`-th layer has none. `rope_switch`: the key `rope.scaling.finetuned` may turn
-    rope off. With `sections_mean_neox` files with `rope.dimension_sections` have the style neox. With
-    `tunes_yarn` the keys for YaRN's betas and its `yarn_log_multiplier` are read.
+    rope off. `rope_pattern`: the key `attention.rope_pattern` may say which layers have it. With
+    `sections_mean_neox` files with `rope.dimension_sections` have the style neox. With `tunes_yarn` the
+    keys for YaRN's betas and its `yarn_log_multiplier` are read.
 
-    Layers: with `parallel` attention and MLP read the same hidden state through one norm, and both are added
-    to it. If the family has a norm before the MLP, only models without that tensor are parallel. An MLP that
-    is not `gated` is down(activation(up(x))). With `output_gate` the heads' outputs are multiplied by the
-    sigmoid of a projection of attention's input; with `gate_beside_query` the rows of that projection are in
-    q's, behind each head's own. With `sinks` each head has one more score, of a key without a value. With
-    `latent_attention` the keys and values of all heads are made of one latent of each row.
-    `branch_epsilon` is the epsilon of the norms after attention and MLP, None means the file's.
+    Layers: with `parallel` attention and MLP read the same hidden state through one norm, and both are
+    added to it. If the family has a norm before the MLP, only models without that tensor are parallel. An
+    MLP that is not `gated` is down(activation(up(x))). With `output_gate` the heads' outputs are multiplied
+    by the sigmoid of a projection of attention's input, which with `gates_heads` has one row for each head;
+    with `gate_beside_query` the rows of that projection are in q's, behind each head's own. With `sinks`
+    each head has one more score, of a key without a value. With `latent_attention` the keys and values of
+    all heads are made of one latent of each row. `branch_epsilon` is the epsilon of the norms after
+    attention and MLP, None means the file's.
 
     With `short_convolution` layers without KV heads have a gated short convolution in place of attention.
     `recurrent` says which layers are recurrent, None that no layer is. Blocks of such a model that only
@@ -221,6 +225,7 @@ class Family:
     parallel: bool = False
     gated: bool = True
     output_gate: bool = False
+    gates_heads: bool = added_field(False)
     gate_beside_query: bool = False
     sinks: bool = False
     latent_attention: bool = added_field(False)
@@ -244,6 +249,7 @@ class Family:
     sliding: SlidingPattern | None = None
     rope_free_step: int | None = None
     rope_switch: bool = False
+    rope_pattern: bool = added_field(False)
     sections_mean_neox: bool = False
     tunes_yarn: bool = False
     score_temperature: bool = False

@@ -1,8 +1,15 @@
-"""`granite`, `minicpm`: a Llama with scales on embeddings, residual additions and logits."""
+"""`granite` and its kin, `minicpm`: a Llama with scales on embeddings, residual additions and logits."""
 
 from dataclasses import replace
 
-from anespec.convert.families.family import EmbeddingScale, Family, LogitScale, RopeStyle
+from anespec.convert.families.family import (
+    EmbeddingScale,
+    Family,
+    LogitScale,
+    RopeStyle,
+    SlidingPattern,
+    SlidingRope,
+)
 from anespec.convert.families.mixture import Mixture
 
 GRANITE = Family(
@@ -20,6 +27,16 @@ GRANITEMOE = replace(
     architecture="granitemoe",
     title="Granite 3 with experts",
     mixture=Mixture(width_key="feed_forward_length", shared=True),
+)
+
+GRANITE_SWA = replace(
+    GRANITEMOE,
+    architecture="granite_swa",
+    title="Granite with sliding windows",
+    rope_switch=False,
+    rope_pattern=True,
+    sinks=True,
+    sliding=SlidingPattern(period=None, rope=SlidingRope.SAME),
 )
 
 MINICPM = Family(

@@ -10,6 +10,7 @@ from anespec.convert.families.family import (
     Norms,
     RopeStyle,
     SlidingPattern,
+    SlidingRope,
 )
 from anespec.convert.families.mixture import Gating, Mixture
 
@@ -151,4 +152,17 @@ MUSE_GLIMMER = Family(
     logit_scale=LogitScale.FACTOR,
     logit_softcap=0.0,
     sliding=SlidingPattern(period=4, only_sliding_rotate=True),
+)
+
+
+# `spark2_5`: an output gate with a number for each head, and sliding windows.
+
+SPARK = Family(
+    architecture="spark2_5",
+    title="Spark 2.5",
+    rope_style=RopeStyle.NEOX,
+    output_gate=True,
+    gates_heads=True,
+    activation=Activation.GELU,
+    sliding=SlidingPattern(period=None, rope=SlidingRope.OWN_BASE),
 )

@@ -37,8 +37,8 @@ _GROUPS = {
     "has a linear map or nothing in place of some layers' attention or MLP, which is not supported": "deci",
     "runs its layers twice, which the graph does not do": "nanbeige",
     UNTRIED: (
-        "codeshell gptj gptneox granite_swa hunyuan_vl jais2 maincoder openelm orion paddleocr "
-        "pangu-embedded plamo plamo3 qwen spark2_5 starcoder"
+        "codeshell gptj gptneox hunyuan_vl jais2 maincoder openelm orion paddleocr "
+        "pangu-embedded plamo plamo3 qwen starcoder"
     ),
 }
 

@@ -84,7 +84,7 @@ class _Ropes:
         kind = self.kind(attention)
         if kind is SlidingRope.PLAIN:
             magnitude = 1.0
-        if kind is SlidingRope.SAME:
+        if kind in (SlidingRope.SAME, SlidingRope.OWN_BASE):
             factors = self.factors(context)
             if factors is not None:
                 if len(factors) != pairs:
@@ -127,7 +127,7 @@ class _Ropes:
 
     def base(self, attention: AttendingFacts) -> float:
         base, sliding = self.file.number(self.key("rope.freq_base"), 10000.0), self.facts.family.sliding
-        if sliding is not None and self.kind(attention) is SlidingRope.OWN:
+        if sliding is not None and self.kind(attention) in (SlidingRope.OWN, SlidingRope.OWN_BASE):
             base = self.file.number(self.key("rope.freq_base_swa"), sliding.rope_base or base)
         if base <= 0:
             raise GGUFError(f"{self.file.path}: the rope base {base:g} must be positive")

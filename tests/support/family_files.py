@@ -40,6 +40,9 @@ RECURRENT = {"falcon-h1", "granitehybrid", "mamba2", "qwen35", "qwen35moe", "qwe
 NORMS_EACH_HEAD = {"command-r", "stablelm"}
 """Architectures whose norms on q and k have weights for each head."""
 
+GATES_HEADS = {"spark2_5"}
+"""Architectures whose output gate has a number for each head."""
+
 HEAD_SPREAD = 1.3
 """Logits of about this spread leave margins between the best tokens that fp16 does not blur."""
 
@@ -302,7 +305,7 @@ class _Sizes:
             "attn_v": (kv, d),
             "attn_qkv": (q + 2 * kv, d),
             "attn_output": (d, q),
-            "attn_gate": (q, d),
+            "attn_gate": (q // head_dim if self.architecture in GATES_HEADS else q, d),
             "shortconv.in_proj": (3 * d, d),
             "shortconv.out_proj": (d, d),
             "shortconv.conv": (d, self.of("shortconv.l_cache", layer)),

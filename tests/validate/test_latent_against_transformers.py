@@ -12,7 +12,7 @@ import pytest
 from by_hand import run_tokens
 from converting import build
 from family_files import Values, Variant
-from family_variants import experts, latent, plain_queries, yarn
+from family_keys import experts, latent, plain_queries, yarn
 from gguf import GGUFReader
 from slow import slow_but
 

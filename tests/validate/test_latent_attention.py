@@ -11,7 +11,7 @@ import pytest
 from both_gates import require_gates
 from converting import build
 from family_files import FAMILIES, Variant
-from family_variants import latent, plain_queries, yarn
+from family_keys import latent, plain_queries, yarn
 from gguf import GGUFReader, GGUFWriter
 from planted import golden_of, is_red
 from slow import slow_but

@@ -71,7 +71,11 @@ class AttentionFacts:
             Q: (family.query_parts * q, hidden_size),
             **own,
             ATTENTION_OUTPUT: (hidden_size, q),
-            **({OUTPUT_GATE: (q, hidden_size)} if family.output_gate else {}),
+            **(
+                {OUTPUT_GATE: (self.heads if family.gates_heads else q, hidden_size)}
+                if family.output_gate
+                else {}
+            ),
         }
 
     def tensors(self, model: ModelTensors) -> Iterator[Expected]:

@@ -37,7 +37,7 @@ class AttentionSizes:
 
     `scale` multiplies the scores; `rotary_dim` is 0 without rope. `clamp` is the largest magnitude of q, k,
     and v, None if they are not clamped. With `gate_beside_query` the projection of queries has a gate for
-    each head behind the head's query.
+    each head behind the head's query. With `gates_heads` a gate has one number for each head.
     """
 
     heads: int
@@ -52,6 +52,7 @@ class AttentionSizes:
     attention_softcap: float | None = None
     clamp: float | None = None
     gate_beside_query: bool = False
+    gates_heads: bool = False
 
     @property
     def group(self) -> int:
@@ -180,9 +181,12 @@ def _attention(x: Var, whole: Attention, keys: Var, values: Var, shard: ShardVar
     if sizes.scale != 1:
         q = mb.mul(x=q, y=np.float16(sizes.scale))
     mixed = attend(q, keys, values, shard.by_name[plan.pool.mask_input], sizes, weights.sinks)
-    mixed = merge_heads(mixed, shard.layout)
     if weights.gate is not None:
         gate = project(x, weights.gate, f"{name}_output_gate")
+    if gate is not None and sizes.gates_heads:
+        gate = split_heads(mb.sigmoid(x=gate), sizes.heads, 1)
+        return project(merge_heads(mb.mul(x=mixed, y=gate), shard.layout), weights.output, f"{name}_output")
+    mixed = merge_heads(mixed, shard.layout)
     if gate is not None:
         mixed = mb.mul(x=mixed, y=mb.sigmoid(x=gate))
     return project(mixed, weights.output, f"{name}_output")

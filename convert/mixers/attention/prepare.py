@@ -48,6 +48,7 @@ def attention_plan(plan: ConversionPlan, attention: AttentionFacts) -> Attention
             attention_softcap=facts.attention_softcap,
             clamp=facts.attention_clamp,
             gate_beside_query=facts.family.gate_beside_query,
+            gates_heads=facts.family.gates_heads,
         ),
         pool=pool,
         query_rope=query_rope,

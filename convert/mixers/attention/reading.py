@@ -18,6 +18,10 @@ class AttentionReader(MetadataReader):
         super().__init__(file, family)
         self.hidden_size = hidden_size
         self.windows = self._windows(count)
+        ones = [1] * count
+        self.rope_flags = (
+            self.per_layer("attention.rope_pattern", count, ones) if family.rope_pattern else ones
+        )
         self.own = count - self._shared_layers(count)
 
     def attention(self, index: int, heads: int, kv_heads: int) -> AttentionFacts:
@@ -63,6 +67,8 @@ class AttentionReader(MetadataReader):
     def _rotates(self, index: int) -> bool:
         family = self.family
         if family.rope_switch and not self.file.flag(self.key("rope.scaling.finetuned"), True):
+            return False
+        if not self.rope_flags[index]:
             return False
         if family.sliding is not None and family.sliding.only_sliding_rotate and any(self.windows):
             return self.windows[index] is not None

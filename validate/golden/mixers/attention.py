@@ -94,7 +94,10 @@ class AttentionRows:
         They are multiplied by the sigmoid of a projection of `taken` if there is one.
         """
         if OUTPUT_GATE in layer.projections:
-            mixed = np.asanyarray(mixed / (1 + np.exp(-layer.projections[OUTPUT_GATE](taken))), np.float32)
+            gate = layer.projections[OUTPUT_GATE](taken)
+            if self.facts.family.gates_heads:
+                gate = np.repeat(gate, mixed.shape[-1] // gate.shape[-1], axis=-1)
+            mixed = np.asanyarray(mixed / (1 + np.exp(-gate)), np.float32)
         return layer.projections[ATTENTION_OUTPUT](mixed)
 
     def _heads(
