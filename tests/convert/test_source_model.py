@@ -111,7 +111,7 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
         ("bert", "is not a text decoder"),
         ("bloom", "adds a bias to its scores"),
         ("kimi-k3", "has layers that the graph does not compute: a decay for each key channel"),
-        ("spark2_5", "is not supported yet: nobody has compared it"),
+        ("orion", "is not supported yet: nobody has compared it"),
     ],
 )
 def test_what_does_not_convert_is_refused_with_the_reason(
