@@ -25,8 +25,13 @@ from anespec.system.progress import SILENT
 
 pytestmark = pytest.mark.usefixtures("new_processes_are_this_one")
 
-# How many drafts run depends on what passes cost, here and beside other work. The first ones always run.
 PROMPT = ("-p", "def read(path):\n", "-n", 60)
+
+
+@pytest.fixture(autouse=True)
+def costs_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So drafts run whatever a pass takes here, and beside other work."""
+    monkeypatch.setattr("anespec.validate.costs.kept_costs", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +60,8 @@ def test_a_model_of_the_same_vocabulary_drafts(trained: Path, plain: list[int]) 
     drafted = generated(trained, "--drafter", "model", "--draft", trained, "--draft-max", 2)
     found = drafted.json
     assert found["output_ids"] == plain
-    assert found["drafts"]["model"]["accepted"] > 0
-    assert found["passes"] <= len(plain)
+    assert found["drafts"]["model"]["accepted"] >= 5
+    assert found["passes"] < 58
     assert "is the model itself, so its guess takes as long as the token that it saves" in drafted.err
 
 
@@ -67,7 +72,7 @@ def test_a_model_of_another_vocabulary_drafts(
 ) -> None:
     found = generated(trained, "--drafter", "model", "--draft", other, "--translate", translate).json
     assert found["output_ids"] == plain
-    assert found["drafts"]["model"]["accepted"] > 0
+    assert found["drafts"]["model"]["accepted"] >= 5
 
 
 @pytest.mark.slow
@@ -114,7 +119,7 @@ def test_a_gguf_is_converted_to_draft(trained: Path, plain: list[int], tmp_path:
     gguf.write_bytes(model_path().read_bytes())
     found = generated(trained, "--drafter", "model", "--draft", gguf).json
     assert found["output_ids"] == plain
-    assert found["drafts"]["model"]["accepted"] > 0
+    assert found["drafts"]["model"]["accepted"] >= 5
 
 
 @pytest.mark.slow
@@ -123,7 +128,7 @@ def test_sampled_text_is_the_same_with_a_model(trained: Path, other: Path) -> No
     plain = generated(trained, "--drafter", "none", *sampling).json["output_ids"]
     found = generated(trained, "--drafter", "model", "--draft", other, *sampling).json
     assert found["output_ids"] == plain
-    assert found["drafts"]["model"]["accepted"] > 0
+    assert found["drafts"]["model"]["accepted"] >= 3
 
 
 @pytest.mark.fast_only(
@@ -180,10 +185,8 @@ def test_a_daemon_counts_the_second_model_as_the_first_ones(trained: Path, other
     assert both.memory > 1.9 * alone.memory
     assert both.files == alone.files, "what is written into the second one's spoils no text"
     with loader.load(ModelSource(trained, LoadOptions(draft=other, drafter="model")), both) as model:
-        # A second model as large as the first pays nowhere by what passes cost here.
-        model._running.take_up(model._running.proven, None)
         result = model.generate("def read(path):\n", max_tokens=40)
-    assert result.choices[0].statistics.accepted > 0
+    assert result.choices[0].statistics.accepted >= 3
 
 
 def test_common_options_about_second_models_are_for_the_models_that_have_one(tmp_path: Path) -> None:
