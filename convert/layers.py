@@ -59,6 +59,7 @@ from anespec.convert.source.model import (
 )
 from anespec.convert.weights.encoding import to_fp16
 from anespec.convert.weights.stored import DeferredWeight
+from anespec.convert.weights.vectors import fp16_vector
 from anespec.manifests.schema import ExpertForm, StoredTensor, Target
 from anespec.manifests.weight_choice import HEAD, PER_LAYER
 
@@ -174,7 +175,7 @@ def layer_weights(
     # The output of a norm after attention, MLP or the layer's own input is added to the scaled hidden state.
     scale = plan.hidden_scale
     if model.facts.per_layer_width:
-        own_norm = norm(model, tensor_name(layer, INPUT_NORM), scale)
+        own_norm = fp16_vector(model, tensor_name(layer, INPUT_NORM), scale)
         per_layer = PerLayerWeights(of(INPUT_GATE), of(INPUT_PROJECTION), own_norm)
     return LayerWeights(
         attention_norm=norm_of(norms.attention),
@@ -198,7 +199,7 @@ def _norms_apart(model: SourceModel, layer: LayerFacts) -> NormsApart:
 
 def _output_scale(model: SourceModel, layer: LayerFacts) -> float | None:
     name = tensor_name(layer, LAYER_SCALE)
-    return float(norm(model, name)[0]) if name in model.file.tensors else None
+    return float(fp16_vector(model, name)[0]) if name in model.file.tensors else None
 
 
 def per_layer_mix(
@@ -213,7 +214,7 @@ def per_layer_mix(
     weight = _weight(plan, rows, PER_LAYER, on_stored)
     return PerLayerMix(
         Projection(weight),
-        norm(model, PER_LAYER_NORM),
+        fp16_vector(model, PER_LAYER_NORM),
         model.facts.hidden_size,
         plan.hidden_scale,
     )
@@ -240,11 +241,6 @@ def _bias(values: NDArray[np.float32] | None, weight: str) -> NDArray[np.float16
     return None if values is None else to_fp16(values, bias_name(weight))
 
 
-def norm(model: SourceModel, name: str, scale: float = 1.0) -> NDArray[np.float16]:
-    """Return a norm's weight times `scale`, fp16; raises like `layer_weights`."""
-    return to_fp16(model.vector(name) * np.float32(scale), name)
-
-
 def hidden_norm(model: SourceModel, name: str, scale: float = 1.0) -> Norm:
     """Return a norm over the hidden state, of the family's kind, its output times `scale`.
 
@@ -254,7 +250,7 @@ def hidden_norm(model: SourceModel, name: str, scale: float = 1.0) -> Norm:
     if kind is NormKind.LAYER_WEIGHTLESS:
         return Norm(None, centred=True)
     return Norm(
-        weight=norm(model, name, scale),
+        weight=fp16_vector(model, name, scale),
         bias=_bias(model.bias(name), name),
         centred=kind is NormKind.LAYER,
     )

@@ -48,6 +48,7 @@ from anespec.validate.golden.reference_parts import (
     Doubts,
     Stretch,
     activated,
+    by_sequence,
     cache_key,
     cache_of,
     gated,
@@ -168,8 +169,7 @@ class Reference:
             given = None if own is None else own[some]
             done.append(self._after_mixers(layer, hidden[some], before[some], given, changes[some]))
         if layer.mixture is not None:
-            counts = [len(stretch.positions) for stretch in stretches]
-            for stretch, its_changes in zip(stretches, split_rows(changes, counts), strict=True):
+            for stretch, its_changes in zip(stretches, by_sequence(changes, stretches), strict=True):
                 stretch.doubts.exchange(its_changes)
         return np.concatenate(done)
 

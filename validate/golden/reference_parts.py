@@ -305,22 +305,6 @@ def attended_values(
     return np.concatenate(mixed)
 
 
-def convolved(stretch: Stretch, facts: ShortConvFacts, inputs: Floats, kernel: Floats | None) -> Floats:
-    """Return the causal convolution of one sequence's inputs [rows, channels], each channel by itself.
-
-    The kernel is [channels, taps]; its last tap is the row's own. Positions without a row count as zeros.
-    """
-    cache = stretch.caches[cache_key(facts)]
-    assert isinstance(cache, ConvCache) and kernel is not None
-    mixed = np.zeros_like(inputs)
-    for row, position in enumerate(stretch.positions.tolist()):
-        cache.inputs[position] = inputs[row]
-        for back in range(facts.taps):
-            if (earlier := cache.inputs.get(position - back)) is not None:
-                mixed[row] += earlier * kernel[:, facts.taps - 1 - back]
-    return mixed
-
-
 def rotated(
     heads: Floats,
     position: NDArray[np.float64],
@@ -341,6 +325,11 @@ def rotated(
     turned[..., pairs[0]] = first * cos - second * sin
     turned[..., pairs[1]] = first * sin + second * cos
     return turned
+
+
+def by_sequence(rows: Floats, stretches: Sequence[Stretch]) -> list[Floats]:
+    """Split the rows of several sequences, which are concatenated."""
+    return split_rows(rows, [len(stretch.positions) for stretch in stretches])
 
 
 def split_rows(rows: Floats, counts: Sequence[int]) -> list[Floats]:

@@ -67,15 +67,12 @@ class AttentionFacts:
         own = {K: (kv, hidden_size), V: (kv, hidden_size)} if self.owns_kv else {}
         if self.value_is_key(model):
             del own[V]
+        gate_rows = self.heads if family.gates_heads else q
         return {
             Q: (family.query_parts * q, hidden_size),
             **own,
             ATTENTION_OUTPUT: (hidden_size, q),
-            **(
-                {OUTPUT_GATE: (self.heads if family.gates_heads else q, hidden_size)}
-                if family.output_gate
-                else {}
-            ),
+            **({OUTPUT_GATE: (gate_rows, hidden_size)} if family.output_gate else {}),
         }
 
     def tensors(self, model: ModelTensors) -> Iterator[Expected]:

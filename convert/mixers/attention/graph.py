@@ -181,12 +181,12 @@ def _attention(x: Var, whole: Attention, keys: Var, values: Var, shard: ShardVar
     if sizes.scale != 1:
         q = mb.mul(x=q, y=np.float16(sizes.scale))
     mixed = attend(q, keys, values, shard.by_name[plan.pool.mask_input], sizes, weights.sinks)
-    if weights.gate is not None:
-        gate = project(x, weights.gate, f"{name}_output_gate")
-    if gate is not None and sizes.gates_heads:
-        gate = split_heads(mb.sigmoid(x=gate), sizes.heads, 1)
-        return project(merge_heads(mb.mul(x=mixed, y=gate), shard.layout), weights.output, f"{name}_output")
+    if weights.gate is not None and sizes.gates_heads:
+        by_head = split_heads(project(x, weights.gate, f"{name}_output_gate"), sizes.heads, 1)
+        mixed = mb.mul(x=mixed, y=mb.sigmoid(x=by_head))
     mixed = merge_heads(mixed, shard.layout)
+    if weights.gate is not None and not sizes.gates_heads:
+        gate = project(x, weights.gate, f"{name}_output_gate")
     if gate is not None:
         mixed = mb.mul(x=mixed, y=mb.sigmoid(x=gate))
     return project(mixed, weights.output, f"{name}_output")

@@ -17,9 +17,10 @@ from anespec.convert.mixers.delta_net.graph import (
 )
 from anespec.convert.mixers.mixer import ProjectionOf
 from anespec.convert.mixers.recurrent.tensors import SSM_BIAS, SSM_DECAY, SSM_KERNEL, SSM_NORM, SSM_OUT
-from anespec.convert.mixers.recurrent.weights import decays, vector, with_bias
+from anespec.convert.mixers.recurrent.weights import decays, with_bias
 from anespec.convert.mixers.tensors import part_name, tensor_name
 from anespec.convert.planning.plan import ConversionPlan
+from anespec.convert.weights.vectors import fp16_vector
 
 
 def delta_plan(plan: ConversionPlan, mixer: DeltaFacts) -> DeltaPlan:
@@ -35,7 +36,7 @@ def delta_mixer(plan: ConversionPlan, mixer: DeltaFacts, of: ProjectionOf) -> De
     Raises like `layers.layer_weights`, and GGUFError for a decay that would let a state grow.
     """
     model = plan.model
-    bias, decay = vector(model, part_name(mixer, SSM_BIAS)), part_name(mixer, SSM_DECAY)
+    bias, decay = fp16_vector(model, part_name(mixer, SSM_BIAS)), part_name(mixer, SSM_DECAY)
     gates: SeparateGates | JoinedGates
     if mixer.joins_gates:
         gates = JoinedGates(of(JOINED_GATES), bias)
@@ -46,8 +47,8 @@ def delta_mixer(plan: ConversionPlan, mixer: DeltaFacts, of: ProjectionOf) -> De
         gate=of(DELTA_GATE),
         gates=gates,
         output=of(SSM_OUT),
-        kernel=vector(model, tensor_name(mixer, SSM_KERNEL)).reshape(-1, mixer.taps),
+        kernel=fp16_vector(model, tensor_name(mixer, SSM_KERNEL)).reshape(-1, mixer.taps),
         decay=decays(model, decay, model.vector(decay)),
-        norm=vector(model, tensor_name(mixer, SSM_NORM)),
+        norm=fp16_vector(model, tensor_name(mixer, SSM_NORM)),
     )
     return DeltaNet(delta_plan(plan, mixer), weights)

@@ -21,7 +21,7 @@ from anespec.convert.mixers.mixer import ProjectionOf
 from anespec.convert.mixers.tensors import tensor_name
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.matrix import numbered_role
-from anespec.convert.weights.encoding import to_fp16
+from anespec.convert.weights.vectors import fp16_vector
 
 
 def latent_plan(plan: ConversionPlan, mixer: LatentFacts) -> LatentPlan:
@@ -44,8 +44,7 @@ def latent_mixer(plan: ConversionPlan, mixer: LatentFacts, of: ProjectionOf) -> 
     """Return a layer's latent attention with its weights; raises like `layers.layer_weights`."""
 
     def norm(role: str) -> NDArray[np.float16]:
-        name = tensor_name(mixer, role)
-        return to_fp16(plan.model.vector(name), name)
+        return fp16_vector(plan.model, tensor_name(mixer, role))
 
     down = None
     if mixer.query_latent is not None:

@@ -6,10 +6,11 @@ from anespec.convert.mixers.mamba2.facts import SSM_DT, SSM_SKIP, SSM_XBC, SSM_Z
 from anespec.convert.mixers.mamba2.graph import SSD, SSDPlan, SSDWeights
 from anespec.convert.mixers.mixer import ProjectionOf
 from anespec.convert.mixers.recurrent.tensors import SSM_BIAS, SSM_DECAY, SSM_KERNEL, SSM_NORM, SSM_OUT
-from anespec.convert.mixers.recurrent.weights import decays, vector, with_bias
+from anespec.convert.mixers.recurrent.weights import decays, with_bias
 from anespec.convert.mixers.tensors import bias_name, part_name, tensor_name
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.weights.encoding import to_fp16
+from anespec.convert.weights.vectors import fp16_vector
 
 
 def ssd_plan(plan: ConversionPlan, mixer: SSDFacts) -> SSDPlan:
@@ -33,12 +34,12 @@ def ssd_mixer(plan: ConversionPlan, mixer: SSDFacts, of: ProjectionOf) -> SSD:
     weights = SSDWeights(
         gate=of(SSM_Z),
         inputs=of(SSM_XBC),
-        step=with_bias(step, vector(model, part_name(mixer, SSM_BIAS))),
+        step=with_bias(step, fp16_vector(model, part_name(mixer, SSM_BIAS))),
         output=of(SSM_OUT),
-        kernel=vector(model, kernel).reshape(-1, mixer.taps),
+        kernel=fp16_vector(model, kernel).reshape(-1, mixer.taps),
         kernel_bias=None if bias is None else to_fp16(bias, bias_name(kernel)),
         decay=decays(model, name, decay),
-        skip=vector(model, part_name(mixer, SSM_SKIP)),
-        norm=vector(model, norm).reshape(mixer.groups, -1) if mixer.normed else None,
+        skip=fp16_vector(model, part_name(mixer, SSM_SKIP)),
+        norm=fp16_vector(model, norm).reshape(mixer.groups, -1) if mixer.normed else None,
     )
     return SSD(ssd_plan(plan, mixer), weights)

@@ -1,4 +1,4 @@
-"""Read the tensors of recurrent mixers as weights to store."""
+"""Make weights that recurrent mixers store."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,11 +7,6 @@ from anespec.convert.graph.projection import Projection
 from anespec.convert.source.model import SourceModel
 from anespec.convert.weights.encoding import to_fp16
 from anespec.system.errors import GGUFError
-
-
-def vector(model: SourceModel, name: str) -> NDArray[np.float16]:
-    """Return a tensor as fp16 numbers of one axis; raises GGUFError and UnsupportedModelError."""
-    return to_fp16(model.vector(name), name)
 
 
 def decays(model: SourceModel, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -27,10 +27,10 @@ from anespec.validate.golden.reference_parts import (
     LayerCache,
     Stretch,
     attended_values,
+    by_sequence,
     cache_key,
     rms_norm,
     rotated,
-    split_rows,
 )
 from anespec.validate.golden.rounding import Floats
 
@@ -54,13 +54,12 @@ class AttentionRows:
         self, layer: Layer, facts: AttentionFacts, taken: Floats, stretches: Sequence[Stretch]
     ) -> Floats:
         """Return the attention of the rows [rows, d] of several sequences, each within its own sequence."""
-        counts = [len(stretch.positions) for stretch in stretches]
         positions = np.concatenate([stretch.positions for stretch in stretches]).astype(np.float64)
         positions = positions[:, None, None]
-        queries = split_rows(self.queries(layer, facts, taken, positions), counts)
+        queries = by_sequence(self.queries(layer, facts, taken, positions), stretches)
         if facts.owns_kv:
-            keys = split_rows(self.keys(layer, facts, taken, positions), counts)
-            values = split_rows(self.values(layer, facts, taken), counts)
+            keys = by_sequence(self.keys(layer, facts, taken, positions), stretches)
+            values = by_sequence(self.values(layer, facts, taken), stretches)
             for stretch, its_keys, its_values in zip(stretches, keys, values, strict=True):
                 cache = stretch.caches[cache_key(facts)]
                 assert isinstance(cache, LayerCache)

@@ -27,10 +27,10 @@ from anespec.validate.golden.reference_parts import (
     QUERIES_AT_ONCE,
     HeadsCache,
     Stretch,
+    by_sequence,
     cache_key,
     rotated,
     softmax,
-    split_rows,
 )
 from anespec.validate.golden.rounding import Floats
 
@@ -38,7 +38,6 @@ from anespec.validate.golden.rounding import Floats
 def latent_attention(layer: Layer, facts: LatentFacts, taken: Floats, stretches: Sequence[Stretch]) -> Floats:
     """Return the latent attention of the rows [rows, d] of several sequences, each within its own."""
     projections, norms = layer.projections, layer.norms
-    counts = [len(stretch.positions) for stretch in stretches]
     positions = np.concatenate([stretch.positions for stretch in stretches]).astype(np.float64)
 
     def turned(x: Floats) -> Floats:
@@ -58,7 +57,7 @@ def latent_attention(layer: Layer, facts: LatentFacts, taken: Floats, stretches:
     plain = np.stack([latents @ projections[numbered_role(HEAD_KEY, head)].weight for head in heads], axis=1)
     keys = np.concatenate((plain, np.repeat(common[:, None], facts.heads, axis=1)), axis=-1)
     values = np.stack([projections[numbered_role(HEAD_VALUE, head)](latents) for head in heads], axis=1)
-    parts = (split_rows(rows, counts) for rows in (queries, keys, values))
+    parts = (by_sequence(rows, stretches) for rows in (queries, keys, values))
     mixed = []
     for stretch, its_queries, its_keys, its_values in zip(stretches, *parts, strict=True):
         cache = stretch.caches[cache_key(facts)]

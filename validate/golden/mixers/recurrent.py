@@ -16,7 +16,7 @@ from anespec.convert.mixers.recurrent.tensors import SSM_BIAS, SSM_DECAY, SSM_KE
 from anespec.convert.mixers.tensors import part_name
 from anespec.convert.source.facts import LayerFacts
 from anespec.gguf.container import GGUFFile
-from anespec.validate.golden.reference_parts import RecurrentCache, Stretch, activated, cache_key, split_rows
+from anespec.validate.golden.reference_parts import RecurrentCache, Stretch, activated, by_sequence, cache_key
 from anespec.validate.golden.rounding import Floats, one_operation
 
 
@@ -70,8 +70,8 @@ def each_by_itself(
     mix: Callable[[Floats, Stretch], Floats], taken: Floats, stretches: Sequence[Stretch]
 ) -> Floats:
     """Return what `mix` makes of the rows [rows, d] of each of several sequences."""
-    counts = [len(stretch.positions) for stretch in stretches]
-    return np.concatenate([mix(*pair) for pair in zip(split_rows(taken, counts), stretches, strict=True)])
+    pairs = zip(by_sequence(taken, stretches), stretches, strict=True)
+    return np.concatenate([mix(*pair) for pair in pairs])
 
 
 def cache_in(facts: RecurrentFacts, stretch: Stretch) -> RecurrentCache:
