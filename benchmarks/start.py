@@ -6,7 +6,9 @@
 There are three starts: of a new GGUF, which is converted first; of a converted artifact without hashes and
 verdicts; and the second start after the gates have run, like any later one. No start waits for the gates.
 Files are always in the system's cache. Times are those of the run that was disturbed least; processor time is
-given too, since other programs disturb it less.
+given too, since other programs disturb it less. For a GGUF, llama-server (benchmarks/llama_server.py) takes
+part with the same context and as many sequences: from its start to its first text, and its memory after as
+many tokens.
 """
 
 import argparse
@@ -21,15 +23,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
+from http_server import await_ready, free_port
+from llama_server import BINARY
 from measure import Budget, emit, gigabytes, machine, show_budgets
 from smoke_options import MODEL, command_line
 from subjects import artifact_of
 
 from anespec.convert.planning.plan import ConvertOptions
 from anespec.manifests.schema import Target
+from anespec.manifests.store import Artifact
+from anespec.system.machine import processors
 
 TOKENS = 16
+PROMPT = "Once upon a time"
 POLL_SECONDS = 0.005
+
+SECONDS_TO_LOAD = 900.0
 
 MAX_SECONDS_PER_GB = 2.0
 MAX_SECONDS_PER_GB_CONVERTED = 4.0
@@ -53,7 +63,7 @@ class Start:
 
 def start(model: Path, cache: Path, threads: int | None, gates: str = "never") -> Start:
     """Run the command to its end; raises SystemExit if it fails."""
-    options = ["-p", "Once upon a time", "-n", str(TOKENS), "--ignore-eos"]
+    options = ["-p", PROMPT, "-n", str(TOKENS), "--ignore-eos"]
     options += ["--gates", gates]
     options += [] if threads is None else ["--threads", str(threads)]
     began = time.perf_counter()
@@ -79,6 +89,40 @@ def start(model: Path, cache: Path, threads: int | None, gates: str = "never") -
     return Start(first - began, usage.ru_utime + usage.ru_stime, peak, steady)
 
 
+def peer_start(gguf: Path, artifact: Path, threads: int | None) -> Start:
+    """Run llama-server with the artifact's context and sequences until it has generated as many tokens."""
+    port = free_port()
+    manifest = Artifact(artifact).manifest
+    command = [
+        str(BINARY),
+        "--model",
+        str(gguf),
+        "--port",
+        str(port),
+        "--threads",
+        str(threads or processors()),
+    ]
+    command += ["--ctx-size", str(manifest.context * manifest.sequences)]
+    command += ["--parallel", str(manifest.sequences), "--threads", str(threads or processors())]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        await_ready("llama-server", process, f"http://127.0.0.1:{port}/health", SECONDS_TO_LOAD)
+        body = {"prompt": PROMPT, "n_predict": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"http://127.0.0.1:{port}/completion", json=body, timeout=None) as answer:
+            lines = answer.raise_for_status().iter_lines()
+            next(lines)
+            seconds = time.perf_counter() - began
+            for _ in lines:
+                continue
+        found = resident(process.pid)
+    finally:
+        process.terminate()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return Start(seconds, usage.ru_utime + usage.ru_stime, found["VmHWM"], found["VmRSS"])
+
+
 @contextlib.contextmanager
 def cache_folder() -> Iterator[Path]:
     """Yield an empty cache folder. Background compilation of a start may still write there."""
@@ -101,6 +145,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="a GGUF, which is converted for this, or an artifact")
     parser.add_argument("--runs", type=int, default=3, help="second starts; the fastest counts")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--context", type=int, help="slots of a sequence, for a GGUF")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(command_line(parser, MODEL, "--runs", 1))
     if not Path("/proc").is_dir():
@@ -110,7 +155,7 @@ def main() -> None:
     if artifact.is_file():
         with cache_folder() as cache:
             starts["a GGUF never seen"] = start(artifact, cache, threads)
-        artifact = artifact_of(artifact, ConvertOptions(target=Target.CPU))
+        artifact = artifact_of(artifact, ConvertOptions(target=Target.CPU, context=options.context))
     shutil.rmtree(artifact / "gates", ignore_errors=True)
     size = sum(file.stat().st_size for file in artifact.rglob("*") if file.is_file())
     with cache_folder() as cache:
@@ -120,6 +165,10 @@ def main() -> None:
         later = [start(artifact, cache, threads) for _ in range(options.runs)]
     second = min(later, key=lambda run: run.seconds)
     starts["the second start"] = second
+    peers = {}
+    if options.model.is_file() and BINARY.exists():
+        runs = [peer_start(options.model, artifact, threads) for _ in range(options.runs)]
+        peers["llama-server"] = min(runs, key=lambda run: run.seconds)
     limits = (MAX_SECONDS_PER_GB_NEW, MAX_SECONDS_PER_GB_CONVERTED)[-len(starts) + 1 :]
     budgets = [
         *(
@@ -131,11 +180,11 @@ def main() -> None:
         Budget("steady memory / artifact", max(run.steady for run in later) / size, MAX_STEADY_RATIO),
     ]
     if options.json:
-        runs = {name: vars(run) for name, run in starts.items()}
-        emit({**machine(), "artifact_bytes": size, "starts": runs, "budgets": [b.as_json() for b in budgets]})
+        rows = {name: vars(run) for name, run in {**starts, **peers}.items()}
+        emit({**machine(), "artifact_bytes": size, "starts": rows, "budgets": [b.as_json() for b in budgets]})
         return
     print(f"{artifact.name}: {gigabytes(size)}")
-    for name, run in starts.items():
+    for name, run in {**starts, **peers}.items():
         print(
             f"{name}: {run.seconds:.2f} s to the first token, {run.cpu_seconds:.2f} s of processor time, "
             f"{gigabytes(run.peak)} peak, {gigabytes(run.steady)} steady"
