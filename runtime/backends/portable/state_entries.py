@@ -5,7 +5,7 @@ program copies one entry instead of all. The numbers are the same. A slice_updat
 becomes a plain write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anespec.runtime.backends.portable.arguments import Arguments, slices_of
@@ -40,7 +40,8 @@ def split_states(program: Program) -> StateEntries:
     Raises:
         ArtifactError: the bounds of a slice of a state are unsound.
     """
-    uses = {name: _uses(program, name) for name in program.states}
+    touching = _touching(program)
+    uses = {name: _uses(program, name, touching[name]) for name in program.states}
     states: dict[str, tuple[int, ...]] = {}
     entries: dict[str, tuple[str, ...]] = {}
     for name, shape in program.states.items():
@@ -76,15 +77,31 @@ class _Update:
     value: str
 
 
-def _uses(program: Program, state: str) -> Mapping[int, tuple[Operation, ...]] | None:
+def _touching(program: Program) -> Mapping[str, Sequence[tuple[int, Operation]]]:
+    """Return, for each state, the operations that take its value, before or after an update, by index."""
+    touching: dict[str, list[tuple[int, Operation]]] = {name: [] for name in program.states}
+    origin: dict[str, str] = {}
+    for at, op in enumerate(program.operations):
+        taken = [name for names in op.inputs.values() for name in names]
+        states = {origin[name] for name in taken if name in origin} | (touching.keys() & set(taken))
+        for state in states:
+            touching[state].append((at, op))
+        if op.kind in ("read_state", "slice_update") and len(states) == 1:
+            origin |= dict.fromkeys(op.outputs, *states)
+    return touching
+
+
+def _uses(
+    program: Program, state: str, touching: Sequence[tuple[int, Operation]]
+) -> Mapping[int, tuple[Operation, ...]] | None:
     """Return the operations that replace others when `state` is split, by index; None if it cannot be."""
     shape, alone = program.states[state], program.states[state][0] == 1
     reads: dict[str, _Read] = {}
     updates: dict[str, _Update] = {}
     changed: dict[int, tuple[Operation, ...]] = {}
     writes = 0
-    for at, op in enumerate(program.operations):
-        taken = [name for key, names in op.inputs.items() for name in names]
+    for at, op in touching:
+        taken = [name for names in op.inputs.values() for name in names]
         if op.kind == "read_state" and op.inputs["input"] == (state,):
             reads[op.outputs[0]] = _Read(at, writes)
             changed[at] = (op,) if alone else ()
