@@ -7,7 +7,8 @@
 
 The names with sizes are Llama models; the others have the sizes of a published hybrid or mixture, in Q8_0.
 
-Such a model generates noise, but in the time and memory of a real one.
+Such a model generates noise, but in the time and memory of a real one. With --circle N the greedy text of one
+with published sizes repeats every N tokens, which drafts can predict.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("preset", choices=[*PRESETS, *REAL_SIZES])
     parser.add_argument("path", type=Path)
     parser.add_argument("--type", choices=("Q8_0", "F16"), default="Q8_0")
-    for option in ("layers", "d", "ff", "heads", "kv-heads", "head-dim", "vocabulary"):
+    for option in ("layers", "d", "ff", "heads", "kv-heads", "head-dim", "vocabulary", "circle"):
         parser.add_argument(f"--{option}", type=int)
     options = vars(parser.parse_args(command_line(parser, "tiny", FOLDER / "tiny.gguf")))
     options.pop("smoke")
@@ -43,9 +44,13 @@ def main() -> None:
     chosen = {name: n for name, n in options.items() if n is not None}
     began = time.perf_counter()
     if preset in REAL_SIZES:
-        if unknown := chosen.keys() - {"layers", "vocabulary"} or ({"type"} if kind != "Q8_0" else set()):
+        if unknown := chosen.keys() - {"layers", "vocabulary", "circle"} or (
+            {"type"} if kind != "Q8_0" else set()
+        ):
             parser.error(f"{preset} has sizes of its own; leave out --{sorted(unknown)[0].replace('_', '-')}")
         write_real(path, REAL_SIZES[preset], **chosen)
+    elif "circle" in chosen:
+        parser.error(f"{preset} has no --circle; use one of {', '.join(REAL_SIZES)}")
     else:
         write(path, replace(PRESETS[preset], **chosen), GGMLQuantizationType[kind])
     seconds = time.perf_counter() - began

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from stand_in import SCALE
 
+import anespec
 from anespec.convert.options import ConvertOptions
+from anespec.convert.pipeline import convert
 from anespec.convert.planning.plan import ConversionPlan
 from anespec.convert.source.model import SourceModel
 from anespec.gguf.container import GGUFFile
@@ -16,7 +19,7 @@ from anespec.validate.selftest.child import ChildLine, TrialRequest, run_trial
 from anespec.validate.selftest.devices.choosing import PORTABLE
 from anespec.validate.selftest.devices.device import NotHereError
 from anespec.validate.selftest.devices.portable import PortableDevice
-from anespec.validate.selftest.inputs.real_sizes import FEW_TOKENS, ONE_OF_EACH, write_real
+from anespec.validate.selftest.inputs.real_sizes import FEW_TOKENS, ONE_OF_EACH, in_circles, write_real
 from anespec.validate.selftest.records import Outcome, TrialRecord
 from anespec.validate.selftest.selftest import differences
 from anespec.validate.selftest.steps import STEPS
@@ -51,6 +54,21 @@ def test_steps_run_on_openvino(tmp_path: Path, step_id: str, name: str) -> None:
         assert "only Core ML" in (measured.no_plan or "")
         assert measured.predicted is not None
     assert [finding.level for finding in differences([record], facts)] == [Level.NOT_HERE]
+
+
+def test_a_circle_is_each_groups_rows_one_place_further() -> None:
+    assert in_circles(np.arange(10), 4).tolist() == [3, 0, 1, 2, 7, 4, 5, 6, 9, 8]
+
+
+@pytest.mark.slow
+def test_a_models_text_runs_in_circles(tmp_path: Path) -> None:
+    gguf = tmp_path / "m.gguf"
+    write_real(gguf, ONE_OF_EACH["convolution"], vocabulary=FEW_TOKENS, circle=6)
+    with GGUFFile(gguf) as file:
+        convert(ConversionPlan(SourceModel(file), ConvertOptions(target=Target.CPU)), tmp_path / "m.anespec")
+    with anespec.load(tmp_path / "m.anespec", gates="never", drafter="none") as model:
+        (choice,) = model.generate([6 * 50 + 4], max_tokens=8, ignore_eos=True).choices
+    assert [token - 6 * 50 for token in choice.output_ids] == [5, 0, 1, 2, 3, 4, 5, 0]
 
 
 def test_nothing_but_core_ml_makes_a_plan() -> None:

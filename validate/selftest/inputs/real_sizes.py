@@ -6,14 +6,20 @@ llama.cpp's converter. `layers` may be lowered to what fits the memory.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
-from anespec.validate.selftest.inputs.random_gguf import add_vocabulary, begin, finish, random_tensor
+from anespec.validate.selftest.inputs.random_gguf import (
+    Q8_BLOCK,
+    add_vocabulary,
+    begin,
+    finish,
+    random_tensor,
+)
 from anespec.validate.selftest.records import ModelSize
 
 Shape = tuple[int, ...]
@@ -32,6 +38,12 @@ IN_FP32 = (
 
 
 EMBEDDINGS = ("token_embd.weight", "output.weight")
+
+LAYER_OUTPUTS = ("attn_output.weight", "ssm_out.weight", "shortconv.out_proj.weight", "ffn_down.weight")
+"""The names of matrices whose result is added to the hidden state."""
+
+QUIET = 0.001
+"""The factor of these matrices in a model whose text runs in circles."""
 
 
 @dataclass(frozen=True)
@@ -323,13 +335,16 @@ def write_real(
     *,
     layers: int | None = None,
     vocabulary: int | None = None,
+    circle: int | None = None,
     seed: int = 1,
 ) -> None:
     """Write a model in Q8_0, with one tensor in memory at a time.
 
-    `layers` and `vocabulary` shorten it; by default it is whole.
+    `layers` and `vocabulary` shorten it; by default it is whole. With `circle` its layers add almost nothing
+    and its head is the embedding by another order of tokens: greedy text repeats every `circle` tokens.
     """
     count = sizes.layers if layers is None else layers
+    sizes = sizes if circle is None else replace(sizes, tied=False)
     kind = GGMLQuantizationType.Q8_0
     writer = begin(path, sizes.architecture, kind)
     writer.add_block_count(count)
@@ -347,7 +362,27 @@ def write_real(
         for name, shape in shapes.items()
     }
     rng = np.random.default_rng(seed)
-    finish(writer, shapes, kinds, lambda name: _values(name, shapes[name], kinds[name], rng))
+
+    def tensor(name: str) -> NDArray[np.generic]:
+        if circle is None:
+            return _values(name, shapes[name], kinds[name], rng)
+        if name in EMBEDDINGS:
+            embedding = random_tensor(shapes[name], kind, np.random.default_rng(seed))
+            return embedding if name == EMBEDDINGS[0] else in_circles(embedding, circle)
+        values = _values(name, shapes[name], kinds[name], rng)
+        if name.endswith(LAYER_OUTPUTS):
+            values.view(Q8_BLOCK)["scale"] *= QUIET
+        return values
+
+    finish(writer, shapes, kinds, tensor)
+
+
+def in_circles(rows: NDArray[np.generic], length: int) -> NDArray[np.generic]:
+    """Return `rows` with each one place further in its group of `length`, the last of them in front."""
+    number = np.arange(len(rows))
+    first = number - number % length
+    size = np.minimum(length, len(rows) - first)
+    return np.asarray(rows[first + (number - first - 1) % size])
 
 
 def _values(
