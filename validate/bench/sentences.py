@@ -35,8 +35,19 @@ def line_sentence(line: LineFit) -> str:
     if even.low is None or even.high is None:
         limits = "the data do not bound it"
     else:
-        limits = f"{INTERVAL}: {100 * even.low:.1f} to {100 * even.high:.1f} %"
-    return f"{fitted}; break-even at an acceptance of {100 * even.value:.1f} % ({limits})."
+        limits = f"{INTERVAL}: {acceptance_text(even.low)} to {acceptance_text(even.high)}"
+    if even.value <= 0:
+        return f"{fitted}: by this line drafts pay at any acceptance ({limits})."
+    if even.value > 1:
+        return f"{fitted}: by this line drafts pay at no acceptance, not even of all ({limits})."
+    return f"{fitted}; break-even at an acceptance of {acceptance_text(even.value)} ({limits})."
+
+
+def acceptance_text(acceptance: float) -> str:
+    """Return an acceptance in percent; one beyond what there can be is `below 0 %` or `above 100 %`."""
+    if acceptance < 0:
+        return "below 0 %"
+    return "above 100 %" if acceptance > 1 else f"{100 * acceptance:.1f} %"
 
 
 def cost_sentence(cost: CostFit) -> str:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anespec.validate.bench.fits import CostFit, Estimate, SpeedPoint, fit_cost, fit_line, student_t
+from anespec.validate.bench.sentences import line_sentence
 
 
 def on_line(noise: float = 0.0, count: int = 12) -> list[SpeedPoint]:
@@ -119,3 +120,18 @@ def test_r_squared_is_the_share_of_the_variance_that_the_formula_explains() -> N
 @pytest.mark.parametrize(("freedom", "t"), [(3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)])
 def test_students_t(freedom: int, t: float) -> None:
     assert student_t(freedom) == pytest.approx(t, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("crossing", "said"),
+    [
+        (0.25, "break-even at an acceptance of 25.0 % (95 %: 25.0 % to 25.0 %)."),
+        (-0.5, "drafts pay at any acceptance (95 %: below 0 % to below 0 %)."),
+        (1.5, "drafts pay at no acceptance, not even of all (95 %: above 100 % to above 100 %)."),
+    ],
+)
+def test_no_break_even_is_said_to_be_where_there_is_no_acceptance(crossing: float, said: str) -> None:
+    shares = np.linspace(0.05, 0.9, 12)
+    line = fit_line([SpeedPoint(3, float(share), float(1 + 2 * (share - crossing))) for share in shares])
+    assert line is not None
+    assert line_sentence(line).endswith(said)

@@ -7,7 +7,13 @@ from anespec.system.formatting import counted, listed
 from anespec.validate.bench.figures import Figures, figures_of
 from anespec.validate.bench.measure import Case, Way
 from anespec.validate.bench.plots import Series, series_plot
-from anespec.validate.bench.sentences import INTERVAL, cost_sentence, line_sentence, sentence
+from anespec.validate.bench.sentences import (
+    INTERVAL,
+    acceptance_text,
+    cost_sentence,
+    line_sentence,
+    sentence,
+)
 from anespec.validate.bench.suites import overview
 from anespec.validate.bench.suites.report import SuiteReport
 from anespec.validate.bench.suites.schema import View
@@ -261,16 +267,16 @@ def _fits(report: SuiteReport) -> Shown:
         even = None if line is None else line.break_even
         limits = UNKNOWN
         if even is not None and even.low is not None and even.high is not None:
-            limits = f"{even.low:.1%} to {even.high:.1%}"
+            limits = f"{acceptance_text(even.low)} to {acceptance_text(even.high)}"
         rows.append(
             (
                 str(k),
                 str(len(points)),
                 f"{mean(point.acceptance for point in points):.1%}",
                 f"{mean(point.speedup for point in points):.2f}",
-                UNKNOWN if even is None else f"{even.value:.1%}",
+                UNKNOWN if even is None else acceptance_text(even.value),
                 limits,
-                UNKNOWN if report.cost is None else f"{report.cost.break_even(k):.1%}",
+                UNKNOWN if report.cost is None else acceptance_text(report.cost.break_even(k)),
             )
         )
         series.append(
