@@ -107,7 +107,8 @@ class ConvertOptions(Options):
         ge=8,
         le=64,
         multiple_of=8,
-        description="Positions after which recurrent layers fold their rows into a state, a multiple of 8. "
+        description="Positions after which recurrent layers fold their rows into a state, a multiple of 8 "
+        "up to 64. "
         "Runs of drafts end there.",
     )
     chunk_solve: Annotated[

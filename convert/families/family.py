@@ -199,9 +199,9 @@ class Family:
     attention and MLP, None means the file's.
 
     With `short_convolution` layers without KV heads have a gated short convolution in place of attention.
-    `recurrent` says which layers are recurrent, None that no layer is. Blocks of such a model that only
-    predict later tokens (`nextn_predict_layers`) are left out. With a `mixture` layers of models with experts
-    have a mixture of experts in place of an MLP.
+    `recurrent` says which layers are recurrent, None that no layer is. With `bare_mamba` the output of
+    Mamba 2 may have no norm. With a `mixture` layers of models with experts have a mixture of experts in
+    place of an MLP. Blocks that only predict later tokens (`nextn_predict_layers`) are left out.
 
     Scales: with `reads_scales` the keys `attention.scale` and `residual_scale` are read. `minicpm_scales`:
     the scales of embeddings, residual additions and logits have MiniCPM's numbers as defaults.
@@ -231,6 +231,7 @@ class Family:
     latent_attention: bool = added_field(False)
     short_convolution: bool = False
     recurrent: Recurrent | None = None
+    bare_mamba: bool = added_field(False)
     mixture: Mixture | None = None
     branch_epsilon: float | None = None
     head_norm: HeadNorm = HeadNorm.NONE

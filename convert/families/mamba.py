@@ -52,4 +52,5 @@ FALCON_H1 = Family(
     title="Falcon-H1",
     rope_style=RopeStyle.NEOX,
     recurrent=Recurrent.BESIDE_ATTENTION,
+    bare_mamba=True,
 )

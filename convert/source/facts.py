@@ -178,17 +178,33 @@ def _softplus(x: float) -> float:
 
 
 class _Reader(MetadataReader):
+    def predicting_blocks(self, blocks: int) -> int:
+        """Return how many of the last blocks only predict later tokens, and are left out."""
+        key = self.key("nextn_predict_layers")
+        count = self.file.integer(key, 0)
+        if not 0 <= count < max(blocks, 1):
+            raise self.corrupt(f"{key!r} is {count}, of {blocks} blocks")
+        for index in range(blocks - count, blocks):
+            if (name := f"blk.{index}.nextn.eh_proj.weight") not in self.file.tensors:
+                raise self.corrupt(
+                    f"{key!r} is {count}, so block {index} only predicts later tokens, but there is no "
+                    f"tensor {name!r}"
+                )
+        return count
+
     def facts(self) -> ModelFacts:
         file, family = self.file, self.family
         hidden_size = file.integer(self.key("embedding_length"))
         blocks = file.integer(self.key("block_count"))
-        count = blocks - (file.integer(self.key("nextn_predict_layers"), 0) if family.recurrent else 0)
+        count = blocks - self.predicting_blocks(blocks)
         epsilon = self.epsilon()
         context = file.integer(self.key("context_length"))
         if not 0 < count <= MOST_LAYERS:
             raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MOST_LAYERS} are sensible")
-        if not 0 < epsilon < LARGEST_EPSILON or not hidden_size or not context:
-            raise self.corrupt(f"a size is zero, or the norm's epsilon {epsilon:g} is invalid")
+        if not 0 < epsilon < LARGEST_EPSILON:
+            raise self.corrupt(f"the norm's epsilon is {epsilon:g}")
+        if not hidden_size or not context:
+            raise self.corrupt(f"the embeddings have {hidden_size} numbers, and the context {context} tokens")
         layers, vocabulary = self.layers(hidden_size, count), file.info(EMBEDDING).shape[0]
         widths = [layer.mlp.width for layer in layers if layer.mlp is not None]
         widths += [part.heads * part.head_dim for layer in layers if (part := layer.attention) is not None]
@@ -302,7 +318,7 @@ class _Reader(MetadataReader):
             if Part.CONVOLUTION in found.parts:
                 mixers.append(read_convolution(self.file, self.family.architecture, index, hidden_size))
             if Part.SSD in found.parts:
-                mixers.append(read_ssd(self.file, self.family.architecture, index))
+                mixers.append(read_ssd(self.file, self.family, index))
             if Part.DELTA_NET in found.parts:
                 mixers.append(read_delta_net(self.file, self.family.architecture, index, tiled=tiled))
             feed_forward: FeedForwardFacts | None = None

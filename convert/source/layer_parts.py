@@ -71,7 +71,8 @@ def _delta_layers(file: GGUFFile, family: Family, count: int) -> list[bool]:
         interval = file.integer(f"{family.architecture}.full_attention_interval", DELTA_INTERVAL)
         if interval < 1:
             raise GGUFError(
-                f"{file.path}: every {interval}th layer cannot have attention; the metadata is corrupt"
+                f"{file.path}: {family.architecture}.full_attention_interval is {interval}, but must be at "
+                "least 1; the metadata is corrupt"
             )
         return [(index + 1) % interval != 0 for index in range(count)]
     if not isinstance(flags, np.ndarray) or flags.dtype.kind not in "biu" or len(flags) < count:
@@ -102,6 +103,10 @@ def _alone(
             f"{', '.join(dict.fromkeys(of_tensor.values()))}; the file is corrupt"
         )
     ((part, shape),) = shapes.items()
+    if len(shape) < 2:
+        raise GGUFError(
+            f"{file.path}: {part} of layer {index} has a matrix of shape {shape}; the file is corrupt"
+        )
     heads, width = kv_heads[index], widths[index]
     said = Part.MLP if width else Part.ATTENTION if heads else Part.SSD
     if not any(widths) and not any(kv_heads):

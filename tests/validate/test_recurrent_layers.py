@@ -278,8 +278,21 @@ DAMAGED = {
     "groups that do not divide": (Variant("mamba2", {"ssm.group_count": 3}), "8 heads and 3 groups"),
     "no state": (Variant("mamba2", {"ssm.state_size": 0}), "states of 0"),
     "a huge state": (Variant("mamba2", {"ssm.state_size": 10**9}), "states of 1000000000"),
-    "one tap": (Variant("mamba2", {"ssm.conv_kernel": 1}), "a convolution of 1 taps is impossible"),
+    "one tap": (Variant("mamba2", {"ssm.conv_kernel": 1}), "ssm.conv_kernel is 1; a convolution has 2 to"),
     "another number of taps": (Variant("mamba2", {"ssm.conv_kernel": 5}), "blk.0.ssm_conv1d.weight"),
+    "no norm": (Variant("mamba2", tensors={"blk.1.ssm_norm.weight": None}), "blk.1.ssm_norm"),
+    "an MLP of one axis": (
+        Variant("nemotron_h", tensors={"blk.1.ffn_up.weight": np.ones(64, np.float32)}),
+        r"layer 1 has a matrix of shape \(64,\)",
+    ),
+    "layers that are said to predict later tokens": (
+        Variant("qwen35", {"nextn_predict_layers": 4}),
+        "block 4 only predicts later tokens, but there is no tensor 'blk.4.nextn.eh_proj.weight'",
+    ),
+    "more predicting blocks than blocks": (
+        Variant("qwen35", {"nextn_predict_layers": 9}),
+        "nextn_predict_layers' is 9, of 8 blocks",
+    ),
     "no D": (Variant("mamba2", tensors={"blk.1.ssm_d": None}), "blk.1.ssm_d"),
     "no kernel": (Variant("granitehybrid", tensors={"blk.1.ssm_conv1d.weight": None}), "blk.1.ssm_conv1d"),
     "attention where the tensors are Mamba 2's": (
@@ -300,7 +313,7 @@ DAMAGED = {
     ),
     "attention in no layer's turn": (
         Variant("qwen35", {"attention.recurrent_layers": None, "full_attention_interval": 0}),
-        "every 0th layer cannot have attention",
+        "full_attention_interval is 0, but must be at least 1",
     ),
 }
 
@@ -318,10 +331,10 @@ def changed(variant: Variant, folder: Path) -> Path:
     for name, value in given.items():
         if value is not None:
             add_value(writer, name, value)
-    for tensor in base.tensors:
-        values = variant.tensors.get(tensor.name, tensor.data)
+    tensors = {tensor.name: tensor.data for tensor in base.tensors} | dict(variant.tensors)
+    for name, values in tensors.items():
         if values is not None:
-            writer.add_tensor(tensor.name, values)
+            writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -346,7 +359,8 @@ def test_a_decay_that_lets_a_state_grow_is_refused(tmp_path: Path) -> None:
 def test_blocks_that_predict_later_tokens_are_left_out(tmp_path: Path) -> None:
     """A file of nine blocks whose last only predicts is one of eight layers."""
     more = {"block_count": 9, "nextn_predict_layers": 1, "attention.recurrent_layers": None}
-    with GGUFFile(changed(Variant("qwen35", more), tmp_path)) as file:
+    block = {"blk.8.nextn.eh_proj.weight": np.ones((64, 128), np.float16)}
+    with GGUFFile(changed(Variant("qwen35", more, block), tmp_path)) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions())
         facts = plan.model.facts
         note, _ = conversion_notes(plan, file.path, tmp_path / "m.anespec")

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 def tune(gguf: Path, output: Path | None, as_json: bool, **chosen: Any) -> None:
     """Find the best options to convert GGUF for this machine, by measuring them.
 
-    Weights, K/V form, attention, shapes, block, prefill block, shard sizes and head shards are tried on the
-    model's first layers, each candidate in a separate process; the golden and the exactness gate judge every
-    one that runs. An interrupted run resumes where it stopped.
+    Weights, K/V form, attention, shapes, block, chunk, prefill block, shard sizes and head shards are tried
+    on the model's first layers, each candidate in a separate process; the golden and the exactness gate judge
+    every one that runs. An interrupted run resumes where it stopped.
 
     The report holds the choices, why each was made, a preset, and every trial. `anespec convert --tuned
     tuned.json` uses the choices.

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from anespec.convert.families.family import Family
 from anespec.convert.mixers.kept import CHUNKS, PoolKind, Store
 from anespec.convert.mixers.recurrent.sizes import impossible, read_sizes, read_taps
 from anespec.convert.mixers.recurrent.tensors import SSM_KERNEL, SSM_NORM, SSM_OUT, one_of, shared_tensors
@@ -82,8 +83,9 @@ class SSDFacts:
             yield one_of(model, tensor_name(self, SSM_NORM), (self.groups, width), (self.inner,))
 
 
-def read_ssd(file: GGUFFile, architecture: str, index: int) -> SSDFacts:
+def read_ssd(file: GGUFFile, family: Family, index: int) -> SSDFacts:
     """Return the Mamba 2 of a layer; raises GGUFError."""
+    architecture = family.architecture
     inner, state, heads, groups = read_sizes(file, architecture)
     if not (heads and groups and state) or inner % (heads or 1) or heads % (groups or 1) or not inner:
         raise impossible(file, "Mamba 2", inner, state, heads, groups)
@@ -94,5 +96,5 @@ def read_ssd(file: GGUFFile, architecture: str, index: int) -> SSDFacts:
         groups=groups,
         state=state,
         taps=read_taps(file, f"{architecture}.ssm.conv_kernel"),
-        normed=f"blk.{index}.{SSM_NORM}.weight" in file.tensors,
+        normed=not family.bare_mamba or f"blk.{index}.{SSM_NORM}.weight" in file.tensors,
     )
