@@ -51,6 +51,7 @@ class RandomMatrix:
     shape: tuple[int, int]
     block: NDArray[np.float32]
     kind: GGMLQuantizationType = GGMLQuantizationType.F32
+    block_kind: GGMLQuantizationType | None = GGMLQuantizationType.F32
     name: str = "random"
     rope_rows: None = None
 

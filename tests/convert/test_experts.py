@@ -29,6 +29,8 @@ from anespec.convert.weights.stored import DeferredWeight
 from anespec.manifests.channel_layout import DECLARED
 from anespec.manifests.schema import TensorSpec, WeightFormat
 from anespec.runtime.backends.portable import experts, fusions
+from anespec.runtime.backends.portable.openvino_cpu import experts as openvino_experts
+from anespec.runtime.backends.portable.openvino_cpu import products
 from anespec.runtime.backends.portable.openvino_cpu import runner as openvino
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.torch_cpu import runner as torch
@@ -186,10 +188,47 @@ def test_experts_left_out_change_no_bit(
         assert (found == expected[: len(found)]).all(), width
 
 
+def compiled_nodes(runner: Any, kind: str) -> list[Any]:
+    """The nodes of a kind that OpenVINO's compiled model has."""
+    operations = runner.compiled.get_runtime_model().get_ops()
+    return [each for each in operations if each.get_rt_info()["layerType"].astype(str) == kind]
+
+
 def grouped_products(runner: Any) -> list[Any]:
     """The products over pairs of a row and an expert that OpenVINO's compiled model has."""
-    operations = runner.compiled.get_runtime_model().get_ops()
-    return [each for each in operations if each.get_rt_info()["layerType"].astype(str) == "GatherMatmul"]
+    return compiled_nodes(runner, "GatherMatmul")
+
+
+def assert_rows_keep_their_bits(lean: Any, rows: Rows, expected: Rows) -> None:
+    """At every width but one, of which the router and the shared expert have other bits, and at any place."""
+    for width in (2, 3, 4, 7, 16, 64):
+        parts = [run(lean, rows[first : first + width]) for first in range(0, len(rows), width)]
+        found = np.concatenate([part for part in parts if len(part) > 1])
+        assert (found == expected[: len(found)]).all(), width
+    order = np.random.default_rng(5).permutation(len(rows))
+    assert (run(lean, rows[order]) == expected[order]).all()
+
+
+@pytest.mark.parametrize("form", [WeightFormat.INT8_CHANNEL, WeightFormat.INT4_BLOCK32])
+def test_experts_cut_apart_keep_a_rows_bits_at_every_width_and_place(
+    form: WeightFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a processor without products that round rows to int8 they are not cut apart."""
+    program, rows = mixed(weights(form, bias=np.full(EXPERTS, 0.5, np.float16)), tmp_path), numbers()
+    asked: list[bool] = []
+
+    def noted(*given: Any) -> bool:
+        asked.append(products.multiplies_rows_alone(*given))
+        return asked[-1]
+
+    monkeypatch.setattr(openvino_experts, "multiplies_rows_alone", noted)
+    lean, whole = openvino.OpenVINORunner(program, 1), unfused(monkeypatch, "openvino", program)
+    assert asked
+    assert len(compiled_nodes(lean, "If")) == (EXPERTS if all(asked) else 0)
+    assert len(grouped_products(lean)) == (0 if all(asked) else 3)
+    expected, close = run(lean, rows), run(whole, rows).astype(np.float32)
+    np.testing.assert_allclose(expected, close, atol=0.03 * np.abs(close).max())
+    assert_rows_keep_their_bits(lean, rows, expected)
 
 
 @pytest.mark.fast_only("fp16", "lut6")
@@ -197,24 +236,17 @@ def grouped_products(runner: Any) -> list[Any]:
 def test_grouped_products_keep_a_rows_bits_at_every_width_and_place(
     form: WeightFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenVINO's results, which are near those of all experts; its kernels for both differ.
-
-    Of one row, the router and the shared expert have other bits.
-    """
+    """OpenVINO's results, which are near those of all experts; its kernels for both differ."""
+    monkeypatch.setattr(openvino_experts, "multiplies_rows_alone", lambda *_: False)
     program, rows = mixed(weights(form, bias=np.full(EXPERTS, 0.5, np.float16)), tmp_path), numbers()
     lean, whole = openvino.OpenVINORunner(program, 1), unfused(monkeypatch, "openvino", program)
-    products = grouped_products(lean)
-    kept = {str(node.input(1).get_element_type()) for node in products}
-    assert len(products) == 3 and kept == KEPT[form]
+    grouped = grouped_products(lean)
+    kept = {str(node.input(1).get_element_type()) for node in grouped}
+    assert len(grouped) == 3 and kept == KEPT[form]
     expected = run(lean, rows)
     close = run(whole, rows).astype(np.float32)
     np.testing.assert_allclose(expected, close, atol=4e-3 * np.abs(close).max())
-    for width in (2, 3, 4, 7, 16, 64):
-        parts = [run(lean, rows[first : first + width]) for first in range(0, len(rows), width)]
-        found = np.concatenate([part for part in parts if len(part) > 1])
-        assert (found == expected[: len(found)]).all(), width
-    order = np.random.default_rng(5).permutation(len(rows))
-    assert (run(lean, rows[order]) == expected[order]).all()
+    assert_rows_keep_their_bits(lean, rows, expected)
 
 
 @pytest.mark.parametrize("reads_latent", [False, True])

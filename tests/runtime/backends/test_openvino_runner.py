@@ -20,6 +20,7 @@ from anespec.runtime.backends.portable.openvino_cpu.library import (
     planar,
 )
 from anespec.runtime.backends.portable.openvino_cpu.model import BuiltModel, build_model
+from anespec.runtime.backends.portable.openvino_cpu.products import Settings
 from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.openvino_cpu.states import States
 from anespec.runtime.backends.portable.openvino_cpu.table import slot_write
@@ -76,12 +77,14 @@ def recorded_builds(monkeypatch: pytest.MonkeyPatch, *, copied: bool = False) ->
     """Which forms are built; with `copied`, the one in place scatters into a copy of what it reads."""
     built: list[bool] = []
 
-    def build(program: Program, axes: SlotAxes, in_place: bool, stretching: Collection[str]) -> BuiltModel:
+    def build(
+        program: Program, axes: SlotAxes, in_place: bool, stretching: Collection[str], settings: Settings
+    ) -> BuiltModel:
         built.append(in_place)
         with monkeypatch.context() as patched:
             if copied and in_place:
                 patched.setattr(model, "slot_write", into_a_copy)
-            return build_model(program, axes, in_place, stretching)
+            return build_model(program, axes, in_place, stretching, settings)
 
     monkeypatch.setattr(openvino_runner, "build_model", build)
     return built

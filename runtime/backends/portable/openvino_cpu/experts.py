@@ -1,7 +1,10 @@
 """Lower a mixture of experts to products over pairs: a row, and an expert whose weight for it is not zero.
 
-What a row does not use would add exact zeros. GroupedMatMul multiplies each row with the matrix of its group,
-and reads no other matrix. The CPU plugin does so row by row, so a row's bits do not depend on other rows.
+What a row does not use would add exact zeros. Pairs are sorted by expert. Where the plugin multiplies each
+row by itself even in a product over several (see products), the pairs are cut by expert and each expert is a
+branch, which runs if it has pairs. Elsewhere the products are GroupedMatMul, which multiplies each row with
+the matrix of its group and reads no other matrix, row by row in f32. In both ways a row's bits do not depend
+on other rows.
 """
 
 from collections import ChainMap
@@ -13,12 +16,14 @@ import numpy as np
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.experts import Block, are_alike
-from anespec.runtime.backends.portable.mil_package import Operation, unpacked
+from anespec.runtime.backends.portable.mil_package import Operation, Packed, unpacked
 from anespec.runtime.backends.portable.openvino_cpu.library import (
+    Model,
     Output,
     Rows,
     Type,
     Value,
+    Values,
     constant,
     elementwise,
     integers,
@@ -28,7 +33,13 @@ from anespec.runtime.backends.portable.openvino_cpu.library import (
     out,
     rows,
 )
+from anespec.runtime.backends.portable.openvino_cpu.products import (
+    Product,
+    Settings,
+    multiplies_rows_alone,
+)
 from anespec.runtime.backends.portable.openvino_cpu.table import (
+    QUANTISED,
     TABLE,
     integers_times_scales,
 )
@@ -39,14 +50,19 @@ from anespec.runtime.backends.portable.program import Constant, Program
 class _Pairs:
     """The pairs of a pass, expert by expert, and those of an expert in the order of rows.
 
-    `rows` and `experts` are i32 [pairs], `shares` are the weights, f32 [pairs, 1]. `ends` are the numbers of
-    pairs up to and with each expert, i32 [experts].
+    `rows` and `experts` are i32 [pairs], `shares` are the weights, f32 [pairs, 1]. `counts` are the numbers
+    of pairs of each expert, i32 [experts].
     """
 
     rows: Output
     experts: Output
     shares: Output
-    ends: Output
+    counts: Output
+
+    @property
+    def ends(self) -> Output:
+        """Return the numbers of pairs up to and with each expert, i32 [experts]."""
+        return out(opset15.cum_sum(self.counts, constant(0, np.int32)))
 
     @classmethod
     def of(cls, weights: Rows) -> "_Pairs":
@@ -60,11 +76,13 @@ class _Pairs:
             rows=_taken(places, constant(1, np.int32)),
             experts=_taken(places, constant(0, np.int32)),
             shares=out(opset15.unsqueeze(shares, integers([1]))),
-            ends=out(opset15.cum_sum(counts, constant(0, np.int32))),
+            counts=out(counts),
         )
 
 
-def mixture(operation: Operation, known: MutableMapping[str, Value], program: Program) -> Value:
+def mixture(
+    operation: Operation, known: MutableMapping[str, Value], program: Program, settings: Settings
+) -> Value:
     """Return each row's sum of the outputs of its experts, times their weights (see portable.experts).
 
     If the experts differ in more than their matrices and biases, each of them runs on every row.
@@ -78,18 +96,75 @@ def mixture(operation: Operation, known: MutableMapping[str, Value], program: Pr
         return _run_all_experts(operation.blocks, shares, known, program)
     pairs = _Pairs.of(shares)
     every_row = out(opset15.squeeze(x.output, integers([0])))
-    values = ChainMap[str, Value]({name: _as_rows(_taken(every_row, pairs.rows), x)}, known)
-    for same in zip(*operation.blocks, strict=True):
-        arguments = Arguments(same[0], values, program.constants, program.source)
-        if same[0].kind == "conv":
-            values[arguments.operation.outputs[0]] = _product(same, operation.blocks, arguments, pairs)
-        elif not same[0].kind.startswith("constexpr_"):
-            _run(arguments, values)
-    found = rows(values[operation.blocks[0][-1].outputs[0]])
+    mine = _as_rows(_taken(every_row, pairs.rows), x)
+    found = _cut(operation.blocks, name, mine, pairs, program, settings)
+    if found is None:
+        found = _grouped(operation.blocks, ChainMap[str, Value]({name: mine}, known), pairs, program)
     weighted = opset15.multiply(opset15.squeeze(found.output, integers([0])), pairs.shares)
     zeros = opset15.broadcast(constant(0.0, np.float32), opset15.shape_of(every_row))
     places = opset15.unsqueeze(pairs.rows, integers([1]))
     return _as_rows(out(opset15.scatter_nd_update(zeros, places, weighted, "sum")), x)
+
+
+def _cut(
+    blocks: Sequence[Block], name: str, mine: Rows, pairs: _Pairs, program: Program, settings: Settings
+) -> Rows | None:
+    """Return the outputs of the pairs, with a branch for each expert, which runs if it has pairs.
+
+    None if an expert's product would give a row other bits alone than among others.
+    """
+    convs = (each for each in blocks[0] if each.kind == "conv")
+    products = {_stored_product(each, blocks[0], program) for each in convs}
+    if not all(each is not None and multiplies_rows_alone(each, settings) for each in products):
+        return None
+    flat = out(opset15.squeeze(mine.output, integers([0])))
+    first, none = constant(0, np.int64), constant(0, np.int32)
+    parts = opset15.variadic_split(flat, first, pairs.counts).outputs()
+    has_pairs = opset15.split(opset15.greater(pairs.counts, none), first, len(blocks)).outputs()
+    found = []
+    for block, part, flag in zip(blocks, parts, has_pairs, strict=True):
+        inside, outside = (opset15.parameter(flat.get_partial_shape(), Type.f32) for _ in range(2))
+        values = Values(program.constants)
+        values[name] = _as_rows(out(inside), mine)
+        for operation in block:
+            _run(Arguments(operation, values, program.constants, program.source), values)
+        output = opset15.squeeze(rows(values[block[-1].outputs[0]]).output, integers([0]))
+        then, otherwise = opset15.result(output), opset15.result(out(outside))
+        branch = opset15.if_op(flag)
+        branch.set_then_body(Model([then], [inside], block[-1].name))
+        branch.set_else_body(Model([otherwise], [outside], f"no {block[-1].name}"))
+        branch.set_input(part, inside, outside)
+        found.append(branch.set_output(then, otherwise))
+    # Where elementwise operations read the joined rows themselves, OpenVINO 2026.4 gives those of the last
+    # expert wrong numbers.
+    count = opset15.squeeze(opset15.shape_of(pairs.rows, "i32"), integers([0]))
+    every_pair = opset15.range(constant(0, np.int32), count, constant(1, np.int32), Type.i32)
+    return _as_rows(_taken(out(opset15.concat(found, 0)), out(every_pair)), mine)
+
+
+def _stored_product(conv: Operation, block: Block, program: Program) -> Product | None:
+    """Return the sizes of a convolution's product; None if the plugin would not round its rows to int8."""
+    (weight,) = conv.inputs["weight"]
+    maker = next((each for each in block if weight in each.outputs), None)
+    if maker is None or maker.kind != QUANTISED or "offset" in maker.inputs:
+        return None
+    data, scale = (program.constants[maker.inputs[key][0]] for key in ("data", "scale"))
+    assert not isinstance(data, str) and not isinstance(scale, str)
+    outputs, inputs = data.shape[:2]
+    return Product(outputs, inputs, inputs // scale.shape[1], isinstance(data, Packed))
+
+
+def _grouped(
+    blocks: Sequence[Block], values: MutableMapping[str, Value], pairs: _Pairs, program: Program
+) -> Rows:
+    """Return the outputs of the pairs, with each product of all experts as one."""
+    for same in zip(*blocks, strict=True):
+        arguments = Arguments(same[0], values, program.constants, program.source)
+        if same[0].kind == "conv":
+            values[arguments.operation.outputs[0]] = _product(same, blocks, arguments, pairs)
+        elif not same[0].kind.startswith("constexpr_"):
+            _run(arguments, values)
+    return rows(values[blocks[0][-1].outputs[0]])
 
 
 def _product(

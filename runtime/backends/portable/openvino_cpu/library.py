@@ -11,9 +11,10 @@ import ctypes
 import mmap
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -156,6 +157,12 @@ __all__ = [
 ]
 
 
+@cache
+def core() -> Core:
+    """Return the process's only Core, which must outlive all models: freeing it unloads the CPU plugin."""
+    return Core()
+
+
 # Channel tensors are kept in the layout that OpenVINO's CPU kernels prefer.
 #
 # In the graph's channel tensors the T rows are innermost. With T = 4, elementwise kernels would process four
@@ -178,6 +185,16 @@ def constant(values: Any, kind: type | None = None) -> Output:
     """Return a constant; fp16 becomes f32, the type of all values of the table."""
     array = np.asarray(unpacked(values), dtype=kind)
     return opset15.constant(array.astype(np.float32) if array.dtype == np.float16 else array).output(0)
+
+
+class Values(dict[str, Value]):
+    """The values that have nodes in a model, by name. A constant gets its node at the first access."""
+
+    def __init__(self, constants: Mapping[str, NDArray[Any] | Packed | str]) -> None:
+        self._constants = constants
+
+    def __missing__(self, name: str) -> Value:
+        return self.setdefault(name, constant(self._constants[name]))
 
 
 PACKED_TYPES = {ElementType.INT4: Type.i4, ElementType.UINT4: Type.u4}

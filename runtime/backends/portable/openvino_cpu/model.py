@@ -17,12 +17,14 @@ from anespec.runtime.backends.portable.openvino_cpu.library import (
     Rows,
     Type,
     Value,
+    Values,
     constant,
     op,
     opset15,
     out,
     planar,
 )
+from anespec.runtime.backends.portable.openvino_cpu.products import NO_SETTINGS, Settings
 from anespec.runtime.backends.portable.openvino_cpu.table import TABLE, follow_slots, slot_read, slot_write
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_reads import SLOT_READ, read_masks
@@ -77,29 +79,24 @@ class _Parameters:
         return out(parameter)
 
 
-class _Values(dict[str, Value]):
-    """The values that have nodes, by name. A constant gets its node at the first access."""
-
-    def __init__(self, program: Program) -> None:
-        self._constants = program.constants
-
-    def __missing__(self, name: str) -> Value:
-        return self.setdefault(name, constant(self._constants[name]))
-
-
 def build_model(
-    program: Program, axes: SlotAxes | None, in_place: bool, stretching: Collection[str] = ()
+    program: Program,
+    axes: SlotAxes | None,
+    in_place: bool,
+    stretching: Collection[str] = (),
+    settings: Settings = NO_SETTINGS,
 ) -> BuiltModel:
     """Build the OpenVINO model of `program`, whose slot writes and reads are fused and which is pruned.
 
     `axes` are the reshapes to adapt to the number of slots of the states that are `stretching`; None if that
     number is fixed. With `in_place`, a variable is assigned the value that was read from it: OpenVINO then
-    keeps one buffer for it, and the scatter, the only other reader of the buffer, works in place.
+    keeps one buffer for it, and the scatter, the only other reader of the buffer, works in place. The plugin
+    will compile the model with `settings`.
 
     Raises:
         ArtifactError: the table lacks an operation.
     """
-    known = _Values(program)
+    known = Values(program.constants)
     parameters = _Parameters()
     masks = write_masks(program)
     as_numbers = masks - masks_read_elsewhere(program)
@@ -137,7 +134,7 @@ def build_model(
             read = reads[arguments.state("mask")]
             known[operation.outputs[0]] = slot_read(arguments, read.slots, read.shown)
         elif operation.kind == MIXTURE:
-            known[operation.outputs[0]] = mixture(operation, known, program)
+            known[operation.outputs[0]] = mixture(operation, known, program, settings)
         elif axes is not None and operation.name in axes:
             known[operation.outputs[0]] = follow_slots(arguments, axes[operation.name])
         elif operation.kind in TABLE:

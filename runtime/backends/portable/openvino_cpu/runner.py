@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from anespec.runtime.backends.backend import ACTIVATIONS_PER_SCALE
 from anespec.runtime.backends.pass_inputs import homes_of
 from anespec.runtime.backends.portable.arguments import refusing
 from anespec.runtime.backends.portable.fusions import fused
-from anespec.runtime.backends.portable.openvino_cpu.library import Core, MappedWeights
+from anespec.runtime.backends.portable.openvino_cpu.library import MappedWeights, core
 from anespec.runtime.backends.portable.openvino_cpu.model import (
     LANES_OF,
     LIBRARY,
@@ -22,6 +21,7 @@ from anespec.runtime.backends.portable.openvino_cpu.model import (
     SLOTS_OF,
     build_model,
 )
+from anespec.runtime.backends.portable.openvino_cpu.products import Settings
 from anespec.runtime.backends.portable.openvino_cpu.states import States, to_fp16
 from anespec.runtime.backends.portable.openvino_cpu.table import block_sizes
 from anespec.runtime.backends.portable.program import Program
@@ -41,12 +41,6 @@ PROBED_SLOTS = 64
 
 BYTES_OF_A_STATES_NUMBER = 4
 """Bytes of one number of a state: variables are f32."""
-
-
-@cache
-def _core() -> Core:
-    """Return the process's only Core, which must outlive all models: freeing it unloads the CPU plugin."""
-    return Core()
 
 
 @dataclass(frozen=True)
@@ -124,17 +118,17 @@ class OpenVINORunner:
         )
         pools = self.pools if self.axes is not None else ()
         stretching = {name for pool in pools for name in pool.states}
-        built = build_model(program, self.axes, in_place, stretching)
-        self._read_in_place = program.constants
-        options = {
+        settings: Settings = {
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": self._activations_per_scale,
             "INFERENCE_NUM_THREADS": self.threads,
             "INFERENCE_PRECISION_HINT": "f32",
             "NUM_STREAMS": 1,
             "PERFORMANCE_HINT": "LATENCY",
         }
+        built = build_model(program, self.axes, in_place, stretching, settings)
+        self._read_in_place = program.constants
         self.in_rows = built.in_rows
-        self.compiled = _core().compile_model(built.model, "CPU", options)
+        self.compiled = core().compile_model(built.model, "CPU", settings)
         self.request = self.compiled.create_infer_request()
         self.states = States(self.request, self.program.states)
 
