@@ -1,7 +1,7 @@
 """Compare a million tokens generated with everything that is proven with the plain text: none may differ.
 
     python benchmarks/soak.py [--tokens 1000000] [--drafts all] [--seed 0] [--work build/soak] [--models DIR]
-        [--kv-form FORM] [--backend NAME]
+        [--kv-form FORM] [--backend NAME] [--only MODEL ...]
 
 Drafts come from prompt lookup, from a source that knows the text, and from `auto` with an empty memory and
 with a memory of all earlier rounds; with --drafts auto only from `auto`, twice each; with --drafts model from
@@ -94,6 +94,7 @@ class Subject:
 
 EMBEDDED, F16, Q8_0, RINGED = "model", "stories260K.F16", "stories260K.Q8_0", "gemma3"
 HYBRID, RECURRENT, DELTA, SUMMED = "granitehybrid", "mamba2", "qwen35", "falcon_h1"
+MIXTURE, DELTA_MIXTURE, SINKS = "olmoe", "qwen35moe", "gpt-oss"
 CPU, MAC = Target.CPU, Target.MAC
 SUBJECTS = (
     Subject(EMBEDDED, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
@@ -108,6 +109,9 @@ SUBJECTS = (
     Subject(DELTA, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
     Subject(SUMMED, WeightFormat.INT8_BLOCK32, CPU, 8, 256, 4, "openvino"),
     Subject(HYBRID, WeightFormat.FP16, CPU, 4, 256, 2, "torch"),
+    Subject(MIXTURE, WeightFormat.INT8_CHANNEL, CPU, 4, 512, 2, "openvino"),
+    Subject(DELTA_MIXTURE, WeightFormat.INT8_CHANNEL, CPU, 4, 256, 2, "openvino"),
+    Subject(SINKS, WeightFormat.FP16, CPU, 8, 320, 3, "openvino"),
 )
 
 
@@ -262,6 +266,7 @@ def main() -> None:
     )
     parser.add_argument("--again", action="store_true", help="discard the results of an earlier run")
     parser.add_argument("--subjects", type=int, default=len(SUBJECTS), help="how many of the first subjects")
+    parser.add_argument("--only", nargs="+", metavar="MODEL", help="the subjects of these models")
     smoke = ("--tokens", 1, "--subjects", 1, "--again", "--work", FOLDER / "soak")
     options = parser.parse_args(command_line(parser, *smoke))
     if hasattr(os, "sched_setaffinity"):
@@ -270,9 +275,12 @@ def main() -> None:
     if options.again:
         (options.work / "soak.json").unlink(missing_ok=True)
     report = Report(options.work / "soak.json", options.drafts, options.seed)
-    subjects = SUBJECTS[: options.subjects]
+    subjects: Sequence[Subject] = SUBJECTS
+    if options.only:
+        subjects = [each for each in SUBJECTS if each.model in options.only]
+    subjects = subjects[: options.subjects]
     if options.backend is not None:
-        subjects = tuple(dict.fromkeys(replace(each, backend=options.backend) for each in subjects))
+        subjects = [*dict.fromkeys(replace(each, backend=options.backend) for each in subjects)]
     second = options.drafts == MODEL
     opened = list(benches(options.models, options.work, subjects, options.kv_form, second))
     soak(opened, report, options.tokens)

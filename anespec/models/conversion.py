@@ -25,6 +25,7 @@ from anespec.manifests.usual_target import usual_target
 from anespec.manifests.weight_choice import WeightChoice, kind_of
 from anespec.system.errors import Interrupted, UsageError
 from anespec.system.formatting import bytes_text, counted
+from anespec.system.machine import machine_memory
 
 if TYPE_CHECKING:
     from anespec.convert.options import ConvertOptions
@@ -58,9 +59,9 @@ def open_plan(gguf: Path, options: "ConvertOptions") -> "Iterator[ConversionPlan
 
 def conversion_notes(plan: "ConversionPlan", gguf: Path, output: Path) -> Iterator[str]:
     """Yield notes to write before a conversion: on a context that is too long, on blocks that are left out,
-    and on the disk it takes.
+    on the disk it takes, and on a file that is larger than the memory.
 
-    A conversion that goes on, or that was done before, has told of the latter two.
+    A conversion that goes on, or that was done before, has told of blocks and disk.
     """
     if plan.beyond_training:
         yield beyond_training(plan.context, plan.model.sizes.trained_context)
@@ -70,6 +71,12 @@ def conversion_notes(plan: "ConversionPlan", gguf: Path, output: Path) -> Iterat
         yield (
             f"{gguf.name} takes {bytes_text(plan.model.file.nbytes)} of disk, and its artifact will take "
             f"about {bytes_text(plan.estimated_bytes())} more"
+        )
+    if plan.model.file.nbytes > machine_memory():
+        yield (
+            f"{gguf.name} has {bytes_text(plan.model.file.nbytes)}, more than this machine's memory "
+            f"({bytes_text(machine_memory())}); it is mapped, not read: a conversion holds the weights of "
+            "one shard at a time"
         )
 
 

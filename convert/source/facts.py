@@ -202,7 +202,7 @@ class _Reader(MetadataReader):
         if not 0 < count <= MOST_LAYERS:
             raise GGUFError(f"{file.path}: claims {count} layers; 1 to {MOST_LAYERS} are sensible")
         if not 0 < epsilon < LARGEST_EPSILON:
-            raise self.corrupt(f"the norm's epsilon is {epsilon:g}")
+            raise self.corrupt(f"the norm's epsilon {epsilon:g} is invalid")
         if not hidden_size or not context:
             raise self.corrupt(f"the embeddings have {hidden_size} numbers, and the context {context} tokens")
         layers, vocabulary = self.layers(hidden_size, count), file.info(EMBEDDING).shape[0]

@@ -157,3 +157,23 @@ def test_factors_that_fit_nothing_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(GGUFError, match="not finite"):
         SourceModel(bad).matrix("blk.0.ffn_up.weight").rows(slice(None))
+
+
+@pytest.mark.parametrize(("kind", "block_bytes"), [(NVFP4, 36), (GGMLQuantizationType.MXFP4, 17)])
+def test_blocks_cut_short_are_refused_in_a_sentence(
+    kind: GGMLQuantizationType, block_bytes: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add_tensor("blk.0.ffn_up.weight", np.zeros((32, 4 * block_bytes), np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with GGUFFile(path) as file:
+        info = file.info("blk.0.ffn_up.weight")
+    assert (info.kind, info.nbytes) == (kind, 32 * 4 * block_bytes)
+    with path.open("r+b") as cut:
+        cut.truncate(info.offset + info.nbytes - block_bytes // 2)
+    with pytest.raises(GGUFError, match=r"'blk\.0\.ffn_up\.weight' ends at byte \d+, past the end"):
+        GGUFFile(path)

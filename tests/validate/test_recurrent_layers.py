@@ -27,6 +27,7 @@ from anespec.gguf.container import GGUFFile
 from anespec.manifests.schema import ChunkSolve, KVForm, Shapes, Target, TensorSpec, WeightFormat
 from anespec.manifests.store import Artifact
 from anespec.manifests.weight_choice import WeightChoice
+from anespec.models import conversion
 from anespec.models.conversion import conversion_notes
 from anespec.runtime.backends.portable.openvino_cpu.runner import OpenVINORunner
 from anespec.runtime.backends.portable.torch_cpu.runner import TorchRunner
@@ -354,6 +355,18 @@ def test_a_decay_that_lets_a_state_grow_is_refused(tmp_path: Path) -> None:
     changed(growing, tmp_path)
     with pytest.raises(GGUFError, match=r"blk\.2\.ssm_a' has a decay of 0\.5, which would let a state grow"):
         build(tmp_path / "m.gguf", tmp_path / "m.anespec", target=Target.CPU)
+
+
+def test_a_file_larger_than_the_memory_is_said_to_be_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "machine_memory", lambda: 100_000)
+    with GGUFFile(FAMILIES / "olmoe.gguf") as file:
+        plan = ConversionPlan(SourceModel(file), ConvertOptions())
+        notes = list(conversion_notes(plan, file.path, tmp_path / "m.anespec"))
+    assert notes[-1].startswith(
+        "olmoe.gguf has 892.7 kB, more than this machine's memory (100.0 kB); it is mapped"
+    )
 
 
 def test_blocks_that_predict_later_tokens_are_left_out(tmp_path: Path) -> None:

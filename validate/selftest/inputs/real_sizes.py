@@ -24,7 +24,7 @@ from anespec.validate.selftest.records import ModelSize
 
 Shape = tuple[int, ...]
 Tensors = Iterator[tuple[str, Shape]]
-Keys = Mapping[str, int | float | bool | list[int]]
+Keys = Mapping[str, int | float | bool | str | list[int]]
 
 IN_FP32 = (
     "ssm_a",
@@ -33,6 +33,7 @@ IN_FP32 = (
     "ssm_norm.weight",
     "shortconv.conv.weight",
     "ffn_gate_inp.weight",
+    "_exps.bias",
 )
 """The names of tensors that converters keep in F32, beside those of one axis."""
 
@@ -299,6 +300,44 @@ def granite_moe(layers: int = 24) -> RealSizes:
     return RealSizes("granitemoe", layers, d, 49_155, keys, layer)
 
 
+def gpt_oss() -> RealSizes:
+    """Return the sizes of gpt-oss-20b."""
+    d, heads, kv_heads, head_dim, experts = 2880, 64, 8, 64, 32
+
+    def keys(_: int) -> Keys:
+        return {
+            "feed_forward_length": d,
+            "expert_feed_forward_length": d,
+            "attention.head_count": heads,
+            "attention.head_count_kv": kv_heads,
+            "attention.key_length": head_dim,
+            "attention.value_length": head_dim,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "attention.sliding_window": 128,
+            "rope.freq_base": 150_000.0,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 32.0,
+            "rope.scaling.original_context_length": 4096,
+            "expert_count": experts,
+            "expert_used_count": 4,
+        }
+
+    def layer(_: int) -> Tensors:
+        yield "attn_norm.weight", (d,)
+        yield from _attention(d, heads, kv_heads, head_dim)
+        for name, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            yield f"attn_{name}.bias", (rows * head_dim,)
+        yield "attn_output.bias", (d,)
+        yield "attn_sinks.weight", (heads,)
+        yield "post_attention_norm.weight", (d,)
+        yield from _experts(d, experts, d)
+        yield "ffn_gate_inp.bias", (experts,)
+        for name in ("gate", "up", "down"):
+            yield f"ffn_{name}_exps.bias", (experts, d)
+
+    return RealSizes("gpt-oss", 24, d, 201_088, keys, layer, tied=False)
+
+
 REAL_SIZES: Mapping[str, RealSizes] = {
     "Qwen3.5-0.8B": qwen35(24, 1024, 3584, 8, 2, 16),
     "Qwen3.5-4B": qwen35(32, 2560, 9216, 16, 4, 32),
@@ -307,6 +346,7 @@ REAL_SIZES: Mapping[str, RealSizes] = {
     "Granite-3.1-1B-A400M": granite_moe(),
     "OLMoE-1B-7B": olmoe(),
     "Qwen3-30B-A3B": qwen3moe(),
+    "gpt-oss-20b": gpt_oss(),
 }
 
 
@@ -394,10 +434,10 @@ def _values(
         values = -np.exp(rng.uniform(0, 2, shape))
     elif name.endswith("ssm_dt.bias"):
         values = rng.uniform(-6, -3, shape)
-    elif name.endswith("ssm_conv1d.bias"):
-        values = 0.1 * rng.standard_normal(shape)
     elif name.endswith(("ssm_conv1d.weight", "shortconv.conv.weight", "ffn_gate_inp.weight")):
         values = rng.standard_normal(shape) * shape[-1] ** -0.5
+    elif name.endswith(".bias"):
+        values = 0.1 * rng.standard_normal(shape)
     elif name.endswith(("ssm_d", "ssm_norm.weight")):
         values = 1 + 0.05 * rng.standard_normal(shape)
     if values is not None:
@@ -405,8 +445,10 @@ def _values(
     return random_tensor(shape, kind, rng)
 
 
-def _add(writer: GGUFWriter, key: str, value: int | float | bool | list[int]) -> None:
+def _add(writer: GGUFWriter, key: str, value: int | float | bool | str | list[int]) -> None:
     match value:
+        case str():
+            writer.add_string(key, value)
         case bool():
             writer.add_bool(key, value)
         case int():
