@@ -58,6 +58,7 @@ def test_a_later_run_goes_on_from_the_file(loading: tuple[Path, anespec.LoadOpti
     written = file.read_bytes()
     with loaded(loading) as (model, notes):
         use_prompt_cache(model, file, prompt, notes.append)
+        assert notes == [f"{file}: held the whole prompt, 230 tokens"]
         again = model.generate(prompt, OPTIONS)
     assert (again.output_ids, again.statistics.reused_tokens) == (plain, len(prompt) - 1)
     assert file.read_bytes() == written, "what holds the prompt is left alone"
@@ -66,8 +67,12 @@ def test_a_later_run_goes_on_from_the_file(loading: tuple[Path, anespec.LoadOpti
         grown = model.generate([*prompt, 5, 6], OPTIONS)
         assert grown.output_ids == longer
         assert grown.statistics.reused_tokens == len(prompt) + 1
+        use_prompt_cache(model, file, [9, 9, 9], notes.append)
     assert file.read_bytes() != written, "the longer prompt takes the file"
-    assert notes == []
+    assert notes == [
+        f"{file}: has the prompt's 232 tokens now; it had 230 of them",
+        f"{file}: has the prompt's 3 tokens now, in place of another prompt's 232",
+    ]
 
 
 def test_what_cannot_be_used_is_noted_and_written_anew(
@@ -83,8 +88,11 @@ def test_what_cannot_be_used_is_noted_and_written_anew(
         assert file.read_bytes() == whole
         assert model.generate(prompt, OPTIONS).output_ids == plain
         use_prompt_cache(model, tmp_path / "full.kv", list(range(3, 259)), notes.append)
+    written = f"{file}: has the prompt's 37 tokens now"
     assert notes == [
+        written,
         f"{file}: is damaged or incomplete; it is written again",
+        written,
         f"{tmp_path / 'full.kv'}: not written, since the prompt leaves no room in the context",
     ]
     assert not (tmp_path / "full.kv").exists()

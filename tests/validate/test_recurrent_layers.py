@@ -369,15 +369,16 @@ def test_a_file_larger_than_the_memory_is_said_to_be_mapped(
     )
 
 
-def test_blocks_that_predict_later_tokens_are_left_out(tmp_path: Path) -> None:
-    """A file of nine blocks whose last only predicts is one of eight layers."""
-    more = {"block_count": 9, "nextn_predict_layers": 1, "attention.recurrent_layers": None}
-    block = {"blk.8.nextn.eh_proj.weight": np.ones((64, 128), np.float16)}
-    with GGUFFile(changed(Variant("qwen35", more, block), tmp_path)) as file:
+@pytest.mark.parametrize(("base", "layers"), [("qwen35", 8), ("deepseek2", 4)])
+def test_blocks_that_predict_later_tokens_are_left_out(base: str, layers: int, tmp_path: Path) -> None:
+    """A file of one more block, which only predicts, is one of the layers before it."""
+    more = {"block_count": layers + 1, "nextn_predict_layers": 1, "attention.recurrent_layers": None}
+    block = {f"blk.{layers}.nextn.eh_proj.weight": np.ones((64, 128), np.float16)}
+    with GGUFFile(changed(Variant(base, more, block), tmp_path)) as file:
         plan = ConversionPlan(SourceModel(file), ConvertOptions())
         facts = plan.model.facts
         note, _ = conversion_notes(plan, file.path, tmp_path / "m.anespec")
-    assert len(facts.layers) == 8 and facts.left_out == range(8, 9)
+    assert len(facts.layers) == layers and facts.left_out == range(layers, layers + 1)
     assert note == "1 block of multi-token prediction (MTP) will be left out"
     shown = CliRunner().invoke(inspect, [str(file.path)], terminal_width=200).output
     assert "1 block of multi-token prediction (MTP)" in shown

@@ -52,12 +52,13 @@ def use_prompt_cache(
 ) -> None:
     """Reuse the K/V that the file holds, and write the prompt's K/V to it if it holds another prompt's.
 
-    If the file is damaged, or was written on another machine, only a note is written: the text is the same
-    without it.
+    A note says what the file had of the prompt. If it is damaged, or was written on another machine, the note
+    says so: the text is the same without it.
 
     Raises:
         StorageError: the file cannot be read or written.
     """
+    from anespec.runtime.kv.prefixes import common_prefix
     from anespec.runtime.kv.saved_prefix import UnusableError, is_prefix_file
 
     if not model.reuses_prompts:
@@ -69,8 +70,15 @@ def use_prompt_cache(
             held = model.restore_prompt(path)
         except UnusableError as error:
             note(f"{error}; it is written again")
-    if held != tuple(prompt_ids) and not model.save_prompt(path, prompt_ids):
+    if held == tuple(prompt_ids):
+        note(f"{path}: held the whole prompt, {counted(len(held), 'token')}")
+    elif not model.save_prompt(path, prompt_ids):
         note(f"{path}: not written, since the prompt leaves no room in the context")
+    else:
+        shared = common_prefix(held, prompt_ids)
+        replaced = f", in place of another prompt's {len(held)}" if held and not shared else ""
+        had = f"; it had {shared} of them" if shared else replaced
+        note(f"{path}: has the prompt's {counted(len(prompt_ids), 'token')} now{had}")
 
 
 # The options of `generate` whose value is a text or a file with it: grammars and a reference.
