@@ -111,7 +111,8 @@ def _cut(
 ) -> Rows | None:
     """Return the outputs of the pairs, with a branch for each expert, which runs if it has pairs.
 
-    None if an expert's product would give a row other bits alone than among others.
+    An expert's output is as wide as what it reads. None if its products would give a row other bits alone
+    than among others.
     """
     convs = (each for each in blocks[0] if each.kind == "conv")
     products = {_stored_product(each, blocks[0], program) for each in convs}
