@@ -80,14 +80,14 @@ class _Update:
 def _touching(program: Program) -> Mapping[str, Sequence[tuple[int, Operation]]]:
     """Return, for each state, the operations that take its value, before or after an update, by index."""
     touching: dict[str, list[tuple[int, Operation]]] = {name: [] for name in program.states}
-    origin: dict[str, str] = {}
+    origin: dict[str, set[str]] = {}
     for at, op in enumerate(program.operations):
         taken = [name for names in op.inputs.values() for name in names]
-        states = {origin[name] for name in taken if name in origin} | (touching.keys() & set(taken))
+        states = set().union(*(origin.get(name, ()) for name in taken)) | (touching.keys() & set(taken))
         for state in states:
             touching[state].append((at, op))
-        if op.kind in ("read_state", "slice_update") and len(states) == 1:
-            origin |= dict.fromkeys(op.outputs, *states)
+        if op.kind in ("read_state", "slice_update"):
+            origin |= dict.fromkeys(op.outputs, states)
     return touching
 
 
