@@ -10,7 +10,7 @@ on other rows.
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -39,9 +39,9 @@ from anespec.runtime.backends.portable.openvino_cpu.products import (
     multiplies_rows_alone,
 )
 from anespec.runtime.backends.portable.openvino_cpu.table import (
-    QUANTISED,
     TABLE,
     integers_times_scales,
+    rounding_matrix,
 )
 from anespec.runtime.backends.portable.program import Constant, Program
 
@@ -59,7 +59,7 @@ class _Pairs:
     shares: Output
     counts: Output
 
-    @property
+    @cached_property
     def ends(self) -> Output:
         """Return the numbers of pairs up to and with each expert, i32 [experts]."""
         return out(opset15.cum_sum(self.counts, constant(0, np.int32)))
@@ -145,14 +145,18 @@ def _cut(
 
 def _stored_product(conv: Operation, block: Block, program: Program) -> Product | None:
     """Return the sizes of a convolution's product; None if the plugin would not round its rows to int8."""
-    (weight,) = conv.inputs["weight"]
-    maker = next((each for each in block if weight in each.outputs), None)
-    if maker is None or maker.kind != QUANTISED or "offset" in maker.inputs:
+    maker = _maker(conv.inputs["weight"][0], block)
+    matrix = None if maker is None else rounding_matrix(maker, program)
+    if matrix is None:
         return None
-    data, scale = (program.constants[maker.inputs[key][0]] for key in ("data", "scale"))
-    assert not isinstance(data, str) and not isinstance(scale, str)
+    data, block_size = matrix
     outputs, inputs = data.shape[:2]
-    return Product(outputs, inputs, inputs // scale.shape[1], isinstance(data, Packed))
+    return Product(outputs, inputs, block_size, isinstance(data, Packed))
+
+
+def _maker(name: str, block: Block) -> Operation | None:
+    """Return the operation of an expert that makes a stored weight; None if it is a constant."""
+    return next((each for each in block if name in each.outputs), None)
 
 
 def _grouped(
@@ -162,13 +166,13 @@ def _grouped(
     for same in zip(*blocks, strict=True):
         arguments = Arguments(same[0], values, program.constants, program.source)
         if same[0].kind == "conv":
-            values[arguments.operation.outputs[0]] = _product(same, blocks, arguments, pairs)
+            values[arguments.operation.outputs[0]] = _grouped_product(same, blocks, arguments, pairs)
         elif not same[0].kind.startswith("constexpr_"):
             _run(arguments, values)
     return rows(values[blocks[0][-1].outputs[0]])
 
 
-def _product(
+def _grouped_product(
     same: Sequence[Operation], blocks: Sequence[Block], arguments: Arguments[Value], pairs: _Pairs
 ) -> Rows:
     """Return the products of the pairs with the matrices of their experts, plus the experts' biases."""
@@ -187,10 +191,7 @@ def _matrices(
     names: Sequence[str], blocks: Sequence[Block], constants: Mapping[str, Constant], source: str
 ) -> Output:
     """Return the weights of these names, one of each block, as f32 [experts, out, in]."""
-    makers = [
-        next((each for each in block if name in each.outputs), None)
-        for name, block in zip(names, blocks, strict=True)
-    ]
+    makers = [_maker(name, block) for name, block in zip(names, blocks, strict=True)]
     stored = [Arguments[Value](each, {}, constants, source) for each in makers if each is not None]
     kind = stored[0].operation.kind if stored else None
     if kind == "constexpr_blockwise_shift_scale":

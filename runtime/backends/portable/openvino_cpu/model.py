@@ -24,7 +24,7 @@ from anespec.runtime.backends.portable.openvino_cpu.library import (
     out,
     planar,
 )
-from anespec.runtime.backends.portable.openvino_cpu.products import NO_SETTINGS, Settings
+from anespec.runtime.backends.portable.openvino_cpu.products import Settings
 from anespec.runtime.backends.portable.openvino_cpu.table import TABLE, follow_slots, slot_read, slot_write
 from anespec.runtime.backends.portable.program import Program
 from anespec.runtime.backends.portable.slot_reads import SLOT_READ, read_masks
@@ -83,8 +83,8 @@ def build_model(
     program: Program,
     axes: SlotAxes | None,
     in_place: bool,
-    stretching: Collection[str] = (),
-    settings: Settings = NO_SETTINGS,
+    stretching: Collection[str],
+    settings: Settings,
 ) -> BuiltModel:
     """Build the OpenVINO model of `program`, whose slot writes and reads are fused and which is pruned.
 

@@ -6,7 +6,7 @@ kernel for a row alone and by another for several. Which of the two it does depe
 sizes and on settings, and it tells nobody; so it is measured, once for each size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,20 +14,19 @@ import numpy as np
 
 from anespec.runtime.backends.portable.openvino_cpu.library import (
     Model,
+    Output,
     PartialShape,
     Tensor,
     Type,
     core,
-    integers,
     op,
     opset15,
     out,
 )
+from anespec.runtime.backends.portable.openvino_cpu.table import integers_times_scales
 
 Settings = Mapping[str, str | int]
 """The settings of the plugin, by OpenVINO's names."""
-
-NO_SETTINGS: Settings = {}
 
 TRIED_ROWS = (2, 3, 4, 5, 8, 16, 17, 32, 64, 128)
 """Numbers of rows that are compared with the rows alone."""
@@ -46,7 +45,7 @@ class Product:
 def multiplies_rows_alone(product: Product, settings: Settings) -> bool:
     """Return whether a row of the product has the same bits alone and with others; remembered.
 
-    A product that the plugin cannot compute is none.
+    False, too, if the plugin cannot compute the product.
     """
     return _measured(product, tuple(sorted(settings.items())))
 
@@ -54,22 +53,21 @@ def multiplies_rows_alone(product: Product, settings: Settings) -> bool:
 @cache
 def _measured(product: Product, settings: tuple[tuple[str, str | int], ...]) -> bool:
     random = np.random.default_rng(0)
-    shape = [product.outputs, product.inputs // product.block, product.block]
-    kind = Type.i4 if product.is_int4 else Type.i8
-    stored = Tensor(kind, shape)
-    raw = stored.data.reshape(-1).view(np.uint8)
-    raw[:] = np.frombuffer(random.bytes(raw.size), np.uint8)
-    scales = random.uniform(0.5, 1.5, (*shape[:2], 1)).astype(np.float16)
-    weight = opset15.multiply(
-        opset15.convert(op.Constant(stored, shared_memory=True), Type.f16), opset15.constant(scales)
-    )
-    flat = opset15.reshape(weight, integers([product.outputs, product.inputs]), False)
+
+    def stored(shape: Sequence[int]) -> Output:
+        tensor = Tensor(Type.i4 if product.is_int4 else Type.i8, list(shape))
+        raw = tensor.data.reshape(-1).view(np.uint8)
+        raw[:] = np.frombuffer(random.bytes(raw.size), np.uint8)
+        return op.Constant(tensor, shared_memory=True).output(0)
+
+    scales = random.uniform(0.5, 1.5, (product.outputs, product.inputs // product.block))
+    weight = integers_times_scales(stored, (product.outputs, product.inputs), scales, None)
     x = opset15.parameter(PartialShape([-1, product.inputs]), Type.f32, "x")
-    result = opset15.matmul(out(x), opset15.convert(flat, Type.f32), False, True)
-    model = Model([opset15.result(result)], [x], "product")
+    result = opset15.result(opset15.matmul(out(x), weight, False, True))
     rows = random.standard_normal((max(TRIED_ROWS), product.inputs)).astype(np.float32)
     try:
-        request = core().compile_model(model, "CPU", dict(settings)).create_infer_request()
+        compiled = core().compile_model(Model([result], [x], "product"), "CPU", dict(settings))
+        request = compiled.create_infer_request()
 
         def run(first: int, count: int) -> bytes:
             request.infer([rows[first : first + count]])

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from anespec.runtime.backends.portable.arguments import Arguments
 from anespec.runtime.backends.portable.fused_norms import RMS_NORM
+from anespec.runtime.backends.portable.mil_package import Operation, Packed
 from anespec.runtime.backends.portable.openvino_cpu.library import (
     Node,
     Output,
@@ -77,12 +78,23 @@ def _dequantise(a: Arguments[Value]) -> Value:
 
 
 def block_sizes(program: Program) -> Iterator[int]:
-    """Yield how many numbers of a row have one scale, for every matrix that stays int8 or int4."""
+    """Yield how many numbers of a row have one scale, for every matrix whose products round rows to int8."""
     for operation in program.operations:
-        if operation.kind == QUANTISED and "offset" not in operation.inputs:
-            data, scale = (program.constants[operation.inputs[name][0]] for name in ("data", "scale"))
-            if not isinstance(data, str) and not isinstance(scale, str):
-                yield data.shape[1] // scale.shape[1]
+        if (matrix := rounding_matrix(operation, program)) is not None:
+            yield matrix[1]
+
+
+def rounding_matrix(operation: Operation, program: Program) -> tuple[NDArray[Any] | Packed, int] | None:
+    """Return a matrix's integers, and how many of a row have one scale, if its products round rows to int8.
+
+    None if `operation` makes no such matrix: without integers, or with an offset.
+    """
+    if operation.kind != QUANTISED or "offset" in operation.inputs:
+        return None
+    data, scale = (program.constants[operation.inputs[name][0]] for name in ("data", "scale"))
+    if isinstance(data, str) or isinstance(scale, str):
+        return None
+    return data, data.shape[1] // scale.shape[1]
 
 
 def integers_times_scales(
