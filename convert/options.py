@@ -108,8 +108,7 @@ class ConvertOptions(Options):
         le=64,
         multiple_of=8,
         description="Positions after which recurrent layers fold their rows into a state, a multiple of 8 "
-        "up to 64. "
-        "Runs of drafts end there.",
+        "up to 64. Runs of drafts end there.",
     )
     chunk_solve: Annotated[
         ChunkSolve | None, Flag(default="broadcast for mac and iphone, products for cpu")

@@ -279,7 +279,10 @@ DAMAGED = {
     "groups that do not divide": (Variant("mamba2", {"ssm.group_count": 3}), "8 heads and 3 groups"),
     "no state": (Variant("mamba2", {"ssm.state_size": 0}), "states of 0"),
     "a huge state": (Variant("mamba2", {"ssm.state_size": 10**9}), "states of 1000000000"),
-    "one tap": (Variant("mamba2", {"ssm.conv_kernel": 1}), "ssm.conv_kernel is 1; a convolution has 2 to"),
+    "one tap": (
+        Variant("mamba2", {"ssm.conv_kernel": 1}),
+        r"of 1 taps is impossible \(mamba2\.ssm\.conv_kernel\)",
+    ),
     "another number of taps": (Variant("mamba2", {"ssm.conv_kernel": 5}), "blk.0.ssm_conv1d.weight"),
     "no norm": (Variant("mamba2", tensors={"blk.1.ssm_norm.weight": None}), "blk.1.ssm_norm"),
     "an MLP of one axis": (

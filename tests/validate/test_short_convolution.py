@@ -150,7 +150,7 @@ DAMAGED = {
     "one tap": (
         Variant("lfm2", {"shortconv.l_cache": 1}),
         GGUFError,
-        "shortconv.l_cache is 1; a convolution has 2 to",
+        r"a convolution of 1 taps is impossible \(lfm2\.shortconv\.l_cache\)",
     ),
     "a million taps": (Variant("lfm2", {"shortconv.l_cache": 10**6}), GGUFError, "2 to 16 are sensible"),
     "no attention": (

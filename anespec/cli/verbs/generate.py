@@ -75,10 +75,12 @@ def use_prompt_cache(
     elif not model.save_prompt(path, prompt_ids):
         note(f"{path}: not written, since the prompt leaves no room in the context")
     else:
-        shared = common_prefix(held, prompt_ids)
-        replaced = f", in place of another prompt's {len(held)}" if held and not shared else ""
-        had = f"; it had {shared} of them" if shared else replaced
-        note(f"{path}: has the prompt's {counted(len(prompt_ids), 'token')} now{had}")
+        told = f"{path}: has the prompt's {counted(len(prompt_ids), 'token')} now"
+        if shared := common_prefix(held, prompt_ids):
+            told += f"; it had {shared} of them"
+        elif held:
+            told += f", in place of another prompt's {len(held)}"
+        note(told)
 
 
 # The options of `generate` whose value is a text or a file with it: grammars and a reference.

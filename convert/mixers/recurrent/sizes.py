@@ -25,7 +25,8 @@ def read_taps(file: GGUFFile, key: str) -> int:
     taps = file.integer(key)
     if not 2 <= taps <= MOST_TAPS:
         raise GGUFError(
-            f"{file.path}: {key} is {taps}; a convolution has 2 to {MOST_TAPS} taps; the metadata is corrupt"
+            f"{file.path}: a convolution of {taps} taps is impossible ({key}); 2 to {MOST_TAPS} are "
+            "sensible; the metadata is corrupt"
         )
     return taps
 
