@@ -45,6 +45,14 @@ LEFT_OUT = ("AMX_TILE", "AMX_INT8", "AMX_BF16")
 (tilezero) before it answered."""
 
 
+def serve_command(
+    gguf: Path, port: int, *, threads: int, context: int, sequences: int = 1, binary: Path = BINARY
+) -> list[str]:
+    """Return the command that serves a file to so many sequences at a time, each of `context` tokens."""
+    command = [str(binary), "--model", str(gguf), "--port", str(port), "--threads", str(threads)]
+    return [*command, "--parallel", str(sequences), "--ctx-size", str(sequences * context)]
+
+
 def instruction_options(words: Iterable[str]) -> list[str]:
     """Return ggml's build options for a processor with these words in /proc/cpuinfo."""
     known = set(words)

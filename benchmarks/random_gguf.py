@@ -44,9 +44,8 @@ def main() -> None:
     chosen = {name: n for name, n in options.items() if n is not None}
     began = time.perf_counter()
     if preset in REAL_SIZES:
-        if unknown := chosen.keys() - {"layers", "vocabulary", "circle"} or (
-            {"type"} if kind != "Q8_0" else set()
-        ):
+        unknown = chosen.keys() - {"layers", "vocabulary", "circle"}
+        if unknown := unknown or ({"type"} if kind != "Q8_0" else set()):
             parser.error(f"{preset} has sizes of its own; leave out --{sorted(unknown)[0].replace('_', '-')}")
         write_real(path, REAL_SIZES[preset], **chosen)
     elif "circle" in chosen:

@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 from http_server import Server, anespec_command, free_port, started
-from llama_server import BINARY
+from llama_server import BINARY, serve_command
 from measure import describe, emit, machine, show_table
 from smoke_options import MODEL, command_line
 
@@ -186,9 +186,15 @@ def measure(options: argparse.Namespace) -> dict[tuple[str, Case], list[Facts]]:
         servers = [stack.enter_context(started(OURS, command, port, "/health"))]
         for name, own in _peers(options).items():
             port = free_port()
-            command = [str(options.peer), "--model", str(options.model), "--port", str(port)]
-            command += ["--threads", str(options.threads), "--parallel", str(options.sequences)]
-            command += ["--ctx-size", str(options.sequences * options.context), *own]
+            command = serve_command(
+                options.model,
+                port,
+                threads=options.threads,
+                context=options.context,
+                sequences=options.sequences,
+                binary=options.peer,
+            )
+            command += own
             servers.append(stack.enter_context(started(name, command, port, "/health")))
         for case in cases:
             for round_ in range(options.rounds + 1):

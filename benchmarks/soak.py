@@ -275,9 +275,7 @@ def main() -> None:
     if options.again:
         (options.work / "soak.json").unlink(missing_ok=True)
     report = Report(options.work / "soak.json", options.drafts, options.seed)
-    subjects: Sequence[Subject] = SUBJECTS
-    if options.only:
-        subjects = [each for each in SUBJECTS if each.model in options.only]
+    subjects = [each for each in SUBJECTS if not options.only or each.model in options.only]
     subjects = subjects[: options.subjects]
     if options.backend is not None:
         subjects = [*dict.fromkeys(replace(each, backend=options.backend) for each in subjects)]

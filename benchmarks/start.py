@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from http_server import await_ready, free_port
-from llama_server import BINARY
+import psutil
+from http_server import free_port, started
+from llama_server import BINARY, serve_command
 from measure import Budget, emit, gigabytes, machine, show_budgets
 from smoke_options import MODEL, command_line
 from subjects import artifact_of
@@ -38,8 +39,6 @@ from anespec.system.machine import processors
 TOKENS = 16
 PROMPT = "Once upon a time"
 POLL_SECONDS = 0.005
-
-SECONDS_TO_LOAD = 900.0
 
 MAX_SECONDS_PER_GB = 2.0
 MAX_SECONDS_PER_GB_CONVERTED = 4.0
@@ -91,36 +90,25 @@ def start(model: Path, cache: Path, threads: int | None, gates: str = "never") -
 
 def peer_start(gguf: Path, artifact: Path, threads: int | None) -> Start:
     """Run llama-server with the artifact's context and sequences until it has generated as many tokens."""
-    port = free_port()
-    manifest = Artifact(artifact).manifest
-    command = [
-        str(BINARY),
-        "--model",
-        str(gguf),
-        "--port",
-        str(port),
-        "--threads",
-        str(threads or processors()),
-    ]
-    command += ["--ctx-size", str(manifest.context * manifest.sequences)]
-    command += ["--parallel", str(manifest.sequences), "--threads", str(threads or processors())]
+    port, manifest = free_port(), Artifact(artifact).manifest
+    command = serve_command(
+        gguf,
+        port,
+        threads=threads or processors(),
+        context=manifest.context,
+        sequences=manifest.sequences,
+    )
+    body = {"prompt": PROMPT, "n_predict": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        await_ready("llama-server", process, f"http://127.0.0.1:{port}/health", SECONDS_TO_LOAD)
-        body = {"prompt": PROMPT, "n_predict": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"http://127.0.0.1:{port}/completion", json=body, timeout=None) as answer:
+    with started("llama-server", command, port, "/health") as server:
+        with httpx.stream("POST", f"{server.url}/completion", json=body, timeout=None) as answer:
             lines = answer.raise_for_status().iter_lines()
             next(lines)
             seconds = time.perf_counter() - began
             for _ in lines:
                 continue
-        found = resident(process.pid)
-    finally:
-        process.terminate()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return Start(seconds, usage.ru_utime + usage.ru_stime, found["VmHWM"], found["VmRSS"])
+        found, used = resident(server.process), psutil.Process(server.process).cpu_times()
+    return Start(seconds, used.user + used.system, found["VmHWM"], found["VmRSS"])
 
 
 @contextlib.contextmanager

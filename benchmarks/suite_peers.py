@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 from http_server import free_port, started
-from llama_server import BINARY
+from llama_server import BINARY, serve_command
 from measure import emit, machine, show_table
 from smoke_options import MODEL, command_line
 from subjects import artifact_of
@@ -112,8 +112,7 @@ def own(artifact: Path, options: Mapping[str, Any]) -> Iterator[Continue]:
 def peer(gguf: Path, context: int, options: Sequence[str]) -> Iterator[Continue]:
     """Yield a function that continues a prompt with a llama-server of its own."""
     port = free_port()
-    command = [str(BINARY), "--model", str(gguf), "--port", str(port), "--ctx-size", str(context)]
-    command += ["--parallel", "1", "--threads", str(processors()), *options]
+    command = [*serve_command(gguf, port, threads=processors(), context=context), *options]
     with started("llama-server", command, port, "/health") as server:
 
         def answered(prompt: Prompt, tokens: int) -> Answer:
